@@ -1,0 +1,105 @@
+# StrataMQ: one front door. `make help` lists every target.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := $(wildcard libs/*) $(wildcard services/*)
+PROTOS := $(shell find protos -name '*.proto' | sort)
+CODE := libs services tests bench scripts
+
+# Stamps carry a hash of what they installed, so a changed lock file installs again.
+RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
+DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
+
+.PHONY: help setup setup-dev run test unit e2e sim bench check fix proto proto-check lock docs \
+	compat compat-python compat-node compat-java compat-go raftos bench-load clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "StrataMQ needs Python 3.11 or newer"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+
+$(RUNTIME_STAMP): | $(BIN)/python
+	@echo "Installing what StrataMQ runs on into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ,$(PACKAGES))
+	@rm -f $(VENV)/.runtime-* && touch $@
+
+$(DEV_STAMP): $(RUNTIME_STAMP)
+	@echo "Installing what tests and checks need into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@rm -f $(VENV)/.dev-* && touch $@
+
+setup: $(RUNTIME_STAMP) ## make the environment; after it the command is .venv/bin/strata
+
+setup-dev: $(DEV_STAMP) ## the same with tools for tests and checks
+
+run: setup ## start a standalone node, send and receive real messages, stay up (ARGS=--once ends after)
+	@$(BIN)/python -m strata_cli.demo $(ARGS)
+
+test: setup-dev ## every test that needs no more than 15 minutes
+	@$(BIN)/pytest $(ARGS)
+
+unit: setup-dev ## only the tests without processes and sockets
+	@$(BIN)/pytest tests/unit tests/repo $(ARGS)
+
+e2e: setup-dev ## full fault counts: 100 kills, 20 rounds per fault
+	@STRATA_TEST_ROUNDS=100 $(BIN)/pytest tests/e2e --timeout 3600 $(ARGS)
+
+sim: setup-dev ## seeded simulations; SEED=n replays one
+	@STRATA_SIM_SEED=$(SEED) $(BIN)/pytest tests/sim $(ARGS)
+
+bench: setup-dev bench-load ## measure; JSON into bench/results, table on the screen
+	@$(BIN)/python bench/run.py $(ARGS)
+
+bench-load: ## build the load generator (needs Go)
+	@bench/load/build.sh
+
+check: setup-dev ## everything that reads and judges, nothing that writes
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/mypy libs services tests bench scripts
+	@$(BIN)/lint-imports --config pyproject.toml
+	@$(BIN)/buf lint protos
+	@$(MAKE) --no-print-directory proto-check
+
+fix: setup-dev ## format and mend what tools can mend
+	@$(BIN)/ruff check --fix $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+proto: setup-dev ## generate libs/proto from protos
+	@$(BIN)/python scripts/generate_protos.py libs/proto
+
+proto-check: setup-dev ## fail when libs/proto is not what protos give
+	@$(BIN)/python scripts/generate_protos.py --check libs/proto
+
+docs: setup-dev ## write the generated pages: docs/{cli,configuration,metrics}.md
+	@$(BIN)/python scripts/generate_docs.py
+
+lock: setup-dev ## pin requirements*.in into host-free lock files
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements.in -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements-dev.in -o requirements-dev.lock
+
+compat: compat-python compat-node compat-java compat-go ## install all official clients for tests/compat
+
+compat-python: setup-dev ## the official Python client, in an environment of its own
+	@tests/compat/install/python.sh
+
+compat-node: ## the official Node client (needs Node 20)
+	@tests/compat/install/node.sh
+
+compat-java: ## the official Java client (needs JDK 17 and Maven)
+	@tests/compat/install/java.sh
+
+compat-go: ## the official Go client (needs Go 1.24 or newer)
+	@tests/compat/install/go.sh
+
+raftos: setup-dev ## raftos, the known-bad subject of the safety checker
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/raftos raftos==0.2.6
+
+clean: ## remove everything that was made here
+	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
