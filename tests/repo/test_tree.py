@@ -1,0 +1,91 @@
+"""The repository's own rules: size of files and functions, words, hosts, links."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE_LINES_MAX = 520
+FUNCTION_LINES_MAX = 70
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Files that git tracks or would track."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [ROOT / name for name in listing.stdout.split("\n") if name and (ROOT / name).is_file()]
+
+
+def written_code() -> list[Path]:
+    """Python files that people write."""
+    generated = (ROOT / "libs/proto/apache", ROOT / "libs/proto/strata")
+    return [p for p in tracked("*.py") if not any(g in p.parents for g in generated)]
+
+
+def test_no_file_holds_more_than_one_idea() -> None:
+    """A Python file stays under the line limit."""
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in written_code()
+        if (lines := len(path.read_text().splitlines())) > FILE_LINES_MAX
+    }
+    assert long == {}
+
+
+def test_no_function_is_longer_than_a_page() -> None:
+    """A function stays under the line limit, its docstring included."""
+    long = {}
+    for path in written_code():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > FUNCTION_LINES_MAX:
+                    long[f"{path.relative_to(ROOT)}:{node.name}"] = lines
+    assert long == {}
+
+
+def test_no_stub_or_reminder_is_left() -> None:
+    """No reminder comments, no bare task, no body that only raises NotImplementedError."""
+    banned = re.compile(r"\b(TODO|FIXME|XXX)\b|NotImplementedError|asyncio\.create_task\(")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in written_code()
+        if path != Path(__file__)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if banned.search(line)
+    ]
+    assert found == []
+
+
+def test_addresses_are_on_the_list_and_no_path_names_a_machine() -> None:
+    """The repository builds anywhere: lock files are host-free, nothing names a home folder."""
+    allowed = re.compile(
+        r"127\.0\.0\.1|localhost|\[|\{|[\w.]+\.invalid|(www|maven)\.apache\.org"
+        r"|json-schema\.org|www\.w3\.org|HOST"
+    )
+    homes = re.compile(r"(?<![\w.])/(work|root|home/\w+)/")
+    found = []
+    for path in tracked():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            hosts = re.findall(r"https?://([^\s/\"'<>)`:]*)", line)
+            if any(not allowed.match(host) for host in hosts) or homes.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}")
+    assert found == []
+
+
+@pytest.mark.parametrize("page", tracked("*.md"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """Every relative link of a Markdown page names an existing file."""
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} -> {target}"
