@@ -1,0 +1,103 @@
+"""Indexes over the leases of one (consumer group, queue): when they end, and whose they are.
+
+They hold offsets, never leases; `QueueLeases` owns the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+# A heap smaller than this is not worth rebuilding.
+_SLACK = 1024
+
+
+class Deadlines:
+    """A heap of deadlines in group time that forgets lazily.
+
+    An entry names the leases of one pop, which end together. Leases that were acked or changed
+    stay in the heap until it is mostly made of them; whether one is still meant is asked of the
+    owner of the rows.
+    """
+
+    __slots__ = ("_ends_at", "_heap", "_offset_count", "_pushes")
+
+    def __init__(self, ends_at: Callable[[int, int], bool]) -> None:
+        """Start empty.
+
+        Args:
+            ends_at: Whether the lease on an offset still ends at a deadline.
+        """
+        self._ends_at = ends_at
+        # (deadline, push number to break ties, offsets).
+        self._heap: list[tuple[int, int, Sequence[int]]] = []
+        self._offset_count = 0
+        self._pushes = 0
+
+    def push(self, deadline_ms: int, offsets: Sequence[int], live_count: int) -> None:
+        """Note that the leases on `offsets` end at a deadline; `live_count` leases exist in all."""
+        self._pushes += 1
+        heappush(self._heap, (deadline_ms, self._pushes, offsets))
+        self._offset_count += len(offsets)
+        if self._offset_count > 2 * live_count + _SLACK:
+            self._rebuild()
+
+    def first_ms(self) -> int | None:
+        """Return the earliest deadline of a lease that still ends then."""
+        while self._heap:
+            deadline_ms, _, offsets = self._heap[0]
+            if any(self._ends_at(offset, deadline_ms) for offset in offsets):
+                return deadline_ms
+            self._pop()
+        return None
+
+    def pop_due(self, now_ms: int) -> Sequence[int] | None:
+        """Return the offsets of the earliest entry if its time has come, else None."""
+        if not self._heap or self._heap[0][0] > now_ms:
+            return None
+        deadline_ms, offsets = self._pop()
+        return [offset for offset in offsets if self._ends_at(offset, deadline_ms)]
+
+    def _pop(self) -> tuple[int, Sequence[int]]:
+        deadline_ms, _, offsets = heappop(self._heap)
+        self._offset_count -= len(offsets)
+        return deadline_ms, offsets
+
+    def _rebuild(self) -> None:
+        rebuilt: list[tuple[int, int, Sequence[int]]] = []
+        for deadline_ms, number, offsets in self._heap:
+            live = [offset for offset in offsets if self._ends_at(offset, deadline_ms)]
+            if live:
+                rebuilt.append((deadline_ms, number, live))
+        heapify(rebuilt)
+        self._heap = rebuilt
+        self._offset_count = sum(len(offsets) for _, _, offsets in rebuilt)
+
+
+class OffsetsByOwner:
+    """Offsets by what they belong to: a client or an attempt. Nobody owns an empty set."""
+
+    __slots__ = ("_offsets",)
+
+    def __init__(self) -> None:
+        # The inner dict is a set that keeps its order.
+        self._offsets: dict[int, dict[int, None]] = {}
+
+    def add(self, owner: int, offsets: Iterable[int]) -> None:
+        """Give an owner more offsets, at least one."""
+        self._offsets.setdefault(owner, {}).update(dict.fromkeys(offsets))
+
+    def discard(self, owner: int, offset: int) -> None:
+        """Take an offset that the owner has."""
+        owned = self._offsets[owner]
+        del owned[offset]
+        if not owned:
+            del self._offsets[owner]
+
+    def of(self, owner: int) -> Sequence[int]:
+        """Return an owner's offsets in the order of their adding."""
+        return tuple(self._offsets.get(owner, ()))
+
+    def owners(self) -> Sequence[int]:
+        """Return all who own something."""
+        return tuple(self._offsets)

@@ -1,0 +1,202 @@
+"""The commands of rare events: DEAD_LETTER, OWN, SEAL, OPEN, TRIM and DROP.
+
+Layout: docs/data-layout.md section 4. Each is a frozen value, an `encode_` and a `decode_`
+function; decoding raises `CommandError` for bytes that are something else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from strata_mq.commands import VERSION, CommandError, CommandKind, unpack_head
+
+# Kind, version, reserved, length of the LEASES part.
+_DEAD_LETTER = struct.Struct(">BBHI")
+# Kind, version, ranges, reserved; first slot, slot count, granted.
+_OWN = struct.Struct(">BBHI")
+_SLOT_GRANT = struct.Struct(">HHB")
+# Kind, version, reserved, topic, queue, epoch, offset, other raft group.
+_EPOCH = struct.Struct(">BBHIIIQI")
+# Kind, version, reserved, queues, low index, group time; topic, queue, min offset.
+_TRIM = struct.Struct(">BBHIQQ")
+_TRIMMED_QUEUE = struct.Struct(">IIQ")
+# Kind, version, what, reserved, id.
+_DROP = struct.Struct(">BBBBI")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCommand:
+    """DEAD_LETTER: where its two commands start in the payload (rule 26)."""
+
+    leases_at: int
+    append_at: int
+
+
+def encode_dead_letter(leases: bytes, append: bytes) -> bytes:
+    """Return the bytes before the batch: a LEASES command and the head of an APPEND command.
+
+    Args:
+        leases: From `encode_leases`: removes the messages' rows.
+        append: From `encode_append`: stores the copies; payload = (result, batch).
+    """
+    return _DEAD_LETTER.pack(CommandKind.DEAD_LETTER, VERSION, 0, len(leases)) + leases + append
+
+
+def decode_dead_letter(payload: bytes) -> DeadLetterCommand:
+    """Find the two commands; parse them by `decode_leases` and `decode_append` with `at`."""
+    _, _, leases_bytes = unpack_head(_DEAD_LETTER, payload, CommandKind.DEAD_LETTER)
+    append_at = _DEAD_LETTER.size + leases_bytes
+    if append_at > len(payload):
+        raise CommandError(f"DEAD_LETTER is cut at byte {len(payload)}")
+    return DeadLetterCommand(_DEAD_LETTER.size, append_at)
+
+
+class SlotGrant(NamedTuple):
+    """A run of slots that a raft group gets or gives up (rule 17)."""
+
+    first_slot: int
+    slot_count: int
+    granted: bool
+
+
+def encode_own(grants: Sequence[SlotGrant]) -> bytes:
+    """Encode an OWN command."""
+    return _OWN.pack(CommandKind.OWN, VERSION, len(grants), 0) + b"".join(
+        [_SLOT_GRANT.pack(*grant) for grant in grants]
+    )
+
+
+def decode_own(payload: bytes) -> list[SlotGrant]:
+    """Parse an OWN command."""
+    _, count, _ = unpack_head(_OWN, payload, CommandKind.OWN)
+    rows = _rows(payload, _OWN.size, _SLOT_GRANT, count)
+    return [SlotGrant(first_slot, slots, bool(granted)) for first_slot, slots, granted in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochCommand:
+    """SEAL or OPEN: an epoch of a queue ends or starts here (rule 18)."""
+
+    topic_id: int
+    queue: int
+    epoch: int
+    # SEAL: end offset of the epoch. OPEN: its start offset.
+    offset: int
+    # SEAL: the destination. OPEN: the source.
+    other_raft_group: int
+
+
+def encode_seal(command: EpochCommand) -> bytes:
+    """Encode a SEAL command."""
+    return _encode_epoch(CommandKind.SEAL, command)
+
+
+def decode_seal(payload: bytes) -> EpochCommand:
+    """Parse a SEAL command."""
+    return _decode_epoch(CommandKind.SEAL, payload)
+
+
+def encode_open(command: EpochCommand) -> bytes:
+    """Encode an OPEN command."""
+    return _encode_epoch(CommandKind.OPEN, command)
+
+
+def decode_open(payload: bytes) -> EpochCommand:
+    """Parse an OPEN command."""
+    return _decode_epoch(CommandKind.OPEN, payload)
+
+
+class TrimmedQueue(NamedTuple):
+    """The smallest offset of a queue from now on."""
+
+    topic_id: int
+    queue: int
+    min_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrimCommand:
+    """TRIM: what retention gave up (rule 10)."""
+
+    # Smallest raft index that is still needed.
+    low_index: int
+    group_time_ms: int
+    queues: Sequence[TrimmedQueue]
+
+
+def encode_trim(command: TrimCommand) -> bytes:
+    """Encode a TRIM command."""
+    head = _TRIM.pack(
+        CommandKind.TRIM,
+        VERSION,
+        0,
+        len(command.queues),
+        command.low_index,
+        command.group_time_ms,
+    )
+    return head + b"".join([_TRIMMED_QUEUE.pack(*queue) for queue in command.queues])
+
+
+def decode_trim(payload: bytes) -> TrimCommand:
+    """Parse a TRIM command."""
+    _, _, count, low_index, group_time_ms = unpack_head(_TRIM, payload, CommandKind.TRIM)
+    rows = _rows(payload, _TRIM.size, _TRIMMED_QUEUE, count)
+    return TrimCommand(low_index, group_time_ms, [TrimmedQueue(*row) for row in rows])
+
+
+class DropKind(IntEnum):
+    """What a DROP command drops."""
+
+    TOPIC = 1
+    CONSUMER_GROUP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DropCommand:
+    """DROP: all rows of a topic or consumer group go; its id leaves a tombstone (rule 17)."""
+
+    what: DropKind
+    dropped_id: int
+
+
+def encode_drop(command: DropCommand) -> bytes:
+    """Encode a DROP command."""
+    return _DROP.pack(CommandKind.DROP, VERSION, command.what, 0, command.dropped_id)
+
+
+def decode_drop(payload: bytes) -> DropCommand:
+    """Parse a DROP command."""
+    _, what, _, dropped_id = unpack_head(_DROP, payload, CommandKind.DROP)
+    try:
+        return DropCommand(DropKind(what), dropped_id)
+    except ValueError as error:
+        raise CommandError(f"DROP of unknown kind {what}") from error
+
+
+def _encode_epoch(kind: CommandKind, command: EpochCommand) -> bytes:
+    return _EPOCH.pack(
+        kind,
+        VERSION,
+        0,
+        command.topic_id,
+        command.queue,
+        command.epoch,
+        command.offset,
+        command.other_raft_group,
+    )
+
+
+def _decode_epoch(kind: CommandKind, payload: bytes) -> EpochCommand:
+    _, _, *fields = unpack_head(_EPOCH, payload, kind)
+    return EpochCommand(*fields)
+
+
+def _rows(payload: bytes, at: int, row: struct.Struct, count: int) -> list[tuple[int, ...]]:
+    body = payload[at : at + count * row.size]
+    if len(body) != count * row.size:
+        raise CommandError(f"{count} rows do not fit the payload of {len(payload)} bytes")
+    return list(row.iter_unpack(body))

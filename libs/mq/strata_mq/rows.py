@@ -1,0 +1,398 @@
+"""Keys and values of the replicated state. Layout: docs/data-layout.md section 5.
+
+Key = raft group u32, kind u8, then what the kind says. The lease row's value is in `commands`,
+because commands carry it. Builders trust their arguments (`struct.error` for numbers that do not
+fit); parsers trust their bytes, which the store's own checksums cover.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from enum import IntEnum
+from itertools import accumulate
+from typing import NamedTuple
+
+from strata_mq.columns import LONG_BYTES, WORD_BYTES, unpack_longs, unpack_words
+
+MESSAGE_DAY_MS = 86_400_000
+
+_VERSION = 1
+
+
+class RowKind(IntEnum):
+    """Fifth byte of a key."""
+
+    APPLIED = 0
+    OWNED = 1
+    QUEUE = 2
+    CQ = 3
+    HEAD = 4
+    LEASE = 5
+    ID = 6
+    KEY = 7
+    BROKER = 8
+    TOMBSTONE = 9
+
+
+CHECKPOINT_KINDS = (
+    RowKind.APPLIED,
+    RowKind.OWNED,
+    RowKind.QUEUE,
+    RowKind.HEAD,
+    RowKind.LEASE,
+    RowKind.BROKER,
+    RowKind.TOMBSTONE,
+)
+"""Kinds that a checkpoint holds; the others are rebuilt from the frames."""
+
+_KIND_KEY = struct.Struct(">IB")
+_OWNED_KEY = struct.Struct(">IBH")
+_QUEUE_KEY = struct.Struct(">IBII")
+_CQ_KEY = struct.Struct(">IBIIQ")
+_HEAD_KEY = struct.Struct(">IBIII")
+_LEASE_KEY = struct.Struct(">IBIIIQ")
+_DAY_KEY = struct.Struct(">IBH")
+_ID_KEY = struct.Struct(">IBHI")
+_KEY_KEY = struct.Struct(">IBHIQIQ")
+_KEY_PREFIX = struct.Struct(">IBHIQ")
+_BROKER_KEY = struct.Struct(">IBQ")
+_TOMBSTONE_KEY = struct.Struct(">IBBI")
+
+_APPLIED = struct.Struct(">BQQQ")
+_OWNED = struct.Struct(">H")
+_QUEUE = struct.Struct(">QQQIB")
+_HEAD = struct.Struct(">QI")
+_ID = struct.Struct(">IQ")
+_BROKER = struct.Struct(">QQQ")
+_TOMBSTONE = struct.Struct(">Q")
+# Version, flags, count, first message's offset in the payload, raft index, store time.
+_CQ = struct.Struct(">BBHIQQ")
+_CQ_COUNT_MAX = 0xFFFF
+
+_OFFSET = struct.Struct(">Q")
+# An id's last 8 bytes grow with time: in front they keep inserts nearly sorted.
+_ID_TAIL_AT = 9
+_QUEUE_SEALED = 1
+
+
+def day_of(group_time_ms: int) -> int:
+    """Return the day bucket of expiring rows (rule 27)."""
+    return group_time_ms // MESSAGE_DAY_MS
+
+
+# Keys -------------------------------------------------------------------------------------------
+
+
+def raft_group_prefix(raft_group: int) -> bytes:
+    """Return the prefix of all rows of a raft group."""
+    return raft_group.to_bytes(4)
+
+
+def kind_prefix(raft_group: int, kind: RowKind) -> bytes:
+    """Return the prefix of a raft group's rows of one kind."""
+    return _KIND_KEY.pack(raft_group, kind)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """Return the smallest key above all keys with a prefix; b"" when there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else b""
+
+
+def applied_key(raft_group: int) -> bytes:
+    """Return the key of the applied row."""
+    return _KIND_KEY.pack(raft_group, RowKind.APPLIED)
+
+
+def owned_key(raft_group: int, first_slot: int) -> bytes:
+    """Return the key of a run of owned slots."""
+    return _OWNED_KEY.pack(raft_group, RowKind.OWNED, first_slot)
+
+
+def queue_key(raft_group: int, topic_id: int, queue: int) -> bytes:
+    """Return the key of a queue's row."""
+    return _QUEUE_KEY.pack(raft_group, RowKind.QUEUE, topic_id, queue)
+
+
+def cq_key(raft_group: int, topic_id: int, queue: int, base_offset: int) -> bytes:
+    """Return the key of a consume queue row; a reverse seek from an offset's key finds its row."""
+    return _CQ_KEY.pack(raft_group, RowKind.CQ, topic_id, queue, base_offset)
+
+
+def cq_prefix(raft_group: int, topic_id: int, queue: int) -> bytes:
+    """Return the prefix of a queue's consume queue rows."""
+    return _QUEUE_KEY.pack(raft_group, RowKind.CQ, topic_id, queue)
+
+
+def head_key(raft_group: int, consumer_group_id: int, topic_id: int, queue: int) -> bytes:
+    """Return the key of a head row."""
+    return _HEAD_KEY.pack(raft_group, RowKind.HEAD, consumer_group_id, topic_id, queue)
+
+
+def lease_key(
+    raft_group: int, consumer_group_id: int, topic_id: int, queue: int, offset: int
+) -> bytes:
+    """Return the key of a lease row."""
+    return _LEASE_KEY.pack(raft_group, RowKind.LEASE, consumer_group_id, topic_id, queue, offset)
+
+
+def lease_prefix(raft_group: int, consumer_group_id: int, topic_id: int, queue: int) -> bytes:
+    """Return the prefix of lease rows; with 8 bytes of an offset behind it, a lease's key."""
+    return _HEAD_KEY.pack(raft_group, RowKind.LEASE, consumer_group_id, topic_id, queue)
+
+
+def id_key(raft_group: int, day: int, topic_id: int, message_id: bytes) -> bytes:
+    """Return the key of a message id (17 bytes)."""
+    head = _ID_KEY.pack(raft_group, RowKind.ID, day, topic_id)
+    return head + message_id[_ID_TAIL_AT:] + message_id[:_ID_TAIL_AT]
+
+
+def message_key_key(
+    raft_group: int, day: int, topic_id: int, key_hash: int, queue: int, offset: int
+) -> bytes:
+    """Return the key of one use of a message key; its value is empty."""
+    return _KEY_KEY.pack(raft_group, RowKind.KEY, day, topic_id, key_hash, queue, offset)
+
+
+def message_key_prefix(raft_group: int, day: int, topic_id: int, key_hash: int) -> bytes:
+    """Return the prefix of all uses of a message key on a day."""
+    return _KEY_PREFIX.pack(raft_group, RowKind.KEY, day, topic_id, key_hash)
+
+
+def parse_message_key_key(key: bytes) -> tuple[int, int]:
+    """Return (queue, offset)."""
+    queue, offset = _KEY_KEY.unpack(key)[-2:]
+    return queue, offset
+
+
+def day_prefix(raft_group: int, kind: RowKind, day: int) -> bytes:
+    """Return the prefix of a day's rows of kind ID or KEY: expiry deletes up to it."""
+    return _DAY_KEY.pack(raft_group, kind, day)
+
+
+def broker_key(raft_group: int, broker_boot_id: int) -> bytes:
+    """Return the key of a broker's last append."""
+    return _BROKER_KEY.pack(raft_group, RowKind.BROKER, broker_boot_id)
+
+
+def tombstone_key(raft_group: int, what: int, dropped_id: int) -> bytes:
+    """Return the key of a dropped topic or consumer group (`DropKind`)."""
+    return _TOMBSTONE_KEY.pack(raft_group, RowKind.TOMBSTONE, what, dropped_id)
+
+
+def offset_of_key(key: bytes) -> int:
+    """Return the offset that ends a key of kind CQ or LEASE."""
+    (offset,) = _OFFSET.unpack_from(key, len(key) - _OFFSET.size)
+    return int(offset)
+
+
+def parse_queue_key(key: bytes) -> tuple[int, int]:
+    """Return (topic id, queue) of a key of kind QUEUE or CQ."""
+    _, _, topic_id, queue = _QUEUE_KEY.unpack_from(key)
+    return topic_id, queue
+
+
+def parse_head_key(key: bytes) -> tuple[int, int, int]:
+    """Return (consumer group id, topic id, queue) of a key of kind HEAD or LEASE."""
+    _, _, consumer_group_id, topic_id, queue = _HEAD_KEY.unpack_from(key)
+    return consumer_group_id, topic_id, queue
+
+
+# Values -----------------------------------------------------------------------------------------
+
+
+class AppliedRow(NamedTuple):
+    """How far a raft group's rows are."""
+
+    raft_index: int
+    term: int
+    group_time_ms: int
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _APPLIED.pack(_VERSION, *self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> AppliedRow:
+        """Parse the value."""
+        return cls(*_APPLIED.unpack(value)[1:])
+
+
+class QueueRow(NamedTuple):
+    """A queue that holds, or held, messages."""
+
+    next_offset: int
+    min_offset: int
+    last_store_time_ms: int
+    epoch: int
+    sealed: bool = False
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _QUEUE.pack(*self[:4], _QUEUE_SEALED if self.sealed else 0)
+
+    @classmethod
+    def decode(cls, value: bytes) -> QueueRow:
+        """Parse the value."""
+        *numbers, flags = _QUEUE.unpack(value)
+        return cls._make((*numbers, bool(flags & _QUEUE_SEALED)))
+
+
+class HeadRow(NamedTuple):
+    """Where a consumer group is on a queue."""
+
+    head: int
+    generation: int
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _HEAD.pack(*self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> HeadRow:
+        """Parse the value."""
+        return cls(*_HEAD.unpack(value))
+
+
+class MessagePosition(NamedTuple):
+    """Value of an id row: where the message is."""
+
+    queue: int
+    offset: int
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _ID.pack(*self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> MessagePosition:
+        """Parse the value."""
+        return cls(*_ID.unpack(value))
+
+
+class BrokerRow(NamedTuple):
+    """A broker's last append and its result, for repeats (rule 23)."""
+
+    sequence: int
+    raft_index: int
+    store_time_ms: int
+    # See `commands.decode_resolution`.
+    resolution: bytes
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _BROKER.pack(self.sequence, self.raft_index, self.store_time_ms) + self.resolution
+
+    @classmethod
+    def decode(cls, value: bytes) -> BrokerRow:
+        """Parse the value."""
+        return cls._make((*_BROKER.unpack_from(value), value[_BROKER.size :]))
+
+
+def encode_owned(slot_count: int) -> bytes:
+    """Return the value of an owned row."""
+    return _OWNED.pack(slot_count)
+
+
+def decode_owned(value: bytes) -> int:
+    """Return the slot count of an owned row."""
+    (slot_count,) = _OWNED.unpack(value)
+    return int(slot_count)
+
+
+def encode_tombstone(group_time_ms: int) -> bytes:
+    """Return the value of a tombstone."""
+    return _TOMBSTONE.pack(group_time_ms)
+
+
+def decode_tombstone(value: bytes) -> int:
+    """Return when a tombstone was set, in ms of group time."""
+    (group_time_ms,) = _TOMBSTONE.unpack(value)
+    return int(group_time_ms)
+
+
+# Consume queue rows -----------------------------------------------------------------------------
+
+
+def encode_cq_row(
+    first_message_at: int, raft_index: int, store_time_ms: int, columns: bytes, count: int
+) -> bytes:
+    """Return the value of a consume queue row.
+
+    Args:
+        first_message_at: Offset of the run's first message in the entry's payload.
+        raft_index: Index of the entry.
+        store_time_ms: Group time stamped into the entry.
+        columns: `BatchView.row_columns` of the run.
+        count: Messages in the run, at most 65,535.
+    """
+    assert 0 < count <= _CQ_COUNT_MAX, f"a run of {count} messages does not fit a row"
+    return _CQ.pack(_VERSION, 0, count, first_message_at, raft_index, store_time_ms) + columns
+
+
+class CqRow:
+    """A consume queue row, read in place: columns are unpacked when first asked for.
+
+    Attributes:
+        count: Messages in the run.
+        message_at: Offset of the first message in the entry's payload.
+        raft_index: Index of the entry.
+        store_time_ms: When the run was stored, group time.
+    """
+
+    __slots__ = (
+        "_lengths",
+        "_starts",
+        "_value",
+        "count",
+        "message_at",
+        "raft_index",
+        "store_time_ms",
+    )
+
+    def __init__(self, value: bytes) -> None:
+        _, _, self.count, self.message_at, self.raft_index, self.store_time_ms = _CQ.unpack_from(
+            value
+        )
+        self._value = value
+        self._lengths: array[int] | None = None
+        self._starts: list[int] | None = None
+
+    @property
+    def lengths(self) -> array[int]:
+        """Lengths of the stored messages."""
+        if self._lengths is None:
+            self._lengths = self._words(0)
+        return self._lengths
+
+    @property
+    def checksums(self) -> array[int]:
+        """CRC32C of the stored messages."""
+        return self._words(1)
+
+    @property
+    def tag_hashes(self) -> array[int]:
+        """Tag hashes, 0 for no tag."""
+        return self._longs(0)
+
+    @property
+    def group_hashes(self) -> array[int]:
+        """Message-group hashes, 0 for none."""
+        return self._longs(1)
+
+    def location(self, ordinal: int) -> tuple[int, int, int]:
+        """Return (offset in the entry's payload, length, crc) of one message of the run."""
+        if self._starts is None:
+            self._starts = list(accumulate(self.lengths, initial=self.message_at))
+        checksum_at = _CQ.size + WORD_BYTES * (self.count + ordinal)
+        checksum = int.from_bytes(self._value[checksum_at : checksum_at + WORD_BYTES])
+        return self._starts[ordinal], self.lengths[ordinal], checksum
+
+    def _words(self, column: int) -> array[int]:
+        start = _CQ.size + WORD_BYTES * self.count * column
+        return unpack_words(self._value[start : start + WORD_BYTES * self.count])
+
+    def _longs(self, column: int) -> array[int]:
+        start = _CQ.size + (2 * WORD_BYTES + LONG_BYTES * column) * self.count
+        return unpack_longs(self._value[start : start + LONG_BYTES * self.count])

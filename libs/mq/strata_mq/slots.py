@@ -1,0 +1,92 @@
+"""Where a queue lives: slots, the FIFO queue of a message group, rendezvous hashing.
+
+Pure arithmetic (rules 19 and 23); the results are part of the stored layout and never change.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from itertools import groupby
+
+from strata_mq.hashing import text_hash
+
+SLOT_COUNT = 4096
+
+_LENGTH = struct.Struct(">I")
+_WORD_MASK = (1 << 64) - 1
+# Odd constants with well spread bits: the finisher of a 64-bit multiply-and-shift mixer.
+_SPREAD = 0x9E3779B97F4A7C15
+_MIX_FIRST = 0xBF58476D1CE4E5B9
+_MIX_SECOND = 0x94D049BB133111EB
+
+
+def slot_base(namespace: str, topic: str, checksum: Callable[[bytes], int]) -> int:
+    """Return `checksum(namespace, topic) mod 4096`.
+
+    Args:
+        namespace: "" is the default one.
+        topic: Name without namespace.
+        checksum: CRC32C; injected because this package uses only the standard library. Each
+            field goes in as u32 length and UTF-8, so that ("a", "bc") and ("ab", "c") differ.
+    """
+    fields = (namespace.encode(), topic.encode())
+    return checksum(b"".join(_LENGTH.pack(len(field)) + field for field in fields)) % SLOT_COUNT
+
+
+def slot_of(base: int, queue: int) -> int:
+    """Return the slot of a queue: neighbouring queues have neighbouring slots."""
+    return (base + queue) % SLOT_COUNT
+
+
+def fifo_queue(message_group: str, queue_count: int) -> int:
+    """Return the one queue of a message group, whatever raft group holds it (rule 23)."""
+    return text_hash(message_group) % queue_count
+
+
+def rendezvous(key: bytes, candidates: Sequence[int]) -> int:
+    """Return the candidate that `key` prefers; the order of the candidates does not matter.
+
+    Taking a candidate away moves only the keys that preferred it.
+
+    Raises:
+        ValueError: there is no candidate.
+    """
+    if not candidates:
+        raise ValueError("rendezvous needs at least one candidate")
+    if len(candidates) == 1:
+        return candidates[0]
+    seed = int.from_bytes(blake2b(key, digest_size=8).digest())
+    return max(candidates, key=lambda candidate: (_score(seed, candidate), candidate))
+
+
+def striped_slots(raft_groups: Sequence[int]) -> list[int]:
+    """Return the raft group of each of the 4,096 slots: slot i -> raft_groups[i mod n].
+
+    Stripes of one slot spread the queues of a topic evenly, because those have neighbouring slots.
+
+    Raises:
+        ValueError: there is no raft group.
+    """
+    if not raft_groups:
+        raise ValueError("slots need at least one raft group")
+    return [raft_groups[slot % len(raft_groups)] for slot in range(SLOT_COUNT)]
+
+
+def slot_runs(slots: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the runs of equal raft groups in a slot map: (first slot, slot count, raft group)."""
+    runs = []
+    first = 0
+    for raft_group, run in groupby(slots):
+        count = sum(1 for _ in run)
+        runs.append((first, count, raft_group))
+        first += count
+    return runs
+
+
+def _score(seed: int, candidate: int) -> int:
+    value = (seed ^ (candidate * _SPREAD)) & _WORD_MASK
+    value = ((value ^ (value >> 30)) * _MIX_FIRST) & _WORD_MASK
+    value = ((value ^ (value >> 27)) * _MIX_SECOND) & _WORD_MASK
+    return value ^ (value >> 31)

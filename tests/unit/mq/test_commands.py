@@ -1,0 +1,245 @@
+"""Commands and rows: golden bytes, round trips, refusal of other bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata_mq.commands import (
+    LEASE_ROW_BYTES,
+    CommandError,
+    CommandKind,
+    Duplicate,
+    PartResolution,
+    command_kind,
+    decode_append,
+    decode_lease,
+    decode_leases,
+    decode_resolution,
+    encode_append,
+    encode_lease,
+    encode_leases,
+)
+from strata_mq.leases import Lease, LeaseChange, LeaseState
+from strata_mq.rare_commands import (
+    DropCommand,
+    DropKind,
+    EpochCommand,
+    SlotGrant,
+    TrimCommand,
+    TrimmedQueue,
+    decode_dead_letter,
+    decode_drop,
+    decode_open,
+    decode_own,
+    decode_seal,
+    decode_trim,
+    encode_dead_letter,
+    encode_drop,
+    encode_open,
+    encode_own,
+    encode_seal,
+    encode_trim,
+)
+
+STORE_TIME_MS = 1_795_257_925_589
+RESOLUTION = [
+    PartResolution(3, 100),
+    PartResolution(4, 7, 1, (Duplicate(1, 4, 2), Duplicate(2, 3, 99))),
+    PartResolution(0, 0, 11),
+]
+LEASE = Lease(LeaseState.LEASED, 2, 17, 3, 5, STORE_TIME_MS, 1, 77, 88, 99, False, 1024)
+CHANGE = LeaseChange(1, 12, True, [(10, LEASE), (11, LEASE)], [9])
+
+words = st.integers(0, 2**32 - 1)
+longs = st.integers(0, 2**64 - 1)
+shorts = st.integers(0, 2**16 - 1)
+leases = st.builds(
+    Lease,
+    st.sampled_from(LeaseState),
+    shorts,
+    shorts,
+    words,
+    words,
+    longs,
+    longs,
+    longs,
+    longs,
+    longs,
+    st.booleans(),
+    words,
+)
+changes = st.builds(
+    LeaseChange,
+    words,
+    longs,
+    st.booleans(),
+    st.lists(st.tuples(longs, leases), max_size=3),
+    st.lists(longs, max_size=3),
+    st.booleans(),
+)
+resolutions = st.lists(
+    st.builds(
+        PartResolution,
+        words,
+        longs,
+        st.sampled_from((1, 3, 11)),
+        st.lists(st.builds(Duplicate, words, words, longs), max_size=3).map(tuple),
+    ),
+    max_size=4,
+)
+
+
+def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> None:
+    """The layout of docs/data-layout.md section 4, byte for byte."""
+    append = encode_append(STORE_TIME_MS, 0xB0B0, 5, RESOLUTION)
+    section = encode_leases(STORE_TIME_MS, [(1, 2, 3, CHANGE)])
+    golden(
+        "commands.txt",
+        {
+            "append": append,
+            "leases": section,
+            "dead letter": encode_dead_letter(section, append),
+            "own": encode_own([SlotGrant(0, 2048, True), SlotGrant(4095, 1, False)]),
+            "seal": encode_seal(EpochCommand(7, 3, 1, 1000, 2)),
+            "open": encode_open(EpochCommand(7, 3, 2, 1000, 1)),
+            "trim": encode_trim(TrimCommand(55, STORE_TIME_MS, [TrimmedQueue(7, 3, 900)])),
+            "drop": encode_drop(DropCommand(DropKind.CONSUMER_GROUP, 6)),
+        },
+    )
+
+
+@given(longs, longs, longs, resolutions, st.binary(max_size=20), st.integers(0, 9))
+def test_append_round_trip(
+    store_time_ms: int,
+    boot_id: int,
+    sequence: int,
+    parts: list[PartResolution],
+    batch: bytes,
+    at: int,
+) -> None:
+    """Decoding gives what was decided, and where the untouched batch starts."""
+    payload = bytes(at) + encode_append(store_time_ms, boot_id, sequence, parts) + batch
+    command = decode_append(payload, at)
+    assert (command.store_time_ms, command.broker_boot_id, command.sequence) == (
+        store_time_ms,
+        boot_id,
+        sequence,
+    )
+    assert list(command.parts) == parts == decode_resolution(command.resolution)
+    assert payload[command.batch_at :] == batch
+
+
+@given(longs, st.lists(st.tuples(words, words, words, changes), max_size=4))
+def test_leases_round_trip(
+    group_time_ms: int, sections: list[tuple[int, int, int, LeaseChange]]
+) -> None:
+    """Decoding gives every section with its rows, still as bytes."""
+    payload = encode_leases(group_time_ms, sections)
+    assert command_kind(payload) is CommandKind.LEASES
+    decoded_time_ms, decoded = decode_leases(payload)
+    assert decoded_time_ms == group_time_ms
+    for (group_id, topic_id, queue, change), section in zip(sections, decoded, strict=True):
+        assert (section.consumer_group_id, section.topic_id, section.queue) == (
+            group_id,
+            topic_id,
+            queue,
+        )
+        puts = [(int.from_bytes(offset), decode_lease(row)) for offset, row in section.puts]
+        deletes = [int.from_bytes(offset) for offset in section.deletes]
+        assert (
+            LeaseChange(
+                section.generation, section.head, section.head_changed, puts, deletes, section.clear
+            )
+            == change
+        )
+
+
+@given(leases)
+def test_lease_row_round_trip(lease: Lease) -> None:
+    """A lease row is 60 bytes and says everything a lease does."""
+    row = encode_lease(lease)
+    assert len(row) == LEASE_ROW_BYTES == 60
+    assert decode_lease(row) == lease
+
+
+def test_a_dead_letter_holds_its_two_commands() -> None:
+    """Both are found by their offsets; the batch offset counts from the payload's start."""
+    payload = (
+        encode_dead_letter(
+            encode_leases(STORE_TIME_MS, [(1, 2, 3, CHANGE)]),
+            encode_append(STORE_TIME_MS, 0, 0, RESOLUTION),
+        )
+        + b"the batch"
+    )
+    command = decode_dead_letter(payload)
+    _, sections = decode_leases(payload, command.leases_at)
+    assert sections[0].head == CHANGE.head
+    append = decode_append(payload, command.append_at)
+    assert list(append.parts) == RESOLUTION
+    assert payload[append.batch_at :] == b"the batch"
+
+
+def test_rare_commands_round_trip() -> None:
+    """Decoding undoes encoding."""
+    grants = [SlotGrant(0, 4096, True), SlotGrant(5, 1, False)]
+    assert decode_own(encode_own(grants)) == grants
+    epoch = EpochCommand(1, 2, 3, 2**40, 5)
+    assert decode_seal(encode_seal(epoch)) == epoch == decode_open(encode_open(epoch))
+    trim = TrimCommand(2**40, STORE_TIME_MS, [TrimmedQueue(1, 2, 2**40), TrimmedQueue(1, 3, 0)])
+    assert decode_trim(encode_trim(trim)) == trim
+    drop = DropCommand(DropKind.TOPIC, 9)
+    assert decode_drop(encode_drop(drop)) == drop
+
+
+@pytest.mark.parametrize(
+    "decode",
+    [
+        decode_append,
+        decode_leases,
+        decode_dead_letter,
+        decode_own,
+        decode_seal,
+        decode_open,
+        decode_trim,
+        decode_drop,
+    ],
+)
+def test_other_bytes_are_refused(decode: Callable[[bytes], object]) -> None:
+    """An empty payload, another kind, a later version and a cut payload are command errors."""
+    later = bytearray(encode_drop(DropCommand(DropKind.TOPIC, 9)))
+    later[1] = 2
+    for payload in (b"", b"\x63\x01" + bytes(60), bytes(later), bytes(60)):
+        with pytest.raises(CommandError):
+            decode(payload)
+
+
+def test_cut_commands_are_refused() -> None:
+    """Every prefix of a command with rows is an error."""
+    cases: list[tuple[bytes, Callable[[bytes], object]]] = [
+        (encode_append(1, 2, 3, RESOLUTION), decode_append),
+        (encode_leases(1, [(1, 2, 3, CHANGE)]), decode_leases),
+        (encode_own([SlotGrant(0, 1, True)]), decode_own),
+        (encode_trim(TrimCommand(1, 2, [TrimmedQueue(1, 2, 3)])), decode_trim),
+    ]
+    for payload, decode in cases:
+        for length in range(len(payload)):
+            with pytest.raises(CommandError):
+                decode(payload[:length])
+
+
+def test_unknown_kinds_are_refused() -> None:
+    """Kind, version, lease state and drop kind outside their ranges are command errors."""
+    assert command_kind(encode_drop(DropCommand(DropKind.TOPIC, 9))) is CommandKind.DROP
+    for payload in (b"", b"\x01", b"\x63\x01", b"\x01\x02"):
+        with pytest.raises(CommandError):
+            command_kind(payload)
+    with pytest.raises(CommandError):
+        decode_lease(b"\x07" + bytes(59))
+    with pytest.raises(CommandError):
+        decode_lease(bytes(10))
+    with pytest.raises(CommandError):
+        decode_drop(b"\x08\x01\x05\x00" + bytes(4))

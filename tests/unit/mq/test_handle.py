@@ -1,0 +1,67 @@
+"""Receipt handles: round trips, damage, forgeries by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata_mq.errors import Code, RequestError
+from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
+
+words = st.integers(0, 2**32 - 1)
+longs = st.integers(0, 2**64 - 1)
+handles = st.builds(
+    ReceiptHandle, words, words, words, words, longs, words, words, longs, st.booleans()
+)
+
+EXAMPLE = ReceiptHandle(1, 2, 3, 4, 123_456_789, 1, 0, 1_795_257_955_000)
+
+
+def test_golden_texts(golden: Callable[[str, Mapping[str, bytes]], None]) -> None:
+    """Handles outlive a rolling upgrade, so their text never changes unnoticed."""
+    golden(
+        "handle.txt",
+        {
+            "plain": encode_handle(EXAMPLE).encode(),
+            "auto-renewed": encode_handle(
+                EXAMPLE._replace(visible_at_ms=0, auto_renewed=True)
+            ).encode(),
+        },
+    )
+
+
+@given(handles)
+def test_round_trip(handle: ReceiptHandle) -> None:
+    """A handle is 60 url-safe characters and says everything again."""
+    text = encode_handle(handle)
+    assert len(text) == 60
+    assert set(text) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+    assert decode_handle(text) == handle
+
+
+@given(handles, st.integers(0, 59), st.sampled_from("AZaz09-_"))
+def test_any_changed_character_is_found(handle: ReceiptHandle, at: int, other: str) -> None:
+    """One wrong character never gives another handle."""
+    text = encode_handle(handle)
+    damaged = text[:at] + other + text[at + 1 :]
+    if damaged != text:
+        with pytest.raises(RequestError):
+            decode_handle(damaged)
+
+
+@given(st.one_of(st.text(max_size=80), st.text(min_size=60, max_size=60)))
+def test_other_texts_are_invalid_handles(text: str) -> None:
+    """Nonsense is INVALID_RECEIPT_HANDLE, with the code's name as text."""
+    with pytest.raises(RequestError) as caught:
+        decode_handle(text)
+    assert caught.value.code is Code.INVALID_RECEIPT_HANDLE
+    assert caught.value.text == "INVALID_RECEIPT_HANDLE"
+
+
+def test_handles_of_the_real_product_are_invalid() -> None:
+    """A tuple of numbers, as RocketMQ's own brokers give, is refused and not misread."""
+    with pytest.raises(RequestError):
+        decode_handle("0 1795257925749 30000 5 0 broker-a 0 0 42377934")

@@ -1,0 +1,388 @@
+"""`QueueLeases` by example: one test per rule that a reader would ask about."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata_mq.commands import decode_leases, encode_leases
+from strata_mq.leases import (
+    Columns,
+    Lease,
+    LeaseChange,
+    LeaseState,
+    QueueLeases,
+    TakeRequest,
+    merge_changes,
+)
+
+NOW_MS = 1_000_000
+INVISIBLE_MS = 30_000
+LATER_MS = NOW_MS + INVISIBLE_MS
+HOLDER = 77
+
+
+def request(
+    max_messages: int = 32,
+    *,
+    max_bytes: int = 1 << 30,
+    auto_renew: bool = False,
+    attempt: int = 0,
+    fifo: bool = False,
+    max_attempts: int = 17,
+    tag_hashes: frozenset[int] | None = None,
+) -> TakeRequest:
+    return TakeRequest(
+        max_messages,
+        max_bytes,
+        INVISIBLE_MS,
+        auto_renew,
+        HOLDER,
+        attempt,
+        fifo,
+        max_attempts,
+        5,
+        tag_hashes,
+    )
+
+
+def columns(
+    count: int, *, groups: list[int] | None = None, tags: list[int] | None = None, base: int = 0
+) -> list[Columns]:
+    return [Columns(base, tags or [0] * count, groups or [0] * count, [100] * count)]
+
+
+def offsets(leases: object) -> list[int]:
+    assert isinstance(leases, list)
+    return [offset for offset, _ in leases]
+
+
+def ack(leases: QueueLeases, offset: int, lease: Lease, now_ms: int = NOW_MS + 1) -> bool:
+    ok, _ = leases.ack(offset, lease.lease_number, leases.generation, lease.visible_at_ms, now_ms)
+    return ok
+
+
+def test_a_plain_pop_takes_new_messages_in_order_and_moves_the_head() -> None:
+    """A pop of three out of five gives offsets 0, 1, 2, one shared lease, head 3, cursor 0."""
+    leases = QueueLeases(head=0)
+    taken = leases.take(request(3), NOW_MS, 5, columns(5))
+    assert offsets(taken.leases) == [0, 1, 2]
+    assert taken.leases[0][1] is taken.leases[2][1]
+    assert taken.leases[0][1] == Lease(
+        LeaseState.LEASED, 1, 17, 1, 5, LATER_MS, NOW_MS, HOLDER, 0, 0, False, 100
+    )
+    assert taken.change == LeaseChange(0, 3, True, tuple(taken.leases))
+    assert (leases.head, leases.cursor(), leases.in_flight, leases.waiting) == (3, 0, 3, 0)
+
+
+def test_the_cursor_moves_over_the_acked_prefix_only() -> None:
+    """Acks out of order hold the cursor at the lowest offset that is not acked."""
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(), NOW_MS, 3, columns(3)).leases)
+    assert ack(leases, 1, taken[1])
+    assert leases.cursor() == 0
+    assert ack(leases, 0, taken[0])
+    assert leases.cursor() == 2
+    assert ack(leases, 2, taken[2])
+    assert leases.cursor() == 3 == leases.head
+
+
+def test_messages_that_the_filter_does_not_want_take_no_row() -> None:
+    """Filtered-out offsets are consumed at once; they count for the head, not for the pop."""
+    leases = QueueLeases(head=0)
+    taken = leases.take(
+        request(2, tag_hashes=frozenset({9})), NOW_MS, 5, columns(5, tags=[1, 9, 1, 9, 9])
+    )
+    assert offsets(taken.leases) == [1, 3]
+    assert leases.head == 4
+    assert leases.is_consumed(0)
+    assert not leases.is_consumed(1)
+    assert leases.cursor() == 1
+
+
+def test_an_expired_lease_is_delivered_again_as_the_next_attempt() -> None:
+    """At its visible time a message comes back with attempt 2 and lease number 2."""
+    leases = QueueLeases(head=0)
+    leases.take(request(), NOW_MS, 1, columns(1))
+    assert leases.take(request(), LATER_MS - 1, 1, ()).leases == ()
+    assert leases.next_deadline_ms() == LATER_MS
+    ((offset, lease),) = leases.take(request(), LATER_MS, 1, ()).leases
+    assert (offset, lease.attempts, lease.lease_number) == (0, 2, 2)
+
+
+def test_a_handle_is_void_from_its_visible_time_on() -> None:
+    """An ack at the very moment of expiry is refused, one millisecond earlier it counts."""
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(), NOW_MS, 2, columns(2)).leases)
+    assert not ack(leases, 0, taken[0], LATER_MS)
+    assert ack(leases, 1, taken[1], LATER_MS - 1)
+
+
+def test_acking_twice_is_fine_within_the_handle_and_invalid_after() -> None:
+    """Rule 24: a missing row below head is OK while the handle's time is not up."""
+    leases = QueueLeases(head=0)
+    ((offset, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    assert leases.ack(offset, 1, 0, lease.visible_at_ms, NOW_MS)[1] is not None
+    assert leases.ack(offset, 1, 0, lease.visible_at_ms, NOW_MS) == (True, None)
+    assert leases.ack(offset, 1, 0, lease.visible_at_ms, LATER_MS) == (False, None)
+    assert leases.ack(7, 1, 0, lease.visible_at_ms, NOW_MS) == (False, None)
+    assert leases.ack(offset, 1, 0, 0, LATER_MS) == (True, None)
+
+
+def test_change_invisible_gives_a_new_handle_and_voids_the_old_one() -> None:
+    """After a change only the new lease number acks; the new time counts from now."""
+    leases = QueueLeases(head=0)
+    ((offset, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    changed, change = leases.change_invisible(
+        offset, lease.lease_number, 0, lease.visible_at_ms, 5_000, NOW_MS + 10
+    )
+    assert changed is not None
+    assert change == LeaseChange(0, 1, False, ((offset, changed),))
+    assert (changed.lease_number, changed.visible_at_ms) == (2, NOW_MS + 5_010)
+    assert not ack(leases, offset, lease)
+    assert ack(leases, offset, changed)
+
+
+def test_change_invisible_to_zero_makes_the_message_deliverable_at_once() -> None:
+    """A nack with 0 is WAITING: peek sees it and the next pop gives it."""
+    leases = QueueLeases(head=0)
+    ((offset, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    assert not leases.peek_ready(NOW_MS, 1)
+    leases.change_invisible(offset, lease.lease_number, 0, lease.visible_at_ms, 0, NOW_MS)
+    assert leases.peek_ready(NOW_MS, 1)
+    assert (leases.in_flight, leases.waiting) == (0, 1)
+    assert offsets(leases.take(request(), NOW_MS, 1, ()).leases) == [0]
+
+
+def test_used_up_attempts_go_to_the_dead_letter_list_and_stay_until_dropped() -> None:
+    """After the last attempt a message is listed by every expire, never delivered again."""
+    leases = QueueLeases(head=0)
+    leases.take(request(max_attempts=1), NOW_MS, 1, columns(1))
+    change, exhausted = leases.expire(LATER_MS)
+    assert change is not None
+    assert [offset for offset, _ in exhausted] == [0]
+    assert leases.take(request(max_attempts=1), LATER_MS, 1, ()).leases == ()
+    assert not leases.peek_ready(LATER_MS, 1)
+    assert leases.next_deadline_ms() is None
+    assert leases.expire(LATER_MS) == (None, exhausted)
+    assert leases.drop_exhausted(0) == LeaseChange(0, 1, False, (), (0,))
+    assert leases.drop_exhausted(0) is None
+    assert leases.cursor() == 1
+
+
+def test_a_new_leader_lists_exhausted_rows_at_once() -> None:
+    """Rows that were exhausted before the change of leader have a deadline of now."""
+    spent = Lease(LeaseState.WAITING, 3, 3, 3, 5, NOW_MS, NOW_MS, 0, 0, 0, False, 100)
+    leases = QueueLeases(head=1, rows=[(0, spent)])
+    assert leases.next_deadline_ms() == 0
+    assert leases.expire(NOW_MS) == (None, [(0, spent)])
+
+
+def test_fifo_gives_a_message_group_only_after_its_earlier_messages() -> None:
+    """Group 7 is locked by its first message; group 8 flows; the rest is blocked, not lost."""
+    leases = QueueLeases(head=0)
+    first = leases.take(request(1, fifo=True), NOW_MS, 4, columns(4, groups=[7, 7, 8, 7]))
+    assert offsets(first.leases) == [0]
+    second = leases.take(request(fifo=True), NOW_MS, 4, columns(4, groups=[7, 7, 8, 7]))
+    assert offsets(second.leases) == [2]
+    assert (leases.head, leases.blocked, leases.in_flight) == (4, 2, 2)
+    assert not leases.peek_ready(NOW_MS, 4)
+    assert ack(leases, 0, first.leases[0][1])
+    assert leases.peek_ready(NOW_MS, 4)
+    third = leases.take(request(fifo=True), NOW_MS, 4, ())
+    assert offsets(third.leases) == [1, 3]
+
+
+def test_fifo_gives_several_messages_of_a_group_in_one_batch_in_order() -> None:
+    """Redelivery starts at the first un-acked message and new ones may follow in the batch."""
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(2, fifo=True), NOW_MS, 2, columns(2, groups=[7, 7])).leases)
+    assert ack(leases, 1, taken[1])
+    again = leases.take(request(fifo=True), LATER_MS, 4, columns(4, groups=[7, 7, 7, 7]))
+    assert [(offset, lease.attempts) for offset, lease in again.leases] == [(0, 2), (2, 1), (3, 1)]
+
+
+def test_fifo_messages_without_a_group_are_one_group() -> None:
+    """Hash 0 locks like any other message group."""
+    leases = QueueLeases(head=0)
+    assert offsets(leases.take(request(1, fifo=True), NOW_MS, 2, columns(2)).leases) == [0]
+    assert leases.take(request(fifo=True), NOW_MS, 2, columns(2)).leases == []
+    assert leases.blocked == 1
+
+
+def test_the_same_attempt_gets_the_same_leases_until_they_end() -> None:
+    """A FIFO pop repeated with its attempt id gives what is left of the first answer."""
+    leases = QueueLeases(head=0)
+    pop = request(2, fifo=True, attempt=42)
+    first = leases.take(pop, NOW_MS, 3, columns(3))
+    repeat = leases.take(pop, NOW_MS + 5, 3, columns(3))
+    assert repeat.repeated
+    assert repeat.change is None
+    assert list(repeat.leases) == list(first.leases)
+    assert ack(leases, 0, first.leases[0][1])
+    assert offsets(leases.take(pop, NOW_MS + 6, 3, ()).leases) == [1]
+    after = leases.take(pop, LATER_MS, 3, columns(3))
+    assert not after.repeated
+    assert [(offset, lease.attempts) for offset, lease in after.leases] == [(1, 2), (2, 1)]
+
+
+def test_an_exhausted_message_holds_its_group_until_it_is_dropped() -> None:
+    """FIFO order survives the dead-letter copy: the next message waits for it."""
+    leases = QueueLeases(head=0)
+    leases.take(request(1, fifo=True, max_attempts=1), NOW_MS, 2, columns(2))
+    leases.expire(LATER_MS)
+    assert leases.take(request(fifo=True), LATER_MS, 2, columns(2)).leases == []
+    leases.drop_exhausted(0)
+    assert offsets(leases.take(request(fifo=True), LATER_MS, 2, ()).leases) == [1]
+
+
+def test_an_auto_renewed_lease_lives_with_its_holder() -> None:
+    """No expiry before the hard limit; a dead holder's messages come back at once (rule 25)."""
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(auto_renew=True), NOW_MS, 2, columns(2)).leases)
+    assert taken[0].visible_at_ms == 0
+    assert leases.holders() == (HOLDER,)
+    assert ack(leases, 0, taken[0], LATER_MS + 3_600_000)
+    change = leases.release_holder(HOLDER, LATER_MS)
+    assert change is not None
+    assert [offset for offset, _ in change.puts] == [1]
+    assert leases.holders() == ()
+    assert leases.release_holder(HOLDER, LATER_MS) is None
+    assert not ack(leases, 1, taken[1], LATER_MS)
+
+
+def test_an_auto_renewed_lease_ends_at_the_hard_limit() -> None:
+    """Three hours after it was taken the lease is over, whoever lives."""
+    limit_ms = 10_800_000
+    leases = QueueLeases(head=0)
+    taken = dict(leases.take(request(auto_renew=True), NOW_MS, 1, columns(1)).leases)
+    assert leases.next_deadline_ms() == NOW_MS + limit_ms
+    assert leases.expire(NOW_MS + limit_ms - 1)[0] is None
+    assert not ack(leases, 0, taken[0], NOW_MS + limit_ms)
+    assert offsets(leases.take(request(), NOW_MS + limit_ms, 1, ()).leases) == [0]
+
+
+def test_max_bytes_counts_redelivered_messages_too() -> None:
+    """Rows keep the message's length, so a second delivery obeys the limit as the first did."""
+    leases = QueueLeases(head=0)
+    pop = request(max_bytes=250)
+    assert offsets(leases.take(pop, NOW_MS, 5, columns(5)).leases) == [0, 1]
+    assert offsets(leases.take(pop, LATER_MS, 5, columns(5)).leases) == [0, 1]
+    assert offsets(leases.take(request(max_bytes=1), LATER_MS, 5, columns(5)).leases) == [2]
+
+
+def test_the_head_stops_at_the_limits() -> None:
+    """Beyond max_in_flight un-acked or max_blocked blocked rows nothing new is looked at."""
+    leases = QueueLeases(head=0, max_in_flight=3)
+    assert len(leases.take(request(), NOW_MS, 9, columns(9)).leases) == 3
+    assert leases.wants_columns(9) == (3, 0)
+    assert not leases.peek_ready(NOW_MS, 9)
+    fifo = QueueLeases(head=0, max_blocked=2)
+    assert offsets(fifo.take(request(1, fifo=True), NOW_MS, 9, columns(9)).leases) == [0]
+    fifo.take(request(fifo=True), NOW_MS, 9, columns(9))
+    assert (fifo.head, fifo.blocked, fifo.wants_columns(9)) == (3, 2, (3, 0))
+    assert not fifo.peek_ready(NOW_MS, 9)
+
+
+def test_one_take_scans_a_bounded_number_of_new_offsets() -> None:
+    """A filter that matches nothing moves the head by max_scanned per call, and says so."""
+    leases = QueueLeases(head=0, max_scanned=4)
+    assert leases.wants_columns(10) == (0, 4)
+    taken = leases.take(request(tag_hashes=frozenset({9})), NOW_MS, 10, columns(10))
+    assert taken.change == LeaseChange(0, 4, True)
+    assert leases.peek_ready(NOW_MS, 10)
+
+
+def test_expire_and_release_change_a_bounded_number_of_rows() -> None:
+    """What is over max_changes is left for the next call."""
+    leases = QueueLeases(head=0, max_changes=4)
+    for offset in range(6):
+        leases.take(request(1), NOW_MS, 6, columns(6 - offset, base=offset))
+    change, _ = leases.expire(LATER_MS)
+    assert change is not None
+    assert len(change.puts) == 4
+    deadline_ms = leases.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms <= LATER_MS
+    renewed = QueueLeases(head=0, max_changes=4)
+    renewed.take(request(auto_renew=True), NOW_MS, 6, columns(6))
+    sizes = []
+    while change := renewed.release_holder(HOLDER, NOW_MS):
+        sizes.append(len(change.puts))
+    assert sizes == [4, 2]
+
+
+def test_reset_voids_every_handle() -> None:
+    """Older generations neither ack nor change, also where the offset is leased again."""
+    leases = QueueLeases(head=0)
+    ((_, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    assert leases.reset(0) == LeaseChange(1, 0, True, clear=True)
+    leases.take(request(), NOW_MS, 1, columns(1))
+    assert leases.ack(0, lease.lease_number, 0, lease.visible_at_ms, NOW_MS) == (False, None)
+    assert ack(leases, 0, lease)
+
+
+def test_trim_drops_rows_below_and_lifts_the_head() -> None:
+    """Rows below the smallest offset are counted; the head never stays below it."""
+    leases = QueueLeases(head=0)
+    leases.take(request(4), NOW_MS, 4, columns(4))
+    change, dropped = leases.trim(2)
+    assert dropped == 2
+    assert change == LeaseChange(0, 4, False, (), (0, 1))
+    change, dropped = leases.trim(9)
+    assert (change, dropped, leases.cursor()) == (LeaseChange(0, 9, True, (), (2, 3)), 2, 9)
+    assert leases.trim(9) == (None, 0)
+
+
+def test_a_forwarded_message_is_removed_with_a_valid_handle_only() -> None:
+    """The dead-letter RPC takes the row away once; a repeat finds it consumed."""
+    leases = QueueLeases(head=0)
+    ((_, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    assert leases.remove(0, 9, 0, NOW_MS) == (None, None)
+    assert leases.remove(0, 1, 0, NOW_MS) == (lease, LeaseChange(0, 1, False, (), (0,)))
+    assert leases.remove(0, 1, 0, NOW_MS) == (None, None)
+    assert leases.is_consumed(0)
+
+
+def test_indexes_stay_as_small_as_the_rows() -> None:
+    """A stuck message and a long flow behind it leave no trace of what was acked."""
+    leases = QueueLeases(head=0)
+    leases.take(request(1), NOW_MS, 1, columns(1))
+    for first in range(1, 20_001, 32):
+        taken = leases.take(request(), NOW_MS, first + 32, columns(32, base=first))
+        for offset, lease in taken.leases:
+            assert ack(leases, offset, lease)
+    assert leases.cursor() == 0
+    assert len(leases._offsets) < 3_000
+    assert leases._deadlines._offset_count < 3_000
+
+
+def test_a_gap_between_head_and_columns_is_a_bug_of_the_caller() -> None:
+    """Messages that nobody looked at are never passed over."""
+    leases = QueueLeases(head=0)
+    with pytest.raises(AssertionError, match="gap"):
+        leases.take(request(), NOW_MS, 5, columns(3, base=2))
+
+
+def test_merged_changes_have_the_effect_of_all() -> None:
+    """One section for many acks: a row put and then deleted is only deleted."""
+    leases = QueueLeases(head=0)
+    taken = leases.take(request(), NOW_MS, 3, columns(3))
+    assert taken.change is not None
+    changes = [taken.change]
+    for offset, lease in list(taken.leases)[:2]:
+        _, change = leases.ack(offset, lease.lease_number, 0, lease.visible_at_ms, NOW_MS)
+        assert change is not None
+        changes.append(change)
+    merged = merge_changes(changes)
+    assert merged == LeaseChange(0, 3, True, (taken.leases[2],), (0, 1))
+    reset = leases.reset(9)
+    assert merge_changes([*changes, reset]) == LeaseChange(1, 9, True, (), (), True)
+
+
+def test_a_change_too_long_for_one_section_takes_several() -> None:
+    """Section counts are 16 bits; only the first of several sections may clear."""
+    change = LeaseChange(1, 70_000, True, (), tuple(range(70_000)), True)
+    _, sections = decode_leases(encode_leases(NOW_MS, [(1, 2, 3, change)]))
+    assert [len(section.deletes) for section in sections] == [65_535, 4_465]
+    assert [section.clear for section in sections] == [True, False]
+    assert all(section.head == 70_000 for section in sections)
