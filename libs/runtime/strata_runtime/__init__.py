@@ -1,0 +1,1 @@
+"""Configuration, logging, metrics, lifecycle, TLS: what every process needs."""

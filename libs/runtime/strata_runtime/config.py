@@ -1,0 +1,145 @@
+"""Configuration: sections of typed keys, from a TOML file, overridden by the environment.
+
+`STRATA_<SECTION>_<KEY>` overrides one key of one section. An unknown key or a bad value ends the
+start with one line that names key and source. The environment is read by `main` only and passed
+in, so that nothing else depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from strata_runtime.errors import ConfigError
+
+PREFIX = "STRATA"
+
+
+class Section(BaseModel):
+    """Base of one `[section]`: unknown keys are errors, values cannot be changed.
+
+    Secrets are `pydantic.SecretStr`; every field has a description, from which docs are made.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Config(BaseModel):
+    """Base of a process's configuration; every field is a `Section`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def load(model: type[ConfigT], file: Path | None, environment: Mapping[str, str]) -> ConfigT:
+    """Read a configuration; what is not given has the model's default.
+
+    Args:
+        model: the process's `Config`.
+        file: TOML file; None: defaults and environment only.
+        environment: usually `os.environ`.
+
+    Raises:
+        ConfigError: file missing or not TOML, unknown section or key, bad value.
+    """
+    values = _read(file) if file is not None else {}
+    overridden = dict(_overrides(model, environment))
+    for variable, (section, key, value) in overridden.items():
+        keys = values.setdefault(section, {})
+        if not isinstance(keys, dict):
+            raise ConfigError(f"{file}: {section} must be a section, {variable} overrides a key")
+        keys[key] = value
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        sources = {(section, key): name for name, (section, key, _) in overridden.items()}
+        raise ConfigError(_explain(error, file, sources)) from None
+
+
+def keys_of(model: type[Config]) -> Iterator[tuple[str, str, str]]:
+    """All keys as `(section, key, variable that overrides it)`, for documentation and tests."""
+    for section, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            for key in annotation.model_fields:
+                yield section, key, f"{PREFIX}_{section.upper()}_{key.upper()}"
+
+
+def to_json(config: Config) -> str:
+    """The values that hold, as JSON, secrets masked."""
+    return json.dumps(config.model_dump(mode="json"), indent=2)
+
+
+def to_toml(config: Config) -> str:
+    """The values that hold, as TOML, secrets masked; keys without a value are comments."""
+    lines: list[str] = []
+    for section, keys in config.model_dump(mode="json").items():
+        lines.append(f"[{section}]")
+        for key, value in keys.items():
+            lines.append(f"# {key} =" if value is None else f"{key} = {_toml(value)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _overrides(
+    model: type[Config], environment: Mapping[str, str]
+) -> Iterator[tuple[str, tuple[str, str, Any]]]:
+    """`(variable, (section, key, value))` of every variable that overrides a key."""
+    known = {variable: (section, key) for section, key, variable in keys_of(model)}
+    sections = tuple(f"{PREFIX}_{section.upper()}_" for section in model.model_fields)
+    for variable, text in environment.items():
+        if variable in known:
+            yield variable, (*known[variable], _from_text(variable, text))
+        elif variable.startswith(sections):
+            # A misspelt key must not be ignored silently.
+            raise ConfigError(f"{variable}: no such key (environment)")
+
+
+def _from_text(variable: str, text: str) -> Any:
+    """Lists and tables are written as in TOML; scalars are converted by the model."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{variable}: {error} (environment)") from None
+
+
+def _explain(
+    error: ValidationError, file: Path | None, sources: Mapping[tuple[str, str], str]
+) -> str:
+    """The first problem as one line `source: section.key: what is wrong`."""
+    problems = error.errors(include_url=False, include_context=False)
+    first = problems[0]
+    where = [str(part) for part in first["loc"]]
+    source = sources.get((where[0], where[1])) if len(where) > 1 else None
+    what = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"{source or file or 'configuration'}: {'.'.join(where)}: {what}{more}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    # JSON's strings, numbers and booleans are TOML's too, but TOML has no surrogate escapes (so
+    # the text stays as it is) and wants DEL escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,118 @@
+"""From start to stop of a process: services in order up, in reverse order down, signals, grace.
+
+The sequence is decided here, once: a service that fails to start undoes those before it, a fatal
+failure of a background task ends the process with its reason, a second signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from typing import Protocol
+
+from strata_runtime.clock import Clock, SystemClock
+from strata_runtime.errors import FatalError, one_line
+from strata_runtime.logs import get_logger
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Service(Protocol):
+    """Something that runs between `start` and `stop`."""
+
+    @property
+    def name(self) -> str:
+        """Name in logs."""
+
+    async def start(self) -> None:
+        """Return when it serves. A failed start leaves nothing running."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new work, end what runs within `grace_s`, free everything."""
+
+
+class Lifecycle:
+    """Runs services until a signal, `request_stop` or a fatal failure.
+
+    Args:
+        services: in the order of their start.
+        grace_s: time for all stops together.
+        clock: measures the grace.
+    """
+
+    def __init__(
+        self, services: Sequence[Service], *, grace_s: float = 30.0, clock: Clock | None = None
+    ) -> None:
+        self._services = tuple(services)
+        self._grace_s = grace_s
+        self._clock = clock or SystemClock()
+        self._stop = asyncio.Event()
+        self._failure: tuple[str, BaseException] | None = None
+        self._log = get_logger("lifecycle")
+
+    def request_stop(self) -> None:
+        """Begin the stop; the process ends in order."""
+        self._stop.set()
+
+    def on_fatal(self, name: str, failure: BaseException) -> None:
+        """A background task failed (`tasks.OnFatal`): remember the first reason and stop."""
+        self._log.error("task failed", task=name, error=one_line(failure), exc_info=failure)
+        if self._failure is None:
+            self._failure = (name, failure)
+        self._stop.set()
+
+    async def start(self) -> None:
+        """Start the services in order; if one fails, stop those before it and raise its error."""
+        started: list[Service] = []
+        try:
+            for service in self._services:
+                await service.start()
+                started.append(service)
+        except BaseException:
+            await self._stop_all(started)
+            raise
+
+    async def run(self, *, handle_signals: bool = True) -> None:
+        """Start, wait for a reason to stop, stop.
+
+        Raises:
+            FatalError: a task failed; the reason is its message.
+        """
+        if handle_signals:
+            self._handle_signals()
+        await self.start()
+        await self._stop.wait()
+        await self.stop()
+        if self._failure is not None:
+            name, failure = self._failure
+            raise FatalError(f"{name} failed: {one_line(failure)}") from failure
+
+    async def stop(self) -> None:
+        """Stop the services in reverse order within the grace limit."""
+        await self._stop_all(list(self._services))
+
+    async def _stop_all(self, services: list[Service]) -> None:
+        deadline_s = self._clock.monotonic_s() + self._grace_s
+        for service in reversed(services):
+            # The last ones always get a moment: a lock or a log must be closed even when the
+            # first ones used up the grace.
+            left_s = max(1.0, deadline_s - self._clock.monotonic_s())
+            try:
+                async with asyncio.timeout(left_s + 1.0):
+                    await service.stop(left_s)
+            except TimeoutError:
+                self._log.warning("service did not stop in time", service=service.name)
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            self._log.warning("second signal, ending at once", signal=number.name)
+            os._exit(128 + number)
+        self._log.info("stopping", signal=number.name, grace_s=self._grace_s)
+        self._stop.set()

@@ -1,0 +1,91 @@
+"""Structured logging: lines for people on a terminal, one JSON object per line elsewhere.
+
+Events are short constant sentences, what varies is a key. Request and trace ids are context
+variables, so that every line of a request carries them without being passed around.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Literal, TextIO, cast
+
+import structlog
+
+LogFormat = Literal["auto", "console", "json"]
+
+_LEVELS = logging.getLevelNamesMapping()
+
+
+def configure(
+    *,
+    level: str = "info",
+    log_format: LogFormat = "auto",
+    stream: TextIO | None = None,
+    **common: str,
+) -> None:
+    """Set up logging of the process; called once by `main`.
+
+    Args:
+        level: lowest level written: debug, info, warning, error.
+        log_format: "auto" is console on a terminal, JSON otherwise.
+        stream: where to; standard error by default.
+        common: keys of every line (process, node).
+
+    Raises:
+        ValueError: the level is unknown.
+    """
+    if level.upper() not in _LEVELS:
+        raise ValueError(f"unknown log level {level!r}")
+    out = stream or sys.stderr
+    console = log_format == "console" or (log_format == "auto" and out.isatty())
+    threshold = _LEVELS[level.upper()]
+    renderer: list[Any] = (
+        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        if console
+        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+    )
+
+    def add_common(_: Any, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+        return {**common, **event}
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            add_common,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )
+    # Libraries that use the standard module (grpc, asyncio) write warnings to the same stream.
+    logging.basicConfig(level=max(threshold, logging.WARNING), stream=out, force=True)
+
+
+def get_logger(component: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger whose lines carry `component`."""
+    logger = structlog.get_logger().bind(component=component)
+    return cast("structlog.typing.FilteringBoundLogger", logger)
+
+
+@contextmanager
+def request_context(*, request_id: str = "", trace_parent: str = "") -> Iterator[None]:
+    """Give every line inside the ids of a request.
+
+    Args:
+        request_id: the client's id of the request, if any.
+        trace_parent: W3C `traceparent`; its trace id is logged as `trace_id`.
+    """
+    keys = {"request_id": request_id, "trace_id": _trace_id(trace_parent)}
+    with structlog.contextvars.bound_contextvars(**{k: v for k, v in keys.items() if v}):
+        yield
+
+
+def _trace_id(trace_parent: str) -> str:
+    parts = trace_parent.split("-")
+    return parts[1] if len(parts) == 4 and len(parts[1]) == 32 else ""

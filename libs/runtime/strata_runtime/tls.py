@@ -1,0 +1,125 @@
+"""Server certificates: the operator's own, or a self-signed one made at the first start.
+
+RocketMQ's Java, Go and C# clients use TLS by default and do not verify; a node must therefore
+have a certificate without anybody making one. Own files always win and are never written to.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from strata_runtime.errors import ConfigError
+
+_VALID_DAYS = 3_650
+_BACKDATED_DAYS = 1  # a client's clock may be behind
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM files of a server."""
+
+    certificate_file: Path
+    key_file: Path
+
+
+def own(certificate_file: Path, key_file: Path) -> Certificate:
+    """The operator's files.
+
+    Raises:
+        ConfigError: a file is missing.
+    """
+    for file in (certificate_file, key_file):
+        if not file.is_file():
+            raise ConfigError(f"TLS file {file} does not exist")
+    return Certificate(certificate_file, key_file)
+
+
+def self_signed(folder: Path, hosts: Iterable[str] = ()) -> Certificate:
+    """The self-signed certificate kept in `folder`, made if it is not there or does not fit.
+
+    Blocking; called before the node serves.
+
+    Args:
+        folder: made if missing; the key file is readable by its owner only.
+        hosts: advertised names and addresses, beside localhost, 127.0.0.1 and ::1.
+    """
+    certificate = Certificate(folder / "server.crt", folder / "server.key")
+    names = sorted({"localhost", "127.0.0.1", "::1", *hosts})
+    if _fits(certificate, names):
+        return certificate
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = _sign(key, names)
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    # The key first: a certificate in place means that both files are.
+    _replace(certificate.key_file, key_pem, mode=0o600)
+    _replace(
+        certificate.certificate_file,
+        signed.public_bytes(serialization.Encoding.PEM),
+        mode=0o644,
+    )
+    return certificate
+
+
+def _sign(key: ec.EllipticCurvePrivateKey, names: list[str]) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "strata")])
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=_BACKDATED_DAYS))
+        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(map(_general_name, names)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _fits(certificate: Certificate, names: list[str]) -> bool:
+    """Whether the kept files are complete, not expired and name all hosts."""
+    if not (certificate.certificate_file.is_file() and certificate.key_file.is_file()):
+        return False
+    try:
+        kept = x509.load_pem_x509_certificate(certificate.certificate_file.read_bytes())
+        extension = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except (ValueError, x509.ExtensionNotFound):
+        return False
+    if kept.not_valid_after_utc <= datetime.datetime.now(datetime.UTC):
+        return False
+    return {_general_name(name) for name in names} <= set(extension.value)
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _replace(file: Path, content: bytes, *, mode: int) -> None:
+    """Write the whole file or nothing."""
+    draft = file.with_suffix(file.suffix + ".new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(file)

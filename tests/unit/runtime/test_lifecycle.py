@@ -1,0 +1,88 @@
+"""Start and stop of a process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strata_runtime.errors import FatalError, StrataError, one_line
+from strata_runtime.lifecycle import Lifecycle
+
+
+class Part:
+    def __init__(self, name: str, journal: list[str], *, fails: bool = False) -> None:
+        self.name = name
+        self._journal = journal
+        self._fails = fails
+
+    async def start(self) -> None:
+        if self._fails:
+            raise OSError("port taken")
+        self._journal.append(f"+{self.name}")
+
+    async def stop(self, grace_s: float) -> None:
+        self._journal.append(f"-{self.name}")
+
+
+async def test_reverse_order() -> None:
+    """Services start in order and stop in reverse."""
+    journal: list[str] = []
+    lifecycle = Lifecycle([Part("a", journal), Part("b", journal)])
+    lifecycle.request_stop()
+    await lifecycle.run(handle_signals=False)
+    assert journal == ["+a", "+b", "-b", "-a"]
+
+
+async def test_failed_start_undoes_the_others() -> None:
+    """When a service does not start, those before it are stopped and its error is raised."""
+    journal: list[str] = []
+    parts = [Part("a", journal), Part("b", journal, fails=True), Part("c", journal)]
+    with pytest.raises(OSError, match="port taken"):
+        await Lifecycle(parts).run(handle_signals=False)
+    assert journal == ["+a", "-a"]
+
+
+async def test_fatal_failure_ends_the_process() -> None:
+    """A failed task stops everything; the first reason is the one that is raised."""
+    journal: list[str] = []
+    lifecycle = Lifecycle([Part("a", journal)])
+    lifecycle.on_fatal("log.sync", OSError("EIO"))
+    lifecycle.on_fatal("later", ValueError("second"))
+    with pytest.raises(FatalError, match=r"log\.sync failed: OSError: EIO"):
+        await lifecycle.run(handle_signals=False)
+    assert journal == ["+a", "-a"]
+
+
+async def test_service_that_hangs_does_not_hold_the_others() -> None:
+    """A stop beyond the grace is abandoned and the next service is stopped."""
+    journal: list[str] = []
+
+    class Hangs(Part):
+        async def stop(self, grace_s: float) -> None:
+            await asyncio.Event().wait()
+
+    class FastClock:
+        """Each look at the clock is an hour later: the grace is used up at once."""
+
+        def __init__(self) -> None:
+            self._now_s = 0.0
+
+        def monotonic_s(self) -> float:
+            self._now_s += 3_600
+            return self._now_s
+
+        def wall_ms(self) -> int:
+            return 0
+
+    lifecycle = Lifecycle([Part("a", journal), Hangs("b", journal)], clock=FastClock())
+    lifecycle.request_stop()
+    await lifecycle.run(handle_signals=False)
+    assert journal == ["+a", "+b", "-a"]
+
+
+def test_one_line() -> None:
+    """Errors become one line; ours without their class."""
+    assert one_line(StrataError("disk\n is  full")) == "disk is full"
+    assert one_line(ValueError("x")) == "ValueError: x"
+    assert one_line(TimeoutError()) == "TimeoutError"

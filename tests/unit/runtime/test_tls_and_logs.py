@@ -1,0 +1,85 @@
+"""Certificates and log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from cryptography import x509
+
+from strata_runtime import logs, tls
+from strata_runtime.errors import ConfigError
+
+TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _names(certificate: tls.Certificate) -> set[str]:
+    kept = x509.load_pem_x509_certificate(certificate.certificate_file.read_bytes())
+    extension = kept.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return {str(name.value) for name in extension.value}
+
+
+def test_self_signed_is_made_once_and_usable(tmp_path: Path) -> None:
+    """The certificate names all hosts, loads into a TLS context, and is kept."""
+    folder = tmp_path / "tls"
+    certificate = tls.self_signed(folder, ["broker.example", "10.0.0.7"])
+    names = {"localhost", "127.0.0.1", "::1", "broker.example", "10.0.0.7"}
+    assert _names(certificate) == names
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+        certificate.certificate_file, certificate.key_file
+    )
+    assert certificate.key_file.stat().st_mode & 0o777 == 0o600
+    before = certificate.certificate_file.read_bytes()
+    assert tls.self_signed(folder, ["10.0.0.7"]) == certificate
+    assert certificate.certificate_file.read_bytes() == before
+
+
+def test_self_signed_is_made_again_when_it_does_not_fit(tmp_path: Path) -> None:
+    """A new host or a damaged file leads to a new certificate."""
+    tls.self_signed(tmp_path)
+    assert "new.example" in _names(tls.self_signed(tmp_path, ["new.example"]))
+    (tmp_path / "server.crt").write_text("damaged")
+    assert _names(tls.self_signed(tmp_path)) == {"localhost", "127.0.0.1", "::1"}
+
+
+def test_own_files_must_exist(tmp_path: Path) -> None:
+    """A missing file of the operator is an error that names it."""
+    with pytest.raises(ConfigError, match=r"a\.crt does not exist"):
+        tls.own(tmp_path / "a.crt", tmp_path / "a.key")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    yield io.StringIO()
+    structlog.reset_defaults()
+
+
+def test_json_lines_carry_the_request(stream: io.StringIO) -> None:
+    """Off a terminal each line is a JSON object with common keys, request and trace id."""
+    logs.configure(stream=stream, process="broker")
+    with logs.request_context(request_id="r1", trace_parent=TRACE_PARENT):
+        logs.get_logger("edge").info("call", method="Send")
+    logs.get_logger("edge").debug("not written")
+    (line,) = stream.getvalue().splitlines()
+    written = json.loads(line)
+    assert written.pop("timestamp").endswith("Z")
+    assert written == {
+        "event": "call",
+        "level": "info",
+        "component": "edge",
+        "process": "broker",
+        "method": "Send",
+        "request_id": "r1",
+        "trace_id": "0af7651916cd43dd8448eb211c80319c",
+    }
+
+
+def test_unknown_level(stream: io.StringIO) -> None:
+    """A level that does not exist is refused."""
+    with pytest.raises(ValueError, match="loud"):
+        logs.configure(level="loud", stream=stream)
