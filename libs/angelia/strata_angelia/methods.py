@@ -1,0 +1,99 @@
+"""From a service's descriptor and its handler to a table of callable methods.
+
+The one place that knows how an RPC's name becomes a handler's method name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+
+from strata_angelia.ports import UNKNOWN_METHOD, AngeliaError, CallContext
+
+UnaryFunction = Callable[[Any, CallContext], Awaitable[Message]]
+StreamFunction = Callable[[Any, CallContext], AsyncIterator[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC of a registered service.
+
+    Attributes:
+        path: `/package.Service/Rpc`.
+        streaming: whether the response is a stream.
+        function: the handler's method: a coroutine function, or for a stream an async generator.
+    """
+
+    path: str
+    request_type: type[Message]
+    response_type: type[Message]
+    streaming: bool
+    function: Callable[[Any, CallContext], Any]
+
+    def unary(self, request: Message, context: CallContext) -> Awaitable[Message]:
+        """Begin a unary call."""
+        return cast("Awaitable[Message]", self.function(request, context))
+
+    def stream(self, request: Message, context: CallContext) -> AsyncIterator[Message]:
+        """Begin a streaming call."""
+        return cast("AsyncIterator[Message]", self.function(request, context))
+
+
+class MethodTable:
+    """All methods of a server, in the order of registration."""
+
+    def __init__(self) -> None:
+        self._methods: dict[str, Method] = {}
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """By path."""
+        return self._methods
+
+    def add(self, service: ServiceDescriptor, handler: object) -> None:
+        """Add every RPC of `service`.
+
+        Raises:
+            TypeError: the handler lacks a method, or an RPC has a request stream.
+            ValueError: the service is registered already.
+        """
+        added: dict[str, Method] = {}
+        for rpc in service.methods:
+            path = f"/{service.full_name}/{rpc.name}"
+            if path in self._methods:
+                raise ValueError(f"{service.full_name} is registered twice")
+            if rpc.client_streaming:
+                raise TypeError(f"{path}: request streams are not part of Angelia")
+            function = getattr(handler, snake_case(rpc.name), None)
+            if not callable(function):
+                raise TypeError(f"{type(handler).__name__} lacks {snake_case(rpc.name)} for {path}")
+            added[path] = Method(
+                path,
+                message_factory.GetMessageClass(rpc.input_type),
+                message_factory.GetMessageClass(rpc.output_type),
+                rpc.server_streaming,
+                function,
+            )
+        self._methods.update(added)
+
+    def find(self, path: str, *, streaming: bool) -> Method:
+        """The method at `path`.
+
+        Raises:
+            AngeliaError: UNKNOWN_METHOD; a unary call of a streaming method counts as one.
+        """
+        method = self._methods.get(path)
+        if method is None or method.streaming != streaming:
+            raise AngeliaError(UNKNOWN_METHOD, path)
+        return method
+
+
+def snake_case(rpc: str) -> str:
+    """`GetOffsets` -> `get_offsets`, `PutKVPair` -> `put_kv_pair`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", rpc).lower()

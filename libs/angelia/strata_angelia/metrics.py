@@ -1,0 +1,25 @@
+"""Metrics of Angelia, both sides."""
+
+from __future__ import annotations
+
+from strata_runtime.metrics import MetricSpec
+
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "strata_angelia_calls_total",
+        "counter",
+        "1",
+        "Calls that ended on the serving side, by result code (ok or an AngeliaError's).",
+        ("method", "code"),
+    ),
+    MetricSpec(
+        "strata_angelia_connections", "gauge", "1", "Connections a server holds.", ("transport",)
+    ),
+    MetricSpec(
+        "strata_angelia_refused_connections_total",
+        "counter",
+        "1",
+        "Connections closed by a server because of a limit or a protocol error.",
+        ("reason",),
+    ),
+)

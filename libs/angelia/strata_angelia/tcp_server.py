@@ -1,0 +1,324 @@
+"""Serving side of the tcp transport.
+
+Bounded: connections per server; calls and request bytes per connection (beyond the bytes, and
+while the peer does not take responses, nothing more is read); stream items by the caller's
+window. A call is in `_calls` of its connection from its request to the end of its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+
+from strata_angelia import frames
+from strata_angelia.codec import CODECS, Codec
+from strata_angelia.connection import Connection
+from strata_angelia.frames import Frame, FrameError, Kind
+from strata_angelia.methods import Method, MethodTable
+from strata_angelia.metrics import METRICS
+from strata_angelia.options import AngeliaOptions
+from strata_angelia.ports import (
+    BAD_REQUEST,
+    DEADLINE_EXCEEDED,
+    INTERNAL,
+    OVERLOADED,
+    TOO_LARGE,
+    UNAVAILABLE,
+    UNKNOWN_METHOD,
+    AngeliaError,
+    CallContext,
+)
+from strata_runtime.errors import one_line
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+
+class TcpServer:
+    """See `ports.Server`.
+
+    Args:
+        host: address to listen on.
+        port: 0 takes any free one; `start` returns the endpoint.
+        options: limits.
+        metrics: calls and connections.
+        codecs: encodings a caller may choose.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        options: AngeliaOptions | None = None,
+        metrics: Metrics | None = None,
+        codecs: Mapping[str, Codec] = CODECS,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._log = get_logger("angelia")
+        metrics = metrics or Metrics.disabled()
+        metrics.declare(METRICS)
+        self.options = options or AngeliaOptions()
+        self.codecs = codecs
+        self.table = MethodTable()
+        self.methods: list[Method] = []
+        self.connections: set[_ServerConnection] = set()
+        self.draining = False
+        self.ended_calls = metrics.counter("strata_angelia_calls_total")
+        self.refused = metrics.counter("strata_angelia_refused_connections_total")
+        # Calls are bounded per connection; the owner's own limit is only a last line.
+        most = self.options.max_calls * self.options.max_connections
+        self.calls = Tasks("angelia.call", self._call_failed, max_tasks=most)
+        self.streams = Tasks("angelia.stream", self._call_failed, max_tasks=most)
+        self._gauge = metrics.gauge(
+            "strata_angelia_connections", lambda: [(len(self.connections), {"transport": "tcp"})]
+        )
+
+    def register(self, service: ServiceDescriptor, handler: object) -> None:
+        """See `ports.Server.register`; before `start`, since callers learn the table once."""
+        if self._server is not None:
+            raise RuntimeError("services are registered before the start")
+        self.table.add(service, handler)
+
+    async def start(self) -> str:
+        """See `ports.Server.start`.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self.methods = list(self.table.methods.values())
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _ServerConnection(self), self._host, self._port
+        )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def stop(self, grace_s: float) -> None:
+        """See `ports.Server.stop`. Streams end at once: they have no end to wait for."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        await self.streams.stop()
+        await self.calls.drain(grace_s)
+        await self.calls.stop()
+        for connection in list(self.connections):
+            connection.end(UNAVAILABLE, "the server stops")
+        await asyncio.sleep(0)  # let the goodbyes out
+        if self._server is not None:
+            await self._server.wait_closed()
+        self._gauge.close()
+
+    def _call_failed(self, name: str, failure: BaseException) -> None:
+        self._log.error("handler failed", call=name, exc_info=failure)
+
+
+class _Call:
+    """A call under way."""
+
+    __slots__ = ("credit", "method", "request_bytes", "task", "window_bytes")
+
+    def __init__(self, method: Method, request_bytes: int, window_bytes: int) -> None:
+        self.method = method
+        self.request_bytes = request_bytes
+        self.window_bytes = window_bytes  # of a stream: what may still be sent
+        self.credit = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def wait_for_window(self) -> None:
+        """Return when at least one byte may be sent."""
+        while self.window_bytes <= 0:
+            self.credit.clear()
+            await self.credit.wait()
+
+
+class _ServerConnection(Connection):
+    """One caller."""
+
+    def __init__(self, server: TcpServer) -> None:
+        super().__init__(server.options)
+        self._server = server
+        self._codec: Codec | None = None
+        self._window_bytes = 0
+        self._max_response_bytes = 0
+        self._calls: dict[int, _Call] = {}
+        self._in_flight_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if len(self._server.connections) >= self.options.max_connections:
+            self._server.refused.add(1, {"reason": OVERLOADED})
+            self.end(OVERLOADED, f"{self.options.max_connections} connections")
+            return
+        self._server.connections.add(self)
+
+    def on_lost(self, reason: AngeliaError) -> None:
+        self._server.connections.discard(self)
+        if reason.code == BAD_REQUEST:
+            self._server.refused.add(1, {"reason": BAD_REQUEST})
+        for call in list(self._calls.values()):
+            if call.task is not None:
+                call.task.cancel()
+
+    def on_frame(self, frame: Frame) -> None:
+        if self._codec is None:
+            self._shake_hands(frame)
+        elif frame.kind is Kind.REQUEST:
+            self._begin(frame, self._codec)
+        elif frame.kind is Kind.CANCEL:
+            call = self._calls.get(frame.call_id)
+            if call is not None and call.task is not None:
+                call.task.cancel()
+        elif frame.kind is Kind.CREDIT:
+            call = self._calls.get(frame.call_id)
+            if call is not None:
+                call.window_bytes += frames.decode_credit(frame.payload)
+                call.credit.set()
+        elif frame.kind is Kind.GOODBYE:
+            self.abort(*frames.decode_error(frame.payload))
+        else:
+            raise FrameError(f"{frame.kind.name} from a caller")
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._adjust_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._adjust_reading()
+
+    def _shake_hands(self, frame: Frame) -> None:
+        if frame.kind is not Kind.HELLO:
+            raise FrameError(f"{frame.kind.name} before HELLO")
+        hello = frames.decode_hello(frame.payload)
+        if hello.version != frames.VERSION:
+            raise FrameError(f"unknown version {hello.version}, this is {frames.VERSION}")
+        codec = self._server.codecs.get(hello.codec)
+        if codec is None:
+            raise FrameError(f"unknown codec {hello.codec!r}")
+        self._codec = codec
+        self._window_bytes = hello.stream_window_bytes
+        self._max_response_bytes = min(hello.max_message_bytes, self.options.max_message_bytes)
+        limit = self.options.max_message_bytes
+        self.reader.max_payload_bytes = limit + frames.MAX_REQUEST_PREFIX_BYTES
+        methods = tuple((method.streaming, method.path) for method in self._server.methods)
+        self.send(Kind.WELCOME, frames.Welcome(frames.VERSION, limit, methods).encode())
+
+    def _begin(self, frame: Frame, codec: Codec) -> None:
+        """Start the call of a REQUEST, or refuse it."""
+        if frame.call_id in self._calls:
+            raise FrameError(f"call id {frame.call_id} is in use")
+        timeout_s, trace_parent, data = frames.decode_request(frame.payload)
+        try:
+            method = self._admit(frame)
+            request = codec.decode(data, method.request_type)
+        except AngeliaError as error:
+            self._send_error(frame.call_id, error)
+            return
+        call = _Call(method, len(data), self._window_bytes)
+        self._calls[frame.call_id] = call
+        self._in_flight_bytes += call.request_bytes
+        context = CallContext(timeout_s, trace_parent, self.peer)
+        if method.streaming:
+            work = self._serve_stream(frame.call_id, call, request, context, codec)
+            call.task = self._server.streams.spawn(method.path, work)
+        else:
+            work = self._serve_unary(frame.call_id, method, request, context, codec)
+            call.task = self._server.calls.spawn(method.path, work)
+        call.task.add_done_callback(partial(self._ended, frame.call_id))
+        self._adjust_reading()
+
+    def _admit(self, frame: Frame) -> Method:
+        if self._server.draining:
+            raise AngeliaError(UNAVAILABLE, "the server stops")
+        if frame.method_id >= len(self._server.methods):
+            raise AngeliaError(UNKNOWN_METHOD, f"method id {frame.method_id}")
+        if len(self._calls) >= self.options.max_calls:
+            raise AngeliaError(OVERLOADED, f"{self.options.max_calls} calls under way")
+        return self._server.methods[frame.method_id]
+
+    async def _serve_unary(
+        self, call_id: int, method: Method, request: Message, context: CallContext, codec: Codec
+    ) -> None:
+        try:
+            async with _deadline(context, method):
+                response = await method.unary(request, context)
+            data = self._encode(codec, response)
+        except AngeliaError as error:
+            self._send_error(call_id, error)
+            self._count(method, error.code)
+            return
+        if not self.writable:
+            await self.wait_writable()
+        self.send(Kind.RESPONSE, data, call_id=call_id)
+        self._count(method, "ok")
+
+    async def _serve_stream(
+        self, call_id: int, call: _Call, request: Message, context: CallContext, codec: Codec
+    ) -> None:
+        try:
+            async for item in call.method.stream(request, context):
+                data = self._encode(codec, item)
+                await call.wait_for_window()
+                await self.wait_writable()
+                call.window_bytes -= len(data)
+                self.send(Kind.ITEM, data, call_id=call_id)
+        except AngeliaError as error:
+            self._send_error(call_id, error)
+            self._count(call.method, error.code)
+            return
+        self.send(Kind.END, call_id=call_id)
+        self._count(call.method, "ok")
+
+    def _ended(self, call_id: int, task: asyncio.Task[None]) -> None:
+        """A call's task is over; one that ended without an answer gets it here."""
+        call = self._calls.pop(call_id)
+        self._in_flight_bytes -= call.request_bytes
+        self._adjust_reading()
+        error: AngeliaError | None = None
+        if task.cancelled():
+            # By the caller, who does not listen any more, or by the server's stop.
+            error = AngeliaError(UNAVAILABLE, "the call was ended by the server")
+        elif (failure := task.exception()) is not None:
+            error = AngeliaError(INTERNAL, one_line(failure))
+        if error is not None:
+            self._send_error(call_id, error)
+            self._count(call.method, error.code)
+
+    def _encode(self, codec: Codec, message: Message) -> bytes:
+        data = codec.encode(message)
+        limit = self._max_response_bytes
+        if len(data) > limit:
+            raise AngeliaError(TOO_LARGE, f"response of {len(data)} bytes, limit {limit}")
+        return data
+
+    def _send_error(self, call_id: int, error: AngeliaError) -> None:
+        self.send(Kind.ERROR, frames.encode_error(error.code, error.reason), call_id=call_id)
+
+    def _count(self, method: Method, code: str) -> None:
+        self._server.ended_calls.add(1, {"method": method.path, "code": code})
+
+    def _adjust_reading(self) -> None:
+        """Read from the caller only while its requests fit and it takes its responses."""
+        full = self._in_flight_bytes > self.options.max_in_flight_bytes
+        self.pause(full or not self.writable)
+
+
+@contextlib.asynccontextmanager
+async def _deadline(context: CallContext, method: Method) -> AsyncIterator[None]:
+    """End the block with DEADLINE_EXCEEDED when the caller's time is over."""
+    timeout = asyncio.timeout(context.timeout_s)
+    try:
+        async with timeout:
+            yield
+    except TimeoutError:
+        if not timeout.expired():
+            raise  # the handler's own
+        raise AngeliaError(DEADLINE_EXCEEDED, method.path) from None

@@ -1,0 +1,100 @@
+"""What must hold for the tcp transport alone: its handshake refuses with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia import frames, ports
+from strata_angelia.frames import Frame, FrameReader, Kind
+from strata_angelia.options import AngeliaOptions
+from strata_angelia.ports import AngeliaError
+from strata_angelia.tcp_channel import TcpChannel
+from strata_angelia.tcp_server import TcpServer
+from strata_runtime.metrics import Metrics
+
+GET = "/strata.meta.v1.MetaService/GetSnapshot"
+
+
+class AvroCodec:
+    """A codec the server does not know."""
+
+    name = "avro"
+
+    def encode(self, message: object) -> bytes:
+        return b""
+
+    def decode(self, data: bytes, message_type: type) -> object:
+        return message_type()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[str, Metrics]]:
+    metrics = Metrics()
+    server = TcpServer("127.0.0.1", 0, options=AngeliaOptions(max_connections=2), metrics=metrics)
+    yield await server.start(), metrics
+    await server.stop(0)
+
+
+async def _answers(endpoint: str, data: bytes) -> list[Frame]:
+    """Send bytes on a new connection; return all frames until the server closes."""
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    async with asyncio.timeout(5):
+        received = await reader.read()
+    writer.close()
+    return FrameReader().feed(received)
+
+
+def _hello(version: int, codec: str) -> bytes:
+    payload = frames.Hello(version, 1_000, 1_000, codec).encode()
+    return frames.header(Kind.HELLO, len(payload)) + payload
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (_hello(9, "protobuf"), "unknown version 9, this is 1"),
+        (_hello(1, "morse"), "unknown codec 'morse'"),
+        (frames.header(Kind.REQUEST, 0), "REQUEST before HELLO"),
+        (frames.header(Kind.HELLO, 1 << 30), "frame of 1073741824 bytes"),
+        (frames.header(Kind.HELLO, 3) + b"abc", "not an Angelia handshake"),
+        (_hello(1, "protobuf") + frames.header(Kind.REQUEST, 1) + b"x", "request frame too short"),
+        (_hello(1, "protobuf") + frames.header(Kind.ITEM, 0), "ITEM from a caller"),
+    ],
+)
+async def test_refusal_has_a_reason(server: tuple[str, Metrics], data: bytes, reason: str) -> None:
+    """Whatever the server cannot follow ends with a GOODBYE that says why, and is counted."""
+    endpoint, metrics = server
+    *_, goodbye = await _answers(endpoint, data)
+    assert goodbye.kind is Kind.GOODBYE
+    code, text = frames.decode_error(goodbye.payload)
+    assert code == ports.BAD_REQUEST
+    assert reason in text
+    refused = metrics.counter("strata_angelia_refused_connections_total")
+    assert refused.value({"reason": ports.BAD_REQUEST}) == 1
+
+
+async def test_caller_learns_why(server: tuple[str, Metrics]) -> None:
+    """A channel with a codec the server lacks gets the server's words."""
+    channel = TcpChannel(server[0], codec=AvroCodec())  # type: ignore[arg-type]
+    with pytest.raises(AngeliaError, match="unknown codec 'avro'"):
+        await channel.call(GET, meta_pb2.GetSnapshotRequest(), meta_pb2.GetSnapshotResponse)
+    await channel.close()
+
+
+async def test_connection_limit(server: tuple[str, Metrics]) -> None:
+    """Connections above the limit are refused with a reason; the gauge shows those held."""
+    endpoint, metrics = server
+    host, _, port = endpoint.rpartition(":")
+    held = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+    (goodbye,) = await _answers(endpoint, b"")
+    assert frames.decode_error(goodbye.payload)[0] == ports.OVERLOADED
+    metrics.read_gauges()
+    assert b'strata_angelia_connections{transport="tcp"} 2.0' in metrics.render()
+    for _, writer in held:
+        writer.close()
