@@ -1,0 +1,1 @@
+"""The HTTP/2 port in front of a broker."""

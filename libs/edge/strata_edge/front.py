@@ -1,0 +1,275 @@
+"""The process that owns the advertised port: TLS and plaintext on one port, told by the first byte.
+
+`python -m strata_edge.front CONFIG` is started by `front_process.FrontProcess`, which hands it
+the listening socket and one end of a control socket. It is a process of its own because a relay
+inside the server would share the server's GIL.
+
+- A connection costs one socket until its first byte: the server is connected to only then.
+- The first byte 0x16 begins a TLS handshake, which is finished here; anything else is plaintext.
+- It dies with its parent: SIGKILL by the kernel, and the control socket's end.
+
+It does not know HTTP/2, and imports neither grpc nor an event loop: it starts in a moment and
+stays small.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from strata_edge.relay import Poller, Relay
+
+_TLS_HANDSHAKE = b"\x16"
+_PR_SET_PDEATHSIG = 1
+_MAX_ACCEPTS = 64  # per round, so that connected clients are served in between
+_REPORT_INTERVAL_S = 1.0
+_RETRY_INTERVAL_S = 0.02
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+@dataclass(frozen=True, slots=True)
+class FrontConfig:
+    """What the parent tells the front on its command line, as JSON."""
+
+    listen_descriptor: int
+    control_descriptor: int
+    server_socket: str
+    certificate_file: str
+    key_file: str
+    max_connections: int
+    relay_buffer_bytes: int
+
+    def to_json(self) -> str:
+        """For the command line."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(slots=True)
+class FrontReport:
+    """What the front tells its parent, one JSON line at a time; totals since its start."""
+
+    connections: int = 0
+    refused: int = 0
+    tls_failures: int = 0
+
+
+class Front:
+    """Accepts connections and starts a relay for each that says something."""
+
+    def __init__(self, config: FrontConfig, tls: ssl.SSLContext) -> None:
+        self._config = config
+        self._tls = tls
+        self._poller = Poller()
+        self._buffer = memoryview(bytearray(config.relay_buffer_bytes))
+        self._listener = socket.socket(fileno=config.listen_descriptor)
+        self._control = socket.socket(fileno=config.control_descriptor)
+        self._silent: dict[int, socket.socket] = {}
+        # Clients that spoke while the server's backlog was full; at most max_connections.
+        self._waiting: deque[socket.socket] = deque()
+        self._report = FrontReport()
+        self._reported = FrontReport()
+        self._accepting = False
+        self._draining = False
+        self._serial = 0
+
+    def run(self) -> None:
+        """Serve until the parent is gone or, after `drain`, the last connection."""
+        for end in (self._listener, self._control):
+            end.setblocking(False)
+        self._poller.add(self._control.fileno(), select.EPOLLIN, self._on_control)
+        self._accept_again()
+        self._tell("ready")
+        next_report_s = time.monotonic() + _REPORT_INTERVAL_S
+        while not (self._draining and not self._report.connections):
+            hurry = self._waiting or not (self._accepting or self._draining)
+            self._poller.run_once(_RETRY_INTERVAL_S if hurry else _REPORT_INTERVAL_S)
+            if hurry:
+                self._retry()
+            if time.monotonic() >= next_report_s:
+                self._send_report()
+                next_report_s = time.monotonic() + _REPORT_INTERVAL_S
+
+    def _on_control(self, _: int) -> None:
+        try:
+            command = self._control.recv(64)
+        except ConnectionError:
+            command = b""
+        if not command:
+            raise SystemExit(0)  # the parent is gone
+        self._draining = True
+        self._stop_accepting()
+        self._listener.close()
+        self._waiting.clear()
+        for client in list(self._silent.values()):
+            self._poller.remove(client.fileno())
+            self._forget(client)
+
+    def _on_accept(self, _: int) -> None:
+        for _ in range(_MAX_ACCEPTS):
+            try:
+                client, _address = self._listener.accept()
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._stop_accepting()
+                return
+            if self._report.connections >= self._config.max_connections:
+                self._report.refused += 1
+                client.close()
+                continue
+            client.setblocking(False)
+            self._report.connections += 1
+            descriptor = client.fileno()
+            self._silent[descriptor] = client
+            self._poller.add(descriptor, select.EPOLLIN, partial(self._on_first_byte, client))
+
+    def _on_first_byte(self, client: socket.socket, _: int) -> None:
+        try:
+            first = client.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            first = b""
+        self._poller.remove(client.fileno())
+        if first == _TLS_HANDSHAKE:
+            self._begin_handshake(client)
+        elif first:
+            self._begin_relay(client)
+        else:
+            self._forget(client)
+
+    def _begin_handshake(self, client: socket.socket) -> None:
+        del self._silent[client.fileno()]
+        try:
+            secured = self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
+        except OSError:
+            self._report.connections -= 1
+            client.close()
+            return
+        self._silent[secured.fileno()] = secured
+        self._poller.add(secured.fileno(), select.EPOLLIN, partial(self._on_handshake, secured))
+        self._on_handshake(secured, select.EPOLLIN)
+
+    def _on_handshake(self, client: ssl.SSLSocket, _: int) -> None:
+        try:
+            client.do_handshake()
+        except ssl.SSLWantReadError:
+            self._poller.change(client.fileno(), select.EPOLLIN)
+            return
+        except ssl.SSLWantWriteError:
+            self._poller.change(client.fileno(), select.EPOLLOUT)
+            return
+        except OSError:
+            self._report.tls_failures += 1
+            self._poller.remove(client.fileno())
+            self._forget(client)
+            return
+        self._poller.remove(client.fileno())
+        self._begin_relay(client)
+
+    def _begin_relay(self, client: socket.socket) -> None:
+        """Connect to the server; the client stays unregistered until that is done."""
+        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            server.setblocking(False)
+            server.bind(self._name_of(client))
+            server.connect(self._config.server_socket)
+        except BlockingIOError:  # the server's backlog is full
+            server.close()
+            self._waiting.append(client)
+            return
+        except OSError:
+            server.close()
+            self._forget(client)
+            return
+        del self._silent[client.fileno()]
+        Relay(self._poller, client, server, self._buffer, self._on_relay_closed)
+
+    def _name_of(self, client: socket.socket) -> str:
+        """An abstract socket name that ends with the client's address: the server's `peer`."""
+        host, port = client.getpeername()[:2]
+        self._serial += 1
+        return f"\0strata-front/{os.getpid()}/{self._serial}/{host}:{port}"
+
+    def _on_relay_closed(self) -> None:
+        self._report.connections -= 1
+
+    def _forget(self, client: socket.socket) -> None:
+        """Close a client that has no relay yet and is not registered."""
+        del self._silent[client.fileno()]
+        client.close()
+        self._report.connections -= 1
+
+    def _retry(self) -> None:
+        for _ in range(len(self._waiting)):
+            self._begin_relay(self._waiting.popleft())
+        if not (self._accepting or self._draining):
+            self._accept_again()
+
+    def _accept_again(self) -> None:
+        self._poller.add(self._listener.fileno(), select.EPOLLIN, self._on_accept)
+        self._accepting = True
+
+    def _stop_accepting(self) -> None:
+        if self._accepting:
+            self._poller.remove(self._listener.fileno())
+            self._accepting = False
+
+    def _send_report(self) -> None:
+        if self._report != self._reported:
+            self._reported = FrontReport(**asdict(self._report))
+            self._tell(json.dumps(asdict(self._report)))
+
+    def _tell(self, line: str) -> None:
+        # A busy parent misses a report; the next one has the totals. A lost parent is noticed
+        # by `_on_control`.
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            self._control.send(line.encode() + b"\n")
+
+
+def tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
+    """TLS 1.2 and later, HTTP/2, no renegotiation (a write never waits for a read)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(certificate_file, key_file)
+    return context
+
+
+def _die_with_parent() -> None:
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        raise SystemExit(0)
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> None:
+    """Entry point of the process."""
+    _die_with_parent()
+    # Ctrl-C reaches the whole process group; the parent drains first and then ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _raise_descriptor_limit()
+    config = FrontConfig(**json.loads(sys.argv[1]))
+    Front(config, tls_context(config.certificate_file, config.key_file)).run()
+
+
+if __name__ == "__main__":
+    main()

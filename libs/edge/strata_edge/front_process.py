@@ -1,0 +1,181 @@
+"""Keeps the front process running: hands it the port, restarts it, reads its reports.
+
+The listening socket belongs to this process, so that the port stays and clients queue while the
+front is restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from pathlib import Path
+
+from strata_edge.front import FrontConfig, FrontReport
+from strata_edge.options import EdgeOptions
+from strata_runtime.errors import StrataError, one_line
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+_BACKLOG = 4_096
+_DRAIN_TIMEOUT_S = 2.0
+_MIN_RESTART_PAUSE_S = 0.05
+_MAX_RESTART_PAUSE_S = 5.0
+
+
+class FrontError(StrataError):
+    """The front did not come up."""
+
+
+class FrontProcess:
+    """Supervises one front.
+
+    Args:
+        options: address, certificate, limits.
+        server_socket: unix socket of the server behind it.
+        metrics: connections and restarts.
+    """
+
+    def __init__(self, options: EdgeOptions, server_socket: Path, metrics: Metrics) -> None:
+        assert options.certificate is not None
+        self._options = options
+        self._certificate = options.certificate
+        self._server_socket = server_socket
+        self._log = get_logger("edge.front")
+        self._tasks = Tasks("edge.front", self._supervision_failed)
+        self._listener: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._ready = asyncio.Event()
+        self._stopping = False
+        self._report = FrontReport()
+        self._restarts = metrics.counter("strata_edge_front_restarts_total")
+        self._refused = metrics.counter("strata_edge_refused_connections_total")
+        self._tls_failures = metrics.counter("strata_edge_tls_failures_total")
+        self._gauges = (
+            metrics.gauge("strata_edge_connections", lambda: self._report.connections),
+            metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running front; None while there is none."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    def listen(self) -> int:
+        """Take the port; return its number. Connections queue from now on.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        options = self._options
+        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit both (Linux); keepalive finds clients that lost power.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            listener.bind((options.host, options.port))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        port: int = listener.getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Return when the front accepts.
+
+        Raises:
+            FrontError: it did not within `front_ready_timeout_s`.
+        """
+        self._tasks.spawn("supervise", self._supervise())
+        try:
+            async with asyncio.timeout(self._options.front_ready_timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            await self.stop()
+            raise FrontError("the front process did not come up") from None
+
+    def drain(self) -> None:
+        """Close the port and idle connections; the front ends with its last relay."""
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._writer is not None:
+            self._writer.write(b"drain\n")
+
+    async def stop(self) -> None:
+        """Let the last bytes out, then end the front."""
+        self.drain()
+        await self._tasks.drain(_DRAIN_TIMEOUT_S)
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        await self._tasks.stop()
+        for gauge in self._gauges:
+            gauge.close()
+
+    async def _supervise(self) -> None:
+        pause_s = _MIN_RESTART_PAUSE_S
+        while not self._stopping:
+            self._ready.clear()
+            await self._run_once()
+            if self._stopping:
+                return
+            self._restarts.add()
+            came_up = self._ready.is_set()
+            pause_s = _MIN_RESTART_PAUSE_S if came_up else min(2 * pause_s, _MAX_RESTART_PAUSE_S)
+            self._log.error("front died, restarting", pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+
+    async def _run_once(self) -> None:
+        """Start a front and read its reports until it ends."""
+        assert self._listener is not None
+        mine, its = socket.socketpair()
+        config = FrontConfig(
+            listen_descriptor=self._listener.fileno(),
+            control_descriptor=its.fileno(),
+            server_socket=str(self._server_socket),
+            certificate_file=str(self._certificate.certificate_file),
+            key_file=str(self._certificate.key_file),
+            max_connections=self._options.max_connections,
+            relay_buffer_bytes=self._options.relay_buffer_bytes,
+        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "strata_edge.front", config.to_json()),
+                pass_fds=(config.listen_descriptor, config.control_descriptor),
+                stdin=asyncio.subprocess.DEVNULL,
+            )
+        finally:
+            its.close()
+        reader, self._writer = await asyncio.open_connection(sock=mine)
+        try:
+            while line := await reader.readline():
+                self._take(line)
+        except ConnectionError:
+            pass  # killed while reports were on their way: an end like any other
+        finally:
+            self._writer.close()
+            self._writer = None
+            self._report = FrontReport()
+        await self._process.wait()
+
+    def _take(self, line: bytes) -> None:
+        if line == b"ready\n":
+            self._ready.set()
+            return
+        report = FrontReport(**json.loads(line))
+        self._refused.add(report.refused - self._report.refused)
+        self._tls_failures.add(report.tls_failures - self._report.tls_failures)
+        self._report = report
+
+    def _supervision_failed(self, name: str, failure: BaseException) -> None:
+        self._log.error("supervision failed", task=name, error=one_line(failure), exc_info=failure)

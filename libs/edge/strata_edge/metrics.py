@@ -1,0 +1,32 @@
+"""Metrics of the edge."""
+
+from __future__ import annotations
+
+from strata_runtime.metrics import MetricSpec
+
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "strata_edge_calls_total", "counter", "1", "RPCs that arrived, hot ones only.", ("method",)
+    ),
+    MetricSpec(
+        "strata_edge_batch_calls", "histogram", "1", "Hot calls given to the broker in one turn."
+    ),
+    MetricSpec("strata_edge_hot_calls", "gauge", "1", "Hot calls waiting for their answer."),
+    MetricSpec(
+        "strata_edge_refused_calls_total", "counter", "1", "Hot calls refused by max_hot_calls."
+    ),
+    MetricSpec("strata_edge_connections", "gauge", "1", "Client connections at the front."),
+    MetricSpec(
+        "strata_edge_connections_maximum", "gauge", "1", "Client connections the front allows."
+    ),
+    MetricSpec(
+        "strata_edge_refused_connections_total",
+        "counter",
+        "1",
+        "Client connections the front closed at once because of the limit.",
+    ),
+    MetricSpec(
+        "strata_edge_tls_failures_total", "counter", "1", "TLS handshakes that failed at the front."
+    ),
+    MetricSpec("strata_edge_front_restarts_total", "counter", "1", "Restarts of the front."),
+)

@@ -1,0 +1,115 @@
+"""The port in front of a broker: hot calls as batches of bytes, the rest as coroutines.
+
+An edge owns HTTP/2, TLS and connections. It hands the broker whole batches of serialised
+requests and takes serialised responses, so that another HTTP/2 implementation can take its place
+without touching broker logic (docs/adr: edge port). The first adapter is `grpcio_edge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
+
+
+class CallError(Exception):
+    """Raised by the handler of a rare RPC: the call ends with a gRPC status and no response.
+
+    Args:
+        status: name of a gRPC status, `NOT_FOUND`.
+        reason: text for the caller.
+    """
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(f"{status}: {reason}")
+        self.status = status
+        self.reason = reason
+
+
+class HotCall(Protocol):
+    """One call of a hot method, waiting for its answer. Must be used on the event loop."""
+
+    @property
+    def method(self) -> str:
+        """RPC name, one of HOT_METHODS."""
+
+    @property
+    def request(self) -> bytes:
+        """The serialised request."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Lower-case header names to values."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the client, `host:port`."""
+
+    def time_left_s(self) -> float | None:
+        """Seconds until the client gives up; None: no deadline."""
+
+    def done(self) -> bool:
+        """Whether it was answered or the client has gone."""
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Call back once if the client goes away before the answer."""
+
+    def complete(self, responses: Sequence[bytes]) -> None:
+        """Answer: one response (unary) or all responses of the stream, then end the call.
+
+        A call that is done already takes no answer: nothing happens.
+        """
+
+
+class HotHandler(Protocol):
+    """What the broker gives to the edge for hot calls."""
+
+    def handle(self, calls: Sequence[HotCall]) -> None:
+        """Take all hot calls that arrived in one turn of the loop; never blocks, never raises.
+
+        Each call is completed at once or later. A call that the broker cannot take (limits) is
+        completed with TOO_MANY_REQUESTS.
+        """
+
+
+class CallInfo(Protocol):
+    """What a handler of a rare RPC knows of its call."""
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Lower-case header names to values."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the client."""
+
+    def time_left_s(self) -> float | None:
+        """Seconds until the client gives up; None: no deadline."""
+
+
+UnaryHandler = Callable[[bytes, CallInfo], Awaitable[bytes]]
+StreamHandler = Callable[[AsyncIterator[bytes], CallInfo], AsyncIterator[bytes]]
+ServerStreamHandler = Callable[[bytes, CallInfo], AsyncIterator[bytes]]
+
+
+class Edge(Protocol):
+    """A listening edge."""
+
+    def add_unary(self, path: str, handler: UnaryHandler) -> None:
+        """Serve `/package.Service/Rpc` by a coroutine over bytes."""
+
+    def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
+        """Serve a server-streaming RPC."""
+
+    def add_stream(self, path: str, handler: StreamHandler) -> None:
+        """Serve a bidirectional RPC (Telemetry)."""
+
+    def set_hot_handler(self, service: str, handler: HotHandler) -> None:
+        """Serve HOT_METHODS of `service` through the batch port."""
+
+    async def start(self) -> int:
+        """Listen for TLS and plaintext on one port; return its number."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new calls, give running ones `grace_s`, then end them."""

@@ -1,0 +1,23 @@
+"""What the grpcio edge checks before it listens."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strata_edge.front import FrontConfig
+from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.options import EdgeOptions
+
+
+def test_front_needs_a_certificate() -> None:
+    """An edge with a front and no certificate is refused at once, not at the first TLS client."""
+    with pytest.raises(ValueError, match="certificate"):
+        GrpcioEdge(EdgeOptions(front=True))
+
+
+def test_front_config_survives_its_command_line() -> None:
+    """What the parent writes on the command line is what the front reads."""
+    config = FrontConfig(3, 4, "/a b/edge.sock", "c.crt", "c.key", 20_000, 131_072)
+    assert FrontConfig(**json.loads(config.to_json())) == config
