@@ -1,0 +1,26 @@
+"""Why a proposal or read was not done. All mean: nothing was decided here, or it is unknown."""
+
+from __future__ import annotations
+
+
+class NotLeader(Exception):
+    """This replica does not lead, or does not lead yet (its no-op is not applied, rule 1).
+
+    On a future it means that the outcome is unknown: the next leader may still commit the entry.
+    """
+
+    def __init__(self, leader_replica_id: int) -> None:
+        super().__init__(f"the leader is replica {leader_replica_id or 'unknown'}")
+        self.leader_replica_id = leader_replica_id
+
+
+class Overloaded(Exception):
+    """A limit of the driver is reached; the text names it."""
+
+
+class ReadOnly(Exception):
+    """The replica takes no entries for good: it is damaged, or apply failed (rules 8, 11)."""
+
+
+class DiskFull(Exception):
+    """The log has no room; reads go on. A proposal is tried again after a while (rule 11)."""

@@ -1,0 +1,47 @@
+"""Settings of the driver, with their limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MultiRaftOptions:
+    """Limits and times of one node; each limit has a metric (`metrics.py`).
+
+    Attributes:
+        tick_ms: one tick of the raft core, also the heartbeat interval.
+        election_ticks_min: shortest silence of a leader that starts a campaign.
+        election_ticks_max: longest; each wait is drawn evenly between the two.
+        max_raft_groups: replicas on this node.
+        max_proposals_in_flight: proposals not yet committed, all raft groups together.
+        max_bytes_in_flight: payload bytes of those proposals.
+        max_proposal_bytes: payload bytes of one proposal.
+        max_write_bytes: payload bytes in one group commit, unless one step alone has more; with
+            `max_proposal_bytes` it must stay below the log's segment size.
+        max_waiting_reads: callers of `applied` and `read_barrier`, all raft groups together.
+        max_append_bytes: payload bytes in one request to a follower.
+        max_unapplied_bytes: payload bytes per raft group kept in memory until they are applied;
+            what is beyond is read back from the log.
+        max_apply_bytes: payload bytes given to a state machine at once; the event loop is free
+            between two such batches.
+        disk_full_retry_ms: how long proposals are refused after the log had no room.
+    """
+
+    tick_ms: int = 100
+    election_ticks_min: int = 6
+    election_ticks_max: int = 10
+    max_raft_groups: int = 4096
+    max_proposals_in_flight: int = 65_536
+    max_bytes_in_flight: int = 256 << 20
+    max_proposal_bytes: int = 8 << 20
+    max_write_bytes: int = 64 << 20
+    max_waiting_reads: int = 65_536
+    max_append_bytes: int = 1 << 20
+    max_unapplied_bytes: int = 16 << 20
+    max_apply_bytes: int = 1 << 20
+    disk_full_retry_ms: int = 1000
+
+    def __post_init__(self) -> None:
+        if not 1 < self.election_ticks_min <= self.election_ticks_max:
+            raise ValueError("election_ticks_min must be 2 or more and at most election_ticks_max")

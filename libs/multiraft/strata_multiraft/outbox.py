@@ -1,0 +1,73 @@
+"""Messages on their way out: kept until their sync is done, sent together per node and class.
+
+Sending never awaits (rule 15). What a full peer queue drops is reported back, so that the raft
+core falls back to probing that follower.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from strata_multiraft.ports import Envelope, TrafficClass, Transport
+from strata_multiraft.replica import Replica
+from strata_raft import Message
+from strata_raft.messages import AppendRequest
+from strata_runtime.metrics import Metrics
+
+
+class Outbox:
+    """Collects the messages of one turn, and per replica those that wait for a sync."""
+
+    __slots__ = ("_after_sync", "_dropped", "_ready", "_sent", "_transport")
+
+    def __init__(self, transport: Transport | None, metrics: Metrics) -> None:
+        self._transport = transport
+        self._ready: dict[tuple[int, TrafficClass], list[tuple[Replica, Envelope]]] = {}
+        # Replica id -> (sequence whose sync they wait for, messages), ascending.
+        self._after_sync: dict[int, deque[tuple[int, Sequence[Message]]]] = {}
+        self._sent = metrics.counter("strata_raft_messages_total")
+        self._dropped = metrics.counter("strata_raft_messages_dropped_total")
+
+    def add(self, replica: Replica, messages: Sequence[Message]) -> None:
+        """Send these with the next flush."""
+        for message in messages:
+            node_id = replica.spec.nodes.get(message.target)
+            if node_id is None:
+                continue  # not ours to place: the nameserver has not named its node yet
+            is_append = isinstance(message, AppendRequest) and message.entries
+            traffic = TrafficClass.APPEND if is_append else TrafficClass.CONTROL
+            self._ready.setdefault((node_id, traffic), []).append(
+                (replica, Envelope(replica.raft_group, message))
+            )
+
+    def add_after_sync(self, replica: Replica, sequence: int, messages: Sequence[Message]) -> None:
+        """Send these once everything up to `sequence` is durable."""
+        waiting = self._after_sync.setdefault(replica.replica_id, deque())
+        waiting.append((sequence, messages))
+
+    def synced(self, replica: Replica, sequence: int) -> None:
+        """Let go what waited for syncs up to `sequence`."""
+        waiting = self._after_sync.get(replica.replica_id)
+        while waiting and waiting[0][0] <= sequence:
+            self.add(replica, waiting.popleft()[1])
+
+    def write_failed(self, replica: Replica) -> None:
+        """Drop what waited: it would say that something is durable which is not."""
+        self._after_sync.pop(replica.replica_id, None)
+
+    def flush(self) -> list[tuple[Replica, int]]:
+        """Hand everything to the transport; return (replica, target replica) that were dropped."""
+        if not self._ready:
+            return []
+        ready, self._ready = self._ready, {}
+        dropped: list[tuple[Replica, int]] = []
+        for (node_id, traffic), outgoing in ready.items():
+            labels = {"class": traffic.name.lower()}
+            envelopes = [envelope for _, envelope in outgoing]
+            if self._transport is not None and self._transport.send(node_id, envelopes, traffic):
+                self._sent.add(len(envelopes), labels)
+                continue
+            self._dropped.add(len(envelopes), labels)
+            dropped.extend({(replica, envelope.message.target) for replica, envelope in outgoing})
+        return dropped

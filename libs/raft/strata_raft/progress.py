@@ -1,0 +1,148 @@
+"""A follower as its leader sees it: how far it is, and how much may be sent to it.
+
+    PROBE --accepted--> REPLICATE --rejected, dropped--> PROBE
+    PROBE, REPLICATE --entries are no longer in the log--> SNAPSHOT --delivered or not--> PROBE
+
+Invariant: 0 <= match < next. In PROBE one request is under way at a time and `next` is a guess; in
+REPLICATE requests are pipelined up to the window's limits; in SNAPSHOT nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from strata_raft.options import RaftOptions
+
+
+class ProgressState(Enum):
+    """How a follower is being sent entries."""
+
+    PROBE = 1
+    REPLICATE = 2
+    SNAPSHOT = 3
+
+
+class Progress:
+    """One follower or learner. `is_active` is cleared by the leader at each quorum check."""
+
+    __slots__ = (
+        "_options",
+        "_window",
+        "_window_bytes",
+        "is_active",
+        "match",
+        "next",
+        "probe_sent",
+        "sent_commit",
+        "snapshot_index",
+        "state",
+    )
+
+    def __init__(self, next_index: int, options: RaftOptions) -> None:
+        self._options = options
+        self._window: deque[tuple[int, int]] = deque()
+        self._window_bytes = 0
+        self.match = 0
+        self.next = next_index
+        self.state = ProgressState.PROBE
+        self.probe_sent = False
+        self.is_active = True
+        self.snapshot_index = 0
+        # The commit index in the last request, so that a commit alone is told once.
+        self.sent_commit = 0
+
+    def is_paused(self) -> bool:
+        """Tell whether nothing may be sent until an answer comes."""
+        match self.state:
+            case ProgressState.PROBE:
+                return self.probe_sent
+            case ProgressState.REPLICATE:
+                return self.is_window_full()
+            case ProgressState.SNAPSHOT:
+                return True
+
+    def is_window_full(self) -> bool:
+        """Tell whether the requests under way reach a limit."""
+        return (
+            len(self._window) >= self._options.max_inflight_requests
+            or self._window_bytes >= self._options.max_inflight_bytes
+        )
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """Note a request whose entries end at `last_index` (`next - 1`: it had none)."""
+        if self.state is ProgressState.PROBE:
+            self.probe_sent = True
+        elif last_index >= self.next:
+            self.next = last_index + 1
+            self._window.append((last_index, size_bytes))
+            self._window_bytes += size_bytes
+
+    def accepted(self, index: int) -> bool:
+        """Note that the follower holds everything up to `index`; return whether that is news."""
+        self.probe_sent = False
+        is_news = index > self.match
+        if is_news:
+            self.match = index
+            self.next = max(self.next, index + 1)
+        while self._window and self._window[0][0] <= index:
+            self._window_bytes -= self._window.popleft()[1]
+        if self.state is ProgressState.PROBE or (
+            self.state is ProgressState.SNAPSHOT and self.match >= self.snapshot_index
+        ):
+            self.become_replicate()
+        return is_news
+
+    def rejected(self, previous_index: int, retry_from: int) -> bool:
+        """Note that the follower refused; return False when the answer is out of date.
+
+        Args:
+            previous_index: the index whose predecessor check failed.
+            retry_from: the highest index at which the logs may agree.
+        """
+        if self.state is ProgressState.REPLICATE:
+            if previous_index <= self.match:
+                return False
+            self.become_probe()
+            return True
+        if self.state is ProgressState.SNAPSHOT or previous_index != self.next - 1:
+            return False
+        self.next = max(min(previous_index, retry_from + 1), self.match + 1)
+        self.probe_sent = False
+        return True
+
+    def heard(self) -> None:
+        """Note a sign of life: a probe, or the oldest request of a full window, may be lost."""
+        self.is_active = True
+        self.probe_sent = False
+        if self.state is ProgressState.REPLICATE and self.is_window_full():
+            self._window_bytes -= self._window.popleft()[1]
+
+    def become_probe(self) -> None:
+        """Ask where the follower is."""
+        after_snapshot = self.snapshot_index + 1 if self.state is ProgressState.SNAPSHOT else 0
+        self._reset(ProgressState.PROBE)
+        self.next = max(self.match + 1, after_snapshot)
+
+    def become_replicate(self) -> None:
+        """Send without waiting for answers."""
+        self._reset(ProgressState.REPLICATE)
+        self.next = self.match + 1
+
+    def become_snapshot(self, snapshot_index: int) -> None:
+        """Wait for a snapshot to arrive."""
+        self._reset(ProgressState.SNAPSHOT)
+        self.snapshot_index = snapshot_index
+
+    def snapshot_failed(self) -> None:
+        """Go back to asking; nothing is known to have arrived."""
+        self.snapshot_index = 0
+        self.become_probe()
+
+    def _reset(self, state: ProgressState) -> None:
+        self.state = state
+        self.probe_sent = False
+        self._window.clear()
+        self._window_bytes = 0
+        if state is not ProgressState.PROBE:
+            self.snapshot_index = 0

@@ -1,0 +1,1 @@
+"""Simulated time, disk and network, workloads and checkers; for tests."""

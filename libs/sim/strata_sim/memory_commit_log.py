@@ -1,0 +1,110 @@
+"""A CommitLog in memory, with faults, for tests of the multi-raft driver.
+
+It keeps what was synced as frames and forgets the rest at a "crash". It has the reading side that
+the driver uses and rule 9's superseding, nothing else of `strata_seglog.log.CommitLog`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strata_seglog.errors import LogError
+from strata_seglog.frames import Frame, FrameKind, StoredFrame, decode_hard_state
+from strata_seglog.index import ReplicaLog
+
+
+class MemoryCommitLog:
+    """Frames of many replicas. A copy made by `crashed` is what a new process finds."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        # Raised by the next writes, first one first; None lets one write pass.
+        self.failures: list[LogError | None] = []
+        self.damaged: dict[int, str] = {}
+        self.has_recent = True
+        self._frames: list[Frame] = []
+        self._entries: dict[int, dict[int, StoredFrame]] = {}
+
+    def crashed(self) -> MemoryCommitLog:
+        """Return the log that a new process opens."""
+        survivor = MemoryCommitLog()
+        survivor.damaged = dict(self.damaged)
+        survivor._keep(self._frames)
+        return survivor
+
+    def frames(self) -> list[Frame]:
+        """Return all durable frames in order."""
+        return list(self._frames)
+
+    def replicas(self) -> dict[int, ReplicaLog]:
+        """See `ports.Log`."""
+        hard: dict[int, tuple[int, int, int, int]] = {}
+        for frame in self._frames:
+            known = hard.get(frame.replica_id, (frame.raft_group, 0, 0, 0))
+            if frame.kind is FrameKind.HARD_STATE:
+                vote, commit = decode_hard_state(b"".join(frame.payload))
+                known = (frame.raft_group, frame.term, vote, commit)
+            hard[frame.replica_id] = known
+        found = {}
+        for replica_id, (raft_group, term, vote, commit) in hard.items():
+            entries = self._entries.get(replica_id, {})
+            last = max(entries, default=0)
+            found[replica_id] = ReplicaLog(
+                replica_id=replica_id,
+                raft_group=raft_group,
+                first_index=min(entries, default=0),
+                last_index=last,
+                last_term=entries[last].term if entries else 0,
+                term=term,
+                vote=vote,
+                commit=commit,
+                removed=False,
+                damaged=self.damaged.get(replica_id, ""),
+            )
+        return found
+
+    def write_and_sync(self, frames: Sequence[Frame]) -> int:
+        """See `ports.Log`; all or nothing."""
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        self.syncs += 1
+        self._keep(frames)
+        return len(self._frames)
+
+    def entries(
+        self, replica_id: int, first: int, last: int, max_bytes: int
+    ) -> Iterator[StoredFrame]:
+        """See `ports.Log`."""
+        size_bytes = 0
+        for index in range(first, last + 1):
+            frame = self._entries[replica_id][index]
+            size_bytes += len(frame.payload)
+            if index > first and size_bytes > max_bytes:
+                return
+            yield frame
+
+    def recent(self, replica_id: int, index: int) -> bytes | None:
+        """See `ports.Log`."""
+        frame = self._entries.get(replica_id, {}).get(index) if self.has_recent else None
+        return frame.payload if frame is not None else None
+
+    def _keep(self, frames: Sequence[Frame]) -> None:
+        for frame in frames:
+            self._frames.append(frame)
+            if frame.kind is not FrameKind.ENTRY:
+                continue
+            entries = self._entries.setdefault(frame.replica_id, {})
+            for index in [index for index in entries if index >= frame.index]:
+                del entries[index]
+            entries[frame.index] = StoredFrame(
+                kind=frame.kind,
+                replica_id=frame.replica_id,
+                raft_group=frame.raft_group,
+                term=frame.term,
+                index=frame.index,
+                entry_kind=frame.entry_kind,
+                flags=frame.flags,
+                position=len(self._frames),
+                payload=b"".join(frame.payload),
+            )

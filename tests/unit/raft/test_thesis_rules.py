@@ -1,0 +1,306 @@
+"""One test per rule of the Raft thesis (Ongaro 2014); the numbers are its sections."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata_raft import (
+    Campaign,
+    ChangeMembership,
+    Configuration,
+    Effects,
+    Entry,
+    EntryKind,
+    HardState,
+    MemoryLog,
+    Persisted,
+    Propose,
+    RawNode,
+    Read,
+    Receive,
+    Refused,
+    Role,
+)
+from strata_raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+THREE = Configuration(frozenset({1, 2, 3}))
+
+
+def entry(index: int, term: int, text: str = "x") -> Entry:
+    return Entry(term, index, EntryKind.NORMAL, (text.encode(),))
+
+
+def replica(
+    *terms: int, term: int = 0, vote: int = 0, configuration: Configuration = THREE
+) -> RawNode:
+    """Make replica 1 with a stored log that has entries of these terms."""
+    stored = MemoryLog()
+    stored.write([entry(index, entry_term) for index, entry_term in enumerate(terms, 1)])
+    return RawNode(
+        1,
+        stored,
+        configuration,
+        election_timeout_ticks=lambda: 8,
+        hard_state=HardState(term or max(terms, default=0), vote, 0),
+    )
+
+
+def persist(node: RawNode, effects: Effects) -> Effects:
+    """Store what the effects want stored and say so."""
+    stored = node._state.log._reader
+    assert isinstance(stored, MemoryLog)
+    stored.write(effects.entries)
+    return node.step(Persisted(effects.sequence))
+
+
+def elect(node: RawNode) -> Effects:
+    """Let replica 1 win with the votes of 2; return the effects of becoming leader."""
+    node.step(Campaign())
+    node.step(Receive(VoteResponse(2, 1, node.term + 1, granted=True, pre_vote=True)))
+    node.step(Persisted(1))
+    return node.step(Receive(VoteResponse(2, 1, node.term, granted=True)))
+
+
+def ask_vote(node: RawNode, request: VoteRequest) -> bool:
+    effects = node.step(Receive(request))
+    (answer,) = effects.messages + effects.messages_after_sync
+    assert isinstance(answer, VoteResponse)
+    return answer.granted
+
+
+def test_3_3_a_later_term_makes_a_leader_follow() -> None:
+    """A server that sees a later term adopts it and becomes follower."""
+    node = replica()
+    elect(node)
+    effects = node.step(Receive(AppendResponse(2, 1, term=7, index=0, rejected=True)))
+    assert (node.role, node.term) == (Role.FOLLOWER, 7)
+    assert effects.hard_state == HardState(7, 0, 0)
+
+
+def test_3_3_requests_of_earlier_terms_are_refused() -> None:
+    """An old leader is told the term, and its entries are not taken."""
+    node = replica(1, term=5)
+    effects = node.step(Receive(AppendRequest(2, 1, 4, 1, 1, (entry(2, 4),), 0)))
+    (answer,) = effects.messages_after_sync
+    assert isinstance(answer, AppendResponse)
+    assert (answer.term, answer.rejected) == (5, True)
+    assert node.last_index == 1
+
+
+def test_3_4_one_vote_per_term() -> None:
+    """A server votes for the first candidate of a term, again only for the same one."""
+    node = replica(1)
+    assert ask_vote(node, VoteRequest(2, 1, term=2, last_index=1, last_term=1))
+    assert not ask_vote(node, VoteRequest(3, 1, term=2, last_index=9, last_term=1))
+    assert ask_vote(node, VoteRequest(2, 1, term=2, last_index=1, last_term=1))
+
+
+def test_3_8_votes_survive_a_restart() -> None:
+    """A vote leaves after it is durable, and a restarted server keeps to it."""
+    node = replica(1)
+    effects = node.step(Receive(VoteRequest(2, 1, term=2, last_index=1, last_term=1)))
+    assert effects.hard_state == HardState(2, 2, 0)
+    assert not effects.messages
+    reborn = replica(1, term=2, vote=2)
+    assert not ask_vote(reborn, VoteRequest(3, 1, term=2, last_index=9, last_term=1))
+
+
+@pytest.mark.parametrize(
+    ("last_index", "last_term", "granted"),
+    [(3, 2, True), (9, 1, False), (2, 2, False), (1, 3, True), (4, 2, True)],
+)
+def test_3_6_1_votes_only_for_logs_as_up_to_date(
+    last_index: int, last_term: int, granted: bool
+) -> None:
+    """The later last term wins; with equal terms the longer log does."""
+    node = replica(1, 2, 2)
+    request = VoteRequest(2, 1, term=5, last_index=last_index, last_term=last_term)
+    assert ask_vote(node, request) is granted
+
+
+def test_3_4_a_candidate_yields_to_the_leader_of_its_term() -> None:
+    """A candidate that hears a leader of the same term follows it."""
+    node = replica()
+    node.step(Campaign())
+    node.step(Receive(VoteResponse(2, 1, 1, granted=True, pre_vote=True)))
+    assert node.role is Role.CANDIDATE
+    node.step(Receive(Heartbeat(3, 1, term=1, commit=0)))
+    assert (node.role, node.leader_id) == (Role.FOLLOWER, 3)
+
+
+def test_3_4_a_leader_begins_with_a_no_op_and_speaks_at_once() -> None:
+    """The new leader's first requests carry its no-op to everyone."""
+    node = replica(1)
+    effects = elect(node)
+    assert [(e.index, e.term, e.kind) for e in effects.entries] == [(2, 2, EntryKind.NO_OP)]
+    assert {message.target for message in effects.messages} == {2, 3}
+
+
+def test_3_5_a_gap_is_refused_with_a_hint() -> None:
+    """A follower without the preceding entry refuses and says where its log may agree."""
+    node = replica(1, 1, 2)
+    effects = node.step(Receive(AppendRequest(2, 1, 5, 7, 4, (entry(8, 5),), 0)))
+    (answer,) = effects.messages_after_sync
+    assert isinstance(answer, AppendResponse)
+    assert (answer.rejected, answer.index, answer.hint_index, answer.hint_term) == (True, 7, 3, 2)
+
+
+def test_3_5_conflicting_entries_are_replaced() -> None:
+    """The first entry with another term and all after it give way to the leader's."""
+    node = replica(1, 1, 2, 2)
+    effects = node.step(Receive(AppendRequest(2, 1, 5, 2, 1, (entry(3, 5),), 0)))
+    assert effects.entries == (entry(3, 5),)
+    assert node.last_index == 3
+
+
+def test_3_5_a_delayed_request_does_not_shorten_the_log() -> None:
+    """Entries that are there already are not truncated by an old request for them."""
+    node = replica(1, 1, 1)
+    effects = node.step(Receive(AppendRequest(2, 1, 1, 0, 0, (entry(1, 1),), 0)))
+    assert not effects.entries
+    assert node.last_index == 3
+
+
+def test_3_5_commit_follows_only_what_was_confirmed() -> None:
+    """A follower commits up to the last entry of the request, not to what it happens to hold."""
+    node = replica(1, 1, 1)
+    effects = node.step(Receive(AppendRequest(2, 1, 4, 1, 1, (), commit=3)))
+    assert effects.commit_index == 1
+
+
+def test_3_6_2_no_commit_of_earlier_terms_by_counting() -> None:
+    """An entry of an earlier term on a majority is not committed until one of this term is."""
+    node = replica(1, 1)
+    persist(node, elect(node))
+    effects = node.step(Receive(AppendResponse(2, 1, term=2, index=2)))
+    assert effects.commit_index == 0
+    effects = node.step(Receive(AppendResponse(2, 1, term=2, index=3)))
+    assert effects.commit_index == 3
+
+
+def test_3_8_a_follower_answers_after_its_sync() -> None:
+    """An append response says that the entries are durable, so it waits until they are."""
+    node = replica()
+    effects = node.step(Receive(AppendRequest(2, 1, 1, 0, 0, (entry(1, 1),), 0)))
+    assert not effects.messages
+    assert effects.messages_after_sync == (AppendResponse(1, 2, 1, 1),)
+    assert effects.must_sync()
+
+
+def test_10_2_1_the_leader_counts_itself_only_when_durable() -> None:
+    """Replication and the leader's sync run in parallel; either majority commits."""
+    node = replica()
+    effects = elect(node)
+    assert node.step(Receive(AppendResponse(2, 1, 1, 1))).commit_index == 0
+    assert persist(node, effects).commit_index == 1
+    effects = node.step(Propose(((b"a",),)))
+    node.step(Receive(AppendResponse(2, 1, 1, 2)))
+    effects = node.step(Receive(AppendResponse(3, 1, 1, 2)))
+    assert (effects.commit_index, effects.ready_index) == (2, 1)
+
+
+def test_3_10_a_transfer_target_campaigns_at_once() -> None:
+    """`TimeoutNow` skips wait and pre-vote, and its requests pass a fresh leader's lease."""
+    node = replica(1)
+    node.step(Receive(Heartbeat(2, 1, term=1, commit=0)))
+    effects = node.step(Receive(TimeoutNow(2, 1, term=1)))
+    assert node.role is Role.CANDIDATE
+    requests = effects.messages_after_sync
+    assert all(isinstance(message, VoteRequest) and message.transfer for message in requests)
+    other = replica(1)
+    other.step(Receive(Heartbeat(2, 1, term=1, commit=0)))
+    assert ask_vote(other, VoteRequest(3, 1, 2, last_index=1, last_term=1, transfer=True))
+
+
+def test_4_2_3_a_fresh_leader_is_not_deposed() -> None:
+    """Within an election timeout of hearing the leader, vote requests are ignored."""
+    node = replica(1)
+    node.step(Receive(Heartbeat(2, 1, term=1, commit=0)))
+    effects = node.step(Receive(VoteRequest(3, 1, term=9, last_index=9, last_term=1)))
+    assert not effects.messages + effects.messages_after_sync
+    assert node.term == 1
+
+
+def test_4_2_2_a_replica_that_is_left_out_may_campaign_until_that_is_committed() -> None:
+    """Its log may be the only one that can win, and it does not count its own vote."""
+    final = Configuration(frozenset({2, 3}))
+    stored = MemoryLog()
+    stored.write([entry(1, 1)])
+    node = RawNode(
+        1,
+        stored,
+        THREE,
+        election_timeout_ticks=lambda: 8,
+        hard_state=HardState(1, 0, 0),
+        configurations=[(1, final)],
+    )
+    roles = []
+    for event in (
+        Campaign(),
+        Receive(VoteResponse(2, 1, 2, granted=True, pre_vote=True)),
+        Receive(VoteResponse(3, 1, 2, granted=True, pre_vote=True)),
+    ):
+        node.step(event)
+        roles.append(node.role)
+    assert roles == [Role.PRE_CANDIDATE, Role.PRE_CANDIDATE, Role.CANDIDATE]
+
+
+def test_4_3_one_membership_change_at_a_time() -> None:
+    """A change is refused until the last one and the leader's no-op are committed."""
+    node = replica()
+    effects = elect(node)
+    with pytest.raises(Refused, match="not committed"):
+        node.step(ChangeMembership(frozenset({1, 2})))
+    persist(node, effects)
+    node.step(Receive(AppendResponse(2, 1, 1, 1)))
+    node.step(ChangeMembership(frozenset({1, 2})))
+    assert node.configuration.is_joint()
+    with pytest.raises(Refused, match="not committed"):
+        node.step(ChangeMembership(frozenset({1})))
+
+
+def test_6_4_reads_wait_for_a_majority_of_a_later_round() -> None:
+    """A read is answered only after heartbeats that left after it were answered."""
+    node = replica()
+    persist(node, elect(node))
+    node.step(Receive(AppendResponse(2, 1, 1, 1)))
+    effects = node.step(Read(context=5))
+    assert not effects.reads
+    beat = next(message for message in effects.messages if isinstance(message, Heartbeat))
+    stale = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context - 1)))
+    assert not stale.reads
+    fresh = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context)))
+    assert [(read.context, read.index) for read in fresh.reads] == [(5, 1)]
+
+
+def test_6_4_reads_wait_for_an_entry_of_the_term() -> None:
+    """Before its no-op is committed a leader does not know the commit index, so reads wait."""
+    node = replica(configuration=Configuration(frozenset({1})))
+    effects = node.step(Campaign())
+    assert not node.step(Read(context=1)).reads
+    assert [read.index for read in persist(node, effects).reads] == [1]
+
+
+def test_9_6_a_pre_vote_changes_nothing() -> None:
+    """Asking or answering a pre-vote neither raises a term nor uses a vote."""
+    node = replica(1)
+    effects = node.step(Receive(VoteRequest(2, 1, 2, last_index=1, last_term=1, pre_vote=True)))
+    assert (node.term, effects.hard_state) == (1, None)
+    effects = node.step(Campaign())
+    assert (node.role, node.term, effects.hard_state) == (Role.PRE_CANDIDATE, 1, None)
+
+
+def test_rule_8_messages_to_another_replica_id_are_ignored() -> None:
+    """What was meant for an earlier life of a node changes nothing."""
+    node = replica(1)
+    effects = node.step(Receive(VoteRequest(2, 99, term=7, last_index=9, last_term=6)))
+    assert node.term == 1
+    assert not effects.messages + effects.messages_after_sync
