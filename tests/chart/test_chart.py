@@ -24,7 +24,7 @@ def chart() -> Iterator[helm_python.Chart]:
 
 def objects(chart: helm_python.Chart, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
     rendered = chart.render(values or {}, name="demo", namespace="messaging")
-    found = []
+    found: list[dict[str, Any]] = []
     for path, text in rendered.items():
         if path.endswith(".yaml"):
             found.extend(item for item in yaml.safe_load_all(text) if item)
