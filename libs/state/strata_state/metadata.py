@@ -1,0 +1,76 @@
+"""The metadata store: one row per topic, consumer group, raft group, node and run of slots.
+
+A small ordered key-value port with an in-memory adapter; `metadata_rocksdb` is the durable one,
+`metadata_keys` builds the keys. Both adapters pass one contract suite
+(`tests/contract/test_metadata.py`). A batch is written whole or not at all, so the applied row
+can never be ahead of, or behind, the rows it counts (rule 21). The store knows nothing of what
+the values mean.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+Row = tuple[bytes, bytes]
+"""Key and value."""
+
+
+class MetadataStoreError(Exception):
+    """The store's files cannot be opened; the text is the database's own."""
+
+
+class MetadataStore(Protocol):
+    """Rows in key order. Calls come from one thread; none waits for a disk sync but `sync`."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a row; None: there is no such row."""
+
+    def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
+        """Return the rows with `first <= key < end` in key order, as they stand at the call."""
+
+    def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
+        """Write and delete rows in one atomic batch; deleting what is not there is no error.
+
+        A key stands in `puts` or in `deletes`, never in both.
+        """
+
+    def sync(self) -> None:
+        """Make every batch written before durable. Blocks on the disk: not for the event loop."""
+
+    def close(self) -> None:
+        """Sync and close; nothing else may be called afterwards."""
+
+
+class MemoryMetadataStore:
+    """Rows in a dict and a sorted list of keys, for tests and simulation."""
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a row; None: there is no such row."""
+        return self._rows.get(key)
+
+    def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
+        """Return the rows with `first <= key < end` in key order, as they stand at the call."""
+        keys = self._keys[bisect_left(self._keys, first) : bisect_left(self._keys, end)]
+        return iter([(key, self._rows[key]) for key in keys])
+
+    def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
+        """Write and delete rows."""
+        for key in deletes:
+            if self._rows.pop(key, None) is not None:
+                del self._keys[bisect_left(self._keys, key)]
+        for key, value in puts:
+            if key not in self._rows:
+                insort(self._keys, key)
+            self._rows[key] = value
+
+    def sync(self) -> None:
+        """Do nothing: the rows live as long as the object."""
+
+    def close(self) -> None:
+        """Do nothing: a test may look at the rows afterwards."""

@@ -1,0 +1,74 @@
+"""Keys of the metadata rows: a kind byte, then what names the row (docs/data-layout.md, 7).
+
+Keys sort by kind, then namespace, then name. Numbers are big-endian, so they sort as numbers.
+Names of namespaces and topics never hold a zero byte (their character sets are checked before).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class RowKind(IntEnum):
+    """First byte of a key."""
+
+    APPLIED = 0
+    TOPIC = 1
+    CONSUMER_GROUP = 2
+    RAFT_GROUP = 3
+    NODE = 4
+    SLOTS = 5
+    CHANGE = 6
+
+
+APPLIED_KEY = bytes([RowKind.APPLIED])
+
+
+def topic_key(namespace: str, name: str) -> bytes:
+    """Return the key of a topic's row."""
+    return _name_key(RowKind.TOPIC, namespace, name)
+
+
+def consumer_group_key(namespace: str, name: str) -> bytes:
+    """Return the key of a consumer group's row."""
+    return _name_key(RowKind.CONSUMER_GROUP, namespace, name)
+
+
+def raft_group_key(raft_group: int) -> bytes:
+    """Return the key of a raft group's row."""
+    return bytes([RowKind.RAFT_GROUP]) + raft_group.to_bytes(4, "big")
+
+
+def node_key(node_id: str) -> bytes:
+    """Return the key of a node's row."""
+    return bytes([RowKind.NODE]) + node_id.encode()
+
+
+def slots_key(first_slot: int) -> bytes:
+    """Return the key of the row of the run of slots that starts at `first_slot`."""
+    return bytes([RowKind.SLOTS]) + first_slot.to_bytes(2, "big")
+
+
+def change_key(revision: int) -> bytes:
+    """Return the key of the row that names what a revision changed."""
+    return bytes([RowKind.CHANGE]) + revision.to_bytes(8, "big")
+
+
+def kind_of(key: bytes) -> RowKind:
+    """Return what a key names."""
+    return RowKind(key[0])
+
+
+def names_of(key: bytes) -> tuple[str, str]:
+    """Return (namespace, name) of the key of a topic or of a consumer group."""
+    namespace, _, name = key[1:].partition(b"\x00")
+    return namespace.decode(), name.decode()
+
+
+def kind_range(kind: RowKind) -> tuple[bytes, bytes]:
+    """Return (first, end) of a scan over all rows of a kind."""
+    return bytes([kind]), bytes([kind + 1])
+
+
+def _name_key(kind: RowKind, namespace: str, name: str) -> bytes:
+    return b"%c%s\x00%s" % (kind, namespace.encode(), name.encode())

@@ -1,0 +1,386 @@
+"""Rows of one raft group by kind (docs/data-layout.md section 5): one small class each.
+
+A class knows the ranges that rows of its kind fill and how they are found; their bytes are
+`strata_mq.rows`, and why they are written is the state machine's matter. Every write goes into a
+batch that the caller writes, together with the applied row (rule 5).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+
+from strata_mq import rows as layout
+from strata_mq.commands import decode_lease
+from strata_mq.leases import Lease
+from strata_mq.rows import (
+    CHECKPOINT_KINDS,
+    AppliedRow,
+    BrokerRow,
+    CqRow,
+    HeadRow,
+    MessagePosition,
+    QueueRow,
+    RowKind,
+)
+from strata_state.ports import Row, RowBatch, StateStore
+
+_ID_TAIL_AT = 9
+_DAY = struct.Struct(">H")
+_U16 = struct.Struct(">H")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
+_TOMBSTONE = struct.Struct(">BI")
+
+ConsumerKey = tuple[int, int, int]
+"""(consumer group id, topic id, queue)."""
+
+
+class _Rows:
+    """A kind's key range in one raft group."""
+
+    KIND: RowKind
+
+    __slots__ = ("_prefix", "_raft_group", "_store")
+
+    def __init__(self, store: StateStore, raft_group: int) -> None:
+        self._store = store
+        self._raft_group = raft_group
+        self._prefix = layout.kind_prefix(raft_group, self.KIND)
+
+    def _scan(self, prefix: bytes) -> Iterator[Row]:
+        return self._store.scan(prefix, layout.prefix_end(prefix))
+
+    def _delete(self, batch: RowBatch, prefix: bytes) -> None:
+        batch.delete_range(prefix, layout.prefix_end(prefix))
+
+
+class AppliedRows(_Rows):
+    """The one applied row."""
+
+    KIND = RowKind.APPLIED
+    __slots__ = ()
+
+    def get(self) -> AppliedRow:
+        """Return it; zeros if nothing was ever applied."""
+        value = self._store.get(self._prefix)
+        return AppliedRow(0, 0, 0) if value is None else AppliedRow.decode(value)
+
+    def put(self, batch: RowBatch, row: AppliedRow) -> None:
+        """Write it."""
+        batch.put(self._prefix, row.encode())
+
+
+class OwnedRows(_Rows):
+    """Runs of owned slots."""
+
+    KIND = RowKind.OWNED
+    __slots__ = ()
+
+    def all(self) -> list[tuple[int, int]]:
+        """Return (first slot, slot count) runs."""
+        at = len(self._prefix)
+        return [
+            (_U16.unpack_from(key, at)[0], layout.decode_owned(value))
+            for key, value in self._scan(self._prefix)
+        ]
+
+    def replace(self, batch: RowBatch, runs: Sequence[tuple[int, int]]) -> None:
+        """Write these runs and no others."""
+        self._delete(batch, self._prefix)
+        for first, count in runs:
+            batch.put(layout.owned_key(self._raft_group, first), layout.encode_owned(count))
+
+
+class QueueRows(_Rows):
+    """One row per queue that was ever used here."""
+
+    KIND = RowKind.QUEUE
+    __slots__ = ()
+
+    def get(self, topic_id: int, queue: int) -> QueueRow | None:
+        """Return a queue's row."""
+        value = self._store.get(layout.queue_key(self._raft_group, topic_id, queue))
+        return None if value is None else QueueRow.decode(value)
+
+    def put(self, batch: RowBatch, topic_id: int, queue: int, row: QueueRow) -> None:
+        """Write a queue's row."""
+        batch.put(layout.queue_key(self._raft_group, topic_id, queue), row.encode())
+
+    def of_topic(self, topic_id: int) -> list[tuple[int, QueueRow]]:
+        """Return (queue, row) of a topic."""
+        return [
+            (layout.parse_queue_key(key)[1], QueueRow.decode(value))
+            for key, value in self._scan(self._prefix + _U32.pack(topic_id))
+        ]
+
+    def all(self) -> Iterator[tuple[int, int, QueueRow]]:
+        """Iterate (topic, queue, row) as they are at the call."""
+        rows = self._scan(self._prefix)
+        return ((*layout.parse_queue_key(key), QueueRow.decode(value)) for key, value in rows)
+
+    def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
+        """Remove a topic's rows."""
+        self._delete(batch, self._prefix + _U32.pack(topic_id))
+
+
+class CqRows(_Rows):
+    """One row per run of messages that one entry stored in one queue."""
+
+    KIND = RowKind.CQ
+    __slots__ = ()
+
+    def put(
+        self, batch: RowBatch, topic_id: int, queue: int, base_offset: int, value: bytes
+    ) -> None:
+        """Write a row made by `strata_mq.rows.encode_cq_row`."""
+        batch.put(layout.cq_key(self._raft_group, topic_id, queue, base_offset), value)
+
+    def covering(self, topic_id: int, queue: int, offset: int) -> tuple[int, CqRow] | None:
+        """Return (base offset, row) of the run that holds `offset`."""
+        found = self.at_or_before(topic_id, queue, offset)
+        return found if found is not None and offset < found[0] + found[1].count else None
+
+    def at_or_before(self, topic_id: int, queue: int, offset: int) -> tuple[int, CqRow] | None:
+        """Return (base offset, row) of the last run that begins at or before `offset`."""
+        prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
+        found = self._store.last_before(prefix, prefix + _U64.pack(offset))
+        return None if found is None else (layout.offset_of_key(found[0]), CqRow(found[1]))
+
+    def from_base(self, topic_id: int, queue: int, base_offset: int) -> Iterator[tuple[int, CqRow]]:
+        """Iterate (base offset, row) from a base offset on."""
+        prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
+        rows = self._store.scan(prefix + _U64.pack(base_offset), layout.prefix_end(prefix))
+        return ((layout.offset_of_key(key), CqRow(value)) for key, value in rows)
+
+    def delete_below(self, batch: RowBatch, topic_id: int, queue: int, base_offset: int) -> None:
+        """Remove rows whose base is below `base_offset`."""
+        prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
+        batch.delete_range(prefix, prefix + _U64.pack(base_offset))
+
+    def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
+        """Remove a topic's rows."""
+        self._delete(batch, self._prefix + _U32.pack(topic_id))
+
+
+class HeadRows(_Rows):
+    """Head and generation per (consumer group, topic, queue)."""
+
+    KIND = RowKind.HEAD
+    __slots__ = ()
+
+    def get(self, key: ConsumerKey) -> HeadRow | None:
+        """Return a head row."""
+        value = self._store.get(layout.head_key(self._raft_group, *key))
+        return None if value is None else HeadRow.decode(value)
+
+    def put(self, batch: RowBatch, key: ConsumerKey, row: HeadRow) -> None:
+        """Write a head row."""
+        batch.put(layout.head_key(self._raft_group, *key), row.encode())
+
+    def of_topic(self, topic_id: int) -> list[ConsumerKey]:
+        """Return the keys of a topic's rows; reads all head rows (a topic drop is rare)."""
+        keys = (layout.parse_head_key(key) for key, _ in self._scan(self._prefix))
+        return [key for key in keys if key[1] == topic_id]
+
+    def delete(self, batch: RowBatch, key: ConsumerKey) -> None:
+        """Remove one row."""
+        batch.delete(layout.head_key(self._raft_group, *key))
+
+    def delete_group(self, batch: RowBatch, consumer_group_id: int) -> None:
+        """Remove a consumer group's rows."""
+        self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
+
+
+class LeaseRows(_Rows):
+    """One row per un-acked message below head."""
+
+    KIND = RowKind.LEASE
+    __slots__ = ()
+
+    def prefix(self, key: ConsumerKey) -> bytes:
+        """Return what stands before the offset (8 bytes) in a row's key."""
+        return layout.lease_prefix(self._raft_group, *key)
+
+    def of_queue(self, key: ConsumerKey) -> list[tuple[int, Lease]]:
+        """Return (offset, lease) of one (consumer group, topic, queue)."""
+        return [
+            (layout.offset_of_key(row_key), decode_lease(row))
+            for row_key, row in self._scan(self.prefix(key))
+        ]
+
+    def all(self) -> Iterator[tuple[ConsumerKey, Lease]]:
+        """Iterate all leases as they are at the call: a new leader must know what runs out when."""
+        rows = self._scan(self._prefix)
+        return ((layout.parse_head_key(key), decode_lease(row)) for key, row in rows)
+
+    def delete_all(self, batch: RowBatch, key: ConsumerKey) -> None:
+        """Remove the rows of one (consumer group, topic, queue)."""
+        self._delete(batch, self.prefix(key))
+
+    def delete_group(self, batch: RowBatch, consumer_group_id: int) -> None:
+        """Remove a consumer group's rows."""
+        self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
+
+
+class _DayRows(_Rows):
+    """Rows in day buckets: they expire by one range deletion (rule 27)."""
+
+    __slots__ = ()
+
+    def first_day(self) -> int | None:
+        """Return the oldest day bucket that has a row."""
+        first = next(self._scan(self._prefix), None)
+        return None if first is None else _DAY.unpack_from(first[0], len(self._prefix))[0]
+
+    def delete_before(self, batch: RowBatch, day: int) -> None:
+        """Remove the buckets of earlier days."""
+        end = layout.day_prefix(self._raft_group, self.KIND, day)
+        batch.delete_range(self._prefix, end)
+
+
+class IdRows(_DayRows):
+    """Where the message with an id is."""
+
+    KIND = RowKind.ID
+    __slots__ = ()
+
+    def put_run(
+        self,
+        batch: RowBatch,
+        day: int,
+        topic_id: int,
+        ids: Sequence[bytes],
+        queue: int,
+        base_offset: int,
+    ) -> None:
+        """Write rows of messages at base_offset, base_offset + 1, ... (the hot path).
+
+        Args:
+            batch: where to.
+            day: `day_of` the store time.
+            topic_id: the messages' topic.
+            ids: 17 bytes each.
+            queue: the messages' queue.
+            base_offset: offset of the first one.
+        """
+        head = layout.id_key(self._raft_group, day, topic_id, b"")
+        offsets = range(base_offset, base_offset + len(ids))
+        # All values of the run in one call, as `MessagePosition` lays out each.
+        values = struct.pack(
+            ">" + "IQ" * len(ids),
+            *chain.from_iterable(zip(repeat(queue), offsets, strict=False)),
+        )
+        put = batch.put
+        at = 0
+        for message_id in ids:
+            put(head + message_id[_ID_TAIL_AT:] + message_id[:_ID_TAIL_AT], values[at : at + 12])
+            at += 12
+
+    def get(self, day: int, topic_id: int, message_id: bytes) -> MessagePosition | None:
+        """Return where the message is that was stored last with this id on that day."""
+        value = self._store.get(layout.id_key(self._raft_group, day, topic_id, message_id))
+        return None if value is None else MessagePosition.decode(value)
+
+
+class KeyRows(_DayRows):
+    """Which messages have a key."""
+
+    KIND = RowKind.KEY
+    __slots__ = ()
+
+    def put(
+        self, batch: RowBatch, day: int, topic_id: int, key_hash: int, queue: int, offset: int
+    ) -> None:
+        """Write one row."""
+        key = layout.message_key_key(self._raft_group, day, topic_id, key_hash, queue, offset)
+        batch.put(key, b"")
+
+    def find(self, day: int, topic_id: int, key_hash: int, limit: int) -> list[tuple[int, int]]:
+        """Return at most `limit` (queue, offset) of messages with a key on that day."""
+        prefix = layout.message_key_prefix(self._raft_group, day, topic_id, key_hash)
+        rows = zip(range(limit), self._scan(prefix), strict=False)
+        return [layout.parse_message_key_key(key) for _, (key, _) in rows]
+
+
+class BrokerRows(_Rows):
+    """The last append of each broker."""
+
+    KIND = RowKind.BROKER
+    __slots__ = ()
+
+    def put(self, batch: RowBatch, broker_boot_id: int, row: BrokerRow) -> None:
+        """Write the row of a broker."""
+        batch.put(layout.broker_key(self._raft_group, broker_boot_id), row.encode())
+
+    def all(self) -> list[tuple[int, BrokerRow]]:
+        """Return (broker boot id, row)."""
+        at = len(self._prefix)
+        return [
+            (_U64.unpack_from(key, at)[0], BrokerRow.decode(value))
+            for key, value in self._scan(self._prefix)
+        ]
+
+    def delete_older(self, batch: RowBatch, store_time_ms: int) -> None:
+        """Remove rows of brokers whose last append is older."""
+        for boot_id, row in self.all():
+            if row.store_time_ms < store_time_ms:
+                batch.delete(layout.broker_key(self._raft_group, boot_id))
+
+
+class TombstoneRows(_Rows):
+    """Ids of topics and consumer groups that were dropped and never come back (rule 17)."""
+
+    KIND = RowKind.TOMBSTONE
+    __slots__ = ()
+
+    def put(self, batch: RowBatch, what: int, dropped_id: int, group_time_ms: int) -> None:
+        """Write one row."""
+        key = layout.tombstone_key(self._raft_group, what, dropped_id)
+        batch.put(key, layout.encode_tombstone(group_time_ms))
+
+    def all(self) -> list[tuple[int, int]]:
+        """Return (what, id)."""
+        at = len(self._prefix)
+        keys = (_TOMBSTONE.unpack_from(key, at) for key, _ in self._scan(self._prefix))
+        return [(what, dropped_id) for what, dropped_id in keys]
+
+
+class GroupRows:
+    """All rows of one raft group, by kind."""
+
+    def __init__(self, store: StateStore, raft_group: int) -> None:
+        self._store = store
+        self._raft_group = raft_group
+        self.applied = AppliedRows(store, raft_group)
+        self.owned = OwnedRows(store, raft_group)
+        self.queues = QueueRows(store, raft_group)
+        self.cq = CqRows(store, raft_group)
+        self.heads = HeadRows(store, raft_group)
+        self.leases = LeaseRows(store, raft_group)
+        self.ids = IdRows(store, raft_group)
+        self.keys = KeyRows(store, raft_group)
+        self.brokers = BrokerRows(store, raft_group)
+        self.tombstones = TombstoneRows(store, raft_group)
+
+    def checkpoint(self) -> Iterator[Row]:
+        """Iterate the rows of a checkpoint, all as they are at the call.
+
+        Iterators are made here, not when they are driven, so that they show one picture.
+        """
+        scans = []
+        for kind in CHECKPOINT_KINDS:
+            prefix = layout.kind_prefix(self._raft_group, kind)
+            scans.append(self._store.scan(prefix, layout.prefix_end(prefix)))
+        return chain.from_iterable(scans)
+
+    def all(self) -> Iterator[Row]:
+        """Iterate every row of the raft group, as they are at the call."""
+        prefix = layout.raft_group_prefix(self._raft_group)
+        return self._store.scan(prefix, layout.prefix_end(prefix))
+
+    def drop(self, batch: RowBatch) -> None:
+        """Remove every row of the raft group."""
+        prefix = layout.raft_group_prefix(self._raft_group)
+        batch.delete_range(prefix, layout.prefix_end(prefix))

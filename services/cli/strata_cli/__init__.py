@@ -1,0 +1,1 @@
+"""The `strata` command, and the standalone node as a composition of all services."""

@@ -1,0 +1,72 @@
+"""The `strata` command: the tree of commands, errors as one line, exit codes.
+
+A command's module is loaded only when it is called, so that `strata topic list` pays neither for
+RocksDB nor for the broker. Exit codes: 0 done, 1 any error, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from cyclopts import App, CycloptsError
+
+from strata_runtime.errors import StrataError, one_line
+
+app = App(
+    name="strata",
+    help="StrataMQ: run it and look after it.",
+    version=lambda: version("strata-cli"),
+    help_format="plaintext",
+)
+app.command("strata_cli.run_commands:standalone", name="standalone")
+app.command("strata_cli.run_commands:demo", name="demo")
+app.command("strata_cli.config_commands:app", name="config", help="Configuration.")
+app.command("strata_cli.topic_commands:app", name="topic", help="Topics.")
+app.command("strata_cli.group_commands:app", name="group", help="Consumer groups.")
+app.command("strata_cli.message_commands:app", name="message", help="Messages.")
+app.command("strata_cli.log_commands:app", name="log", help="CommitLogs, with no server.")
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        app(
+            list(arguments),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
+        )
+        sys.stdout.flush()
+    except CycloptsError as error:
+        return _fail(f"{one_line_of(error)} (see strata --help)")
+    except StrataError as error:
+        return _fail(one_line(error))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def one_line_of(error: CycloptsError) -> str:
+    """Return what is wrong with a command line, without line breaks."""
+    return " ".join(str(error).split())
+
+
+def _fail(reason: str) -> int:
+    print(f"strata: {reason}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Options that every command takes, and values with a unit: durations, times, pairs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from strata_runtime.errors import StrataError
+
+DEFAULT_ENDPOINT = "127.0.0.1:8081"
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+class CliError(StrataError):
+    """A command that cannot do what it was asked; the message is the one line shown."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """Options of every command; those that need no server take the connection ones unused."""
+
+    output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text"
+    """How the result is printed."""
+    endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT")] = DEFAULT_ENDPOINT
+    """HOST:PORT of any broker."""
+    namespace: str = ""
+    """Namespace of topics and consumer groups."""
+    tls: Annotated[bool, Parameter(negative="")] = False
+    """Connect with TLS."""
+    ca: str = ""
+    """File with the certificates to trust (PEM); implies --tls."""
+    access_key: str = ""
+    """Access key to sign requests with."""
+    secret_key: Annotated[str, Parameter(show_default=False)] = ""
+    """Secret key to sign requests with."""
+    timeout: str = "10s"
+    """Time limit of one call to the server."""
+
+
+COMMON = Common()
+
+
+def milliseconds(text: str) -> int:
+    """Return a duration such as 72h, 30m, 1d or 500ms in milliseconds.
+
+    Raises:
+        CliError: the text is no duration.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise CliError(f"{text!r} is no duration; write 500ms, 10s, 30m, 72h or 1d")
+    return round(float(match[1]) * _UNITS_MS[match[2]])
+
+
+def time_ms(text: str) -> int:
+    """Return a point in time in milliseconds since 1970.
+
+    Args:
+        text: ISO 8601 (2026-11-21T12:30:00Z; without a zone it is local time), or milliseconds
+            since 1970.
+
+    Raises:
+        CliError: the text is no time.
+    """
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CliError(
+            f"{text!r} is no time; write earliest, latest, 2026-11-21T12:30:00Z or milliseconds"
+        ) from None
+    return round(moment.astimezone().timestamp() * 1_000)
+
+
+def pairs(texts: list[str] | None) -> dict[str, str]:
+    """Return `KEY=VALUE` texts as a dict.
+
+    Raises:
+        CliError: a text has no `=` or no key.
+    """
+    result = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise CliError(f"{text!r} is no KEY=VALUE")
+        result[key] = value
+    return result
+
+
+def numbers(text: str) -> list[float]:
+    """Return comma-separated numbers.
+
+    Raises:
+        CliError: one of them is no number.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise CliError(f"{text!r} is no list of numbers like 1000,5000,10000") from None

@@ -1,0 +1,323 @@
+"""The standalone node: one nameserver, one storage node and one broker in one process.
+
+    data folder -- nameserver <-- storage node (registers, learns its replicas) <-- broker -- edge
+
+The members are those of a cluster and talk through the same services, over Angelia's in-process
+transport; only their composition is here. Order of start: each one needs those before it. Order
+of stop: the reverse, so that what clients were promised is still written while they are let go.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+from pathlib import Path
+
+from strata_angelia.inproc import InprocNetwork
+from strata_angelia.ports import AngeliaError
+from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.metadata import MetadataView
+from strata_cli.container import Container
+from strata_cli.data_folder import DataFolder
+from strata_cli.standalone_config import StandaloneConfig
+from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.options import EdgeOptions
+from strata_nameserver.app import NameserverApp, NameserverIdentity
+from strata_runtime import logs, loop, tls
+from strata_runtime.clock import Clock, SystemClock
+from strata_runtime.errors import StrataError, one_line
+from strata_runtime.lifecycle import Lifecycle, Service
+from strata_runtime.loop import LoopLag, freeze_after_start
+from strata_runtime.metrics import Metrics
+from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
+from strata_runtime.tasks import OnFatal
+from strata_seglog.errors import LogError
+from strata_state.metadata import MetadataStoreError
+from strata_state.ports import StateError
+from strata_storage.app import StorageApp
+from strata_storage.config import StorageConfig
+from strata_storage.registration import RegistrationError, register
+
+NAMESERVER = "nameserver"
+STORAGE = "storage"
+
+_REGISTER_S = 10.0
+_START_ERRORS = (
+    OSError,
+    TimeoutError,
+    LogError,
+    MetadataStoreError,
+    StateError,
+    AngeliaError,
+    RegistrationError,
+    BrokerStartError,
+)
+
+
+class StartError(StrataError):
+    """The node cannot start; the message says which member and why."""
+
+
+def run(config: StandaloneConfig, data_dir: Path) -> None:
+    """Run a node until it is told to stop.
+
+    Raises:
+        StrataError: it cannot start, or a member failed.
+    """
+    logs.configure(level=config.node.log_level)
+    folder = DataFolder.open(data_dir)
+    try:
+        loop.run(_serve(config, folder))
+    finally:
+        folder.close()
+
+
+class TopicRetention:
+    """Tells the storage node what the metadata says of its topics.
+
+    Attributes:
+        view: of the metadata; None until the broker has it.
+    """
+
+    def __init__(self) -> None:
+        self.view: MetadataView | None = None
+
+    def retention_ms(self, topic_id: int) -> int | None:
+        """Return how long a topic keeps messages; None: it is not known."""
+        topic = self.view.topic_by_id(topic_id) if self.view is not None else None
+        return topic.parsed().retention_ms if topic is not None else None
+
+
+class StorageMember:
+    """A storage node that registers at the container's nameserver when it starts.
+
+    Args:
+        config: the section `[storage]`.
+        folder: the locked data folder.
+        network: where the nameserver is found and the storage service is served.
+        boot_id: of the process.
+        retention: how long topics keep messages.
+        clock: time.
+        metrics: where its metrics show.
+        on_fatal: told when the process must end.
+    """
+
+    name = STORAGE
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        folder: DataFolder,
+        network: InprocNetwork,
+        boot_id: int,
+        *,
+        retention: TopicRetention,
+        clock: Clock,
+        metrics: Metrics,
+        on_fatal: OnFatal,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._network = network
+        self._boot_id = boot_id
+        self._retention = retention
+        self._clock = clock
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._app: StorageApp | None = None
+
+    async def start(self) -> None:
+        """Register, then serve the replicas that the nameserver names.
+
+        Raises:
+            RegistrationError: the nameserver refused the node.
+        """
+        node_id = self._folder.identity.storage_node_id
+        channel = self._network.channel(f"inproc:{NAMESERVER}")
+        try:
+            hosted = await register(
+                channel, node_id, [f"inproc:{STORAGE}"], self._boot_id, timeout_s=_REGISTER_S
+            )
+        finally:
+            await channel.close()
+        app = StorageApp(
+            self._config,
+            node_id,
+            self._folder.storage,
+            hosted,
+            self._network.server(STORAGE, metrics=self._metrics),
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+            retention=self._retention,
+        )
+        await app.start()
+        self._app = app
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop the storage node."""
+        app, self._app = self._app, None
+        if app is not None:
+            await app.stop(grace_s)
+
+
+class Standalone:
+    """The members in their container; a `strata_runtime.lifecycle.Service`.
+
+    Args:
+        config: of all members.
+        folder: the locked data folder.
+        clock: time of all members.
+        metrics: of all members.
+        on_fatal: told when the process must end.
+    """
+
+    name = "standalone"
+
+    def __init__(
+        self,
+        config: StandaloneConfig,
+        folder: DataFolder,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_fatal: OnFatal,
+    ) -> None:
+        self._config = config
+        self._folder = folder
+        self._clock = clock
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._network = InprocNetwork()
+        # One per process: whoever asks twice within a boot is the same one.
+        self._boot_id = secrets.randbits(64)
+        self._retention = TopicRetention()
+        self.container = Container(clock)
+        self.endpoint = ""
+
+    async def start(self) -> None:
+        """Add the members, in the order in which they need each other.
+
+        Raises:
+            StartError: a member cannot start; those before it are stopped.
+        """
+        try:
+            await self.container.add("nameserver", self._nameserver())
+            await self.container.add("storage", self._storage())
+            broker = self._broker()
+            await self.container.add("broker", broker)
+            self._retention.view = broker.view
+        except _START_ERRORS as error:
+            await self.container.close(1.0)
+            raise StartError(f"cannot start: {one_line(error)}") from error
+        except BaseException:
+            await self.container.close(1.0)
+            raise
+        self.endpoint = broker.endpoint
+
+    async def stop(self, grace_s: float) -> None:
+        """Drain and remove the members, the broker first."""
+        await self.container.close(grace_s)
+
+    def _nameserver(self) -> NameserverApp:
+        identity = self._folder.identity
+        replica_id = identity.metadata_replica_id
+        return NameserverApp(
+            self._config.nameserver,
+            NameserverIdentity(
+                identity.nameserver_node_id, replica_id, frozenset({replica_id}), self._boot_id
+            ),
+            self._folder.nameserver,
+            self._network.server(NAMESERVER, metrics=self._metrics),
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+        )
+
+    def _storage(self) -> StorageMember:
+        return StorageMember(
+            self._config.storage,
+            self._folder,
+            self._network,
+            self._boot_id,
+            retention=self._retention,
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+        )
+
+    def _broker(self) -> BrokerApp:
+        node = self._config.node
+        return BrokerApp(
+            BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, node.host),
+            self._config,
+            GrpcioEdge(self._edge_options(), self._metrics),
+            self._network.channel(f"inproc:{NAMESERVER}"),
+            lambda endpoints: self._network.channel(endpoints[0]),
+            self._clock,
+            random.random,
+            self._metrics,
+            self._on_fatal,
+            shown_config=self._config,
+        )
+
+    def _edge_options(self) -> EdgeOptions:
+        node, edge = self._config.node, self._config.edge
+        return EdgeOptions(
+            host=node.host,
+            port=node.grpc_port,
+            front=edge.tls,
+            certificate=self._certificate() if edge.tls else None,
+            max_connections=edge.max_connections,
+            max_receive_bytes=edge.max_receive_bytes,
+        )
+
+    def _certificate(self) -> tls.Certificate:
+        edge = self._config.edge
+        if edge.certificate_file or edge.key_file:
+            return tls.own(Path(edge.certificate_file), Path(edge.key_file))
+        return tls.self_signed(self._folder.tls, [self._config.node.host])
+
+
+class _ReadyLine:
+    """Says that everything before it serves; the last service of the process."""
+
+    name = "ready line"
+
+    def __init__(self, node: Standalone, folder: DataFolder) -> None:
+        self._node = node
+        self._folder = folder
+
+    async def start(self) -> None:
+        freeze_after_start()
+        print(
+            f"ready grpc={self._node.endpoint} data={self._folder.path} pid={os.getpid()}",
+            flush=True,
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Nothing to stop."""
+
+
+async def _serve(config: StandaloneConfig, folder: DataFolder) -> None:
+    clock = SystemClock()
+    metrics = Metrics(service="strata-standalone")
+    services: list[Service] = [LoopLag(metrics)]
+    if config.node.metrics_port is not None:
+        options = MetricsServerOptions(host=config.node.host, port=config.node.metrics_port)
+        services.append(MetricsServer(metrics, options))
+    lifecycle: Lifecycle
+    node = Standalone(
+        config,
+        folder,
+        clock=clock,
+        metrics=metrics,
+        on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
+    )
+    services += [node, _ReadyLine(node, folder)]
+    lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
+    await lifecycle.run()
+    metrics.close()
+    sys.stdout.flush()

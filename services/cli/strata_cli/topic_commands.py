@@ -1,0 +1,161 @@
+"""The commands of `strata topic`; `name` and `common` are described by their types."""
+
+# ruff: noqa: D417
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_cli.client import connect
+from strata_cli.options import COMMON, CliError, Common, milliseconds, pairs
+from strata_cli.output import show
+from strata_cli.views import View, queue_status_view, topic_view
+
+TopicType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"]
+Name = Annotated[str, Parameter(help="Name of the topic.")]
+
+PAGE_SIZE = 1_000
+
+app = App(name="topic", help="Topics.")
+
+
+@app.command
+def create(
+    name: Name,
+    /,
+    *,
+    type: TopicType = "NORMAL",
+    queues: int = 8,
+    retention: str = "72h",
+    attribute: Annotated[list[str] | None, Parameter(negative="")] = None,
+    common: Common = COMMON,
+) -> None:
+    """Create a topic.
+
+    For instance: strata topic create orders --type FIFO --queues 8 --retention 72h
+
+    Args:
+        type: Which messages it takes.
+        queues: Number of queues; it may grow later.
+        retention: How long messages are kept, like 72h or 7d.
+        attribute: KEY=VALUE kept with the topic; may be repeated.
+    """
+    topic = meta_pb2.Topic(
+        namespace=common.namespace,
+        name=name,
+        type=meta_pb2.TopicType.Value(f"TOPIC_TYPE_{type}"),
+        queue_count=_queue_count(queues),
+        retention_ms=milliseconds(retention),
+        attributes=pairs(attribute),
+    )
+    with connect(common) as client:
+        response = client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=topic))
+    show(topic_view(response.topic), common)
+
+
+@app.command(name="list")
+def list_(
+    *,
+    all_namespaces: Annotated[bool, Parameter(negative="")] = False,
+    system: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
+    """List topics.
+
+    For instance: strata topic list --namespace shop
+
+    Args:
+        all_namespaces: Those of every namespace.
+        system: Dead-letter topics too.
+    """
+    request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE, include_system=system)
+    if not all_namespaces:
+        request.namespace = common.namespace
+    topics: list[View] = []
+    with connect(common) as client:
+        while True:
+            response = client.call(client.admin.ListTopics, request)
+            topics.extend(topic_view(topic) for topic in response.topics)
+            if not response.next_page_token:
+                break
+            request.page_token = response.next_page_token
+    columns = ("namespace", "name", "type", "queues", "retention_ms", "topic_id")
+    show({"topics": topics}, common, rows="topics", columns=columns)
+
+
+@app.command(name="show")
+def show_(name: Name, /, *, common: Common = COMMON) -> None:
+    """Show a topic and its queues.
+
+    For instance: strata topic show orders -o json
+    """
+    request = admin_pb2.GetTopicRequest(namespace=common.namespace, name=name)
+    with connect(common) as client:
+        response = client.call(client.admin.GetTopic, request)
+    queues = [queue_status_view(queue) for queue in response.queues]
+    show(topic_view(response.topic) | {"queue_status": queues}, common, rows="queue_status")
+
+
+@app.command
+def update(
+    name: Name,
+    /,
+    *,
+    type: TopicType | None = None,
+    queues: int | None = None,
+    retention: str | None = None,
+    attribute: Annotated[list[str] | None, Parameter(negative="")] = None,
+    common: Common = COMMON,
+) -> None:
+    """Change a topic; what is not named stays.
+
+    For instance: strata topic update orders --queues 16 --retention 7d
+
+    Args:
+        type: Which messages it takes.
+        queues: Number of queues; it can only grow.
+        retention: How long messages are kept, like 72h or 7d.
+        attribute: KEY=VALUE; all attributes are replaced by those given.
+    """
+    topic = meta_pb2.Topic(namespace=common.namespace, name=name)
+    mask = []
+    if type is not None:
+        topic.type = meta_pb2.TopicType.Value(f"TOPIC_TYPE_{type}")
+        mask.append("type")
+    if queues is not None:
+        topic.queue_count = _queue_count(queues)
+        mask.append("queue_count")
+    if retention is not None:
+        topic.retention_ms = milliseconds(retention)
+        mask.append("retention_ms")
+    if attribute is not None:
+        topic.attributes.update(pairs(attribute))
+        mask.append("attributes")
+    if not mask:
+        raise CliError("nothing to change: give --type, --queues, --retention or --attribute")
+    request = admin_pb2.UpdateTopicRequest(topic=topic, update_mask=mask)
+    with connect(common) as client:
+        response = client.call(client.admin.UpdateTopic, request)
+    show(topic_view(response.topic), common)
+
+
+@app.command
+def delete(name: Name, /, *, common: Common = COMMON) -> None:
+    """Delete a topic with all its messages.
+
+    For instance: strata topic delete orders
+    """
+    request = admin_pb2.DeleteTopicRequest(namespace=common.namespace, name=name)
+    with connect(common) as client:
+        client.call(client.admin.DeleteTopic, request)
+    show({"deleted": name}, common)
+
+
+def _queue_count(queues: int) -> int:
+    if queues < 1:
+        raise CliError(f"--queues {queues}: a topic has at least one queue")
+    return queues

@@ -1,0 +1,152 @@
+"""Speculative state of the metadata leader, and the draft of one change on top of it (rule 1).
+
+Speculative state = applied rows + the leader's own changes in flight. It is an overlay over the
+store that holds only what is in flight, so a million topics cost no memory here. A draft is
+decided without waiting; `stage` makes the next draft see it; `applied` forgets it once the store
+has it; `reset` drops everything in flight when leadership is lost.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from strata.meta.v1 import command_pb2, meta_pb2
+from strata_mq.slots import SLOT_COUNT
+from strata_nameserver.rows import StoredRow, change_to, key_of, value_of
+from strata_state.metadata import MetadataStore
+from strata_state.metadata_keys import APPLIED_KEY, RowKind, kind_range
+
+NO_RAFT_GROUP = 0
+"""Owner of a slot that no raft group holds yet; raft groups of queues are numbered from 1."""
+
+
+def first_counters() -> command_pb2.Counters:
+    """Return the counters of an empty store: ids start at 1, because 0 means "none"."""
+    return command_pb2.Counters(
+        next_topic_id=1, next_consumer_group_id=1, next_raft_group=1, next_replica_id=1
+    )
+
+
+def applied_state(store: MetadataStore) -> command_pb2.AppliedState:
+    """Return the applied row, or that of an empty store."""
+    value = store.get(APPLIED_KEY)
+    if value is None:
+        return command_pb2.AppliedState(counters=first_counters())
+    return command_pb2.AppliedState.FromString(value)
+
+
+class Placement:
+    """Who owns which slot, and which replicas a raft group has: small, so kept in memory."""
+
+    def __init__(self) -> None:
+        self.slot_owners = array("I", [NO_RAFT_GROUP]) * SLOT_COUNT
+        self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
+
+    @classmethod
+    def load(cls, store: MetadataStore) -> Placement:
+        """Read the rows of raft groups and slots."""
+        placement = cls()
+        for _, value in store.scan(*kind_range(RowKind.RAFT_GROUP)):
+            placement.take(meta_pb2.RaftGroup.FromString(value))
+        for _, value in store.scan(*kind_range(RowKind.SLOTS)):
+            placement.take(meta_pb2.SlotRange.FromString(value))
+        return placement
+
+    def take(self, row: meta_pb2.RaftGroup | meta_pb2.SlotRange) -> None:
+        """Take in one row."""
+        if isinstance(row, meta_pb2.RaftGroup):
+            self.raft_groups[row.raft_group] = row
+        else:
+            owners = array("I", [row.raft_group]) * row.slot_count
+            self.slot_owners[row.first_slot : row.first_slot + row.slot_count] = owners
+
+
+class SpeculativeState:
+    """Applied rows and what is in flight above them."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        # Key -> (revision that wrote it, bytes or None when deleted).
+        self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
+        self._in_flight: dict[int, tuple[bytes, ...]] = {}
+        self.counters = applied_state(store).counters
+        self.placement = Placement.load(store)
+
+    @property
+    def changes_in_flight(self) -> int:
+        """How many drafts are staged and not applied yet."""
+        return len(self._in_flight)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row as it will stand when everything in flight is applied."""
+        if key in self._overlay:
+            return self._overlay[key][1]
+        return self._store.get(key)
+
+    def stage(self, draft: Draft) -> None:
+        """Let later drafts see this one. The draft was proposed and follows the last one."""
+        revision = draft.counters.revision
+        assert revision == self.counters.revision + 1, "drafts are staged in order"
+        keys = tuple(key_of(change) for change in draft.changes)
+        for key, change in zip(keys, draft.changes, strict=True):
+            self._overlay[key] = (revision, value_of(change))
+            row = change.WhichOneof("row")
+            if row == "raft_group":
+                self.placement.take(change.raft_group)
+            elif row == "slots":
+                self.placement.take(change.slots)
+        self._in_flight[revision] = keys
+        self.counters = draft.counters
+
+    def applied(self, revision: int) -> None:
+        """Forget what the store has now; nothing happens for a change of another leader."""
+        for key in self._in_flight.pop(revision, ()):
+            staged = self._overlay.get(key)
+            if staged is not None and staged[0] == revision:
+                del self._overlay[key]
+
+    def reset(self) -> None:
+        """Drop what is in flight and start from the applied rows."""
+        self._overlay.clear()
+        self._in_flight.clear()
+        self.counters = applied_state(self._store).counters
+        self.placement = Placement.load(self._store)
+
+
+class Draft:
+    """One change in the making. A draft that is not staged leaves no trace."""
+
+    def __init__(self, state: SpeculativeState, now_ms: int) -> None:
+        self._state = state
+        self.now_ms = now_ms
+        self.changes: list[meta_pb2.Change] = []
+        self.counters = command_pb2.Counters()
+        self.counters.CopyFrom(state.counters)
+        self.counters.revision += 1
+
+    @property
+    def revision(self) -> int:
+        """The revision that this change will have."""
+        return self.counters.revision
+
+    @property
+    def placement(self) -> Placement:
+        """Slots and raft groups before this change."""
+        return self._state.placement
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a row as it stands before this change."""
+        return self._state.get(key)
+
+    def put(self, row: StoredRow) -> None:
+        """Write a row; its revision becomes this change's."""
+        row.revision = self.counters.revision
+        self.changes.append(change_to(row))
+
+    def delete(self, row: StoredRow) -> None:
+        """Delete the row that has the key fields of `row`."""
+        self.changes.append(change_to(row, deleted=True))
+
+    def encode(self) -> bytes:
+        """Return the command that the raft entry carries."""
+        return command_pb2.Command(changes=self.changes, counters=self.counters).SerializeToString()

@@ -1,0 +1,44 @@
+"""Why a metadata call is refused: one exception, and the table from the driver's to it."""
+
+from __future__ import annotations
+
+from strata.meta.v1 import meta_pb2
+from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
+
+Outcome = meta_pb2.MetaOutcome
+
+
+class MetaError(Exception):
+    """A refused call: `outcome` for programs, `reason` is one clear line for people."""
+
+    def __init__(self, outcome: meta_pb2.MetaOutcome.ValueType, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+        self.reason = reason
+
+
+class RevisionMismatch(Exception):
+    """A committed command does not follow the applied revision: apply stops here (rule 1)."""
+
+
+DRIVER_ERRORS = (NotLeader, Overloaded, ReadOnly, DiskFull)
+"""What a proposal to the metadata raft group may be refused with."""
+
+_REFUSALS: dict[type[Exception], tuple[meta_pb2.MetaOutcome.ValueType, str]] = {
+    NotLeader: (meta_pb2.META_OUTCOME_NOT_LEADER, "this nameserver is not the leader"),
+    Overloaded: (meta_pb2.META_OUTCOME_UNAVAILABLE, "too many metadata changes are under way"),
+    ReadOnly: (meta_pb2.META_OUTCOME_UNAVAILABLE, "the metadata is read-only"),
+    DiskFull: (meta_pb2.META_OUTCOME_UNAVAILABLE, "the nameserver's disk is full"),
+}
+
+
+def refusal(error: Exception) -> MetaError:
+    """Return the refusal that one of `DRIVER_ERRORS` means to the caller."""
+    outcome, text = next(entry for kind, entry in _REFUSALS.items() if isinstance(error, kind))
+    detail = str(error)
+    return MetaError(outcome, f"{text}: {detail}" if detail else text)
+
+
+def invalid(reason: str) -> MetaError:
+    """Return the refusal of a malformed request."""
+    return MetaError(meta_pb2.META_OUTCOME_INVALID, reason)

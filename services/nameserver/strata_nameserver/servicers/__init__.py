@@ -1,0 +1,1 @@
+"""Translation between protos and the metadata service; no logic."""

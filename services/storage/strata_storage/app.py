@@ -1,0 +1,254 @@
+"""The object graph of a storage node: log, rows, raft groups, service.
+
+    CommitLog (storage/log) --- MultiRaft --- one GroupEngine per raft group
+                                                    |
+    RocksdbStore (storage/state) --- Flusher --- StorageNode --- StorageServicer, at an Angelia
+                                                                  server
+
+Threads: the log's writer; a few readers; one for flushes and other long work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_angelia.ports import Server
+from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
+from strata_runtime.clock import Clock
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import OnFatal, Tasks
+from strata_seglog.ballast import Ballast
+from strata_seglog.log import CommitLog
+from strata_seglog.ports import Disk
+from strata_seglog.real_disk import RealDisk
+from strata_state.flush import Flusher
+from strata_state.ports import StateStore
+from strata_state.rocksdb_store import RocksdbStore
+from strata_storage.config import StorageConfig
+from strata_storage.errors import Refused
+from strata_storage.metrics import METRICS
+from strata_storage.node import HostedGroup, NodeParts, StorageNode
+from strata_storage.retention import FixedRetention, RetentionSource
+from strata_storage.servicer import ServicerParts, StorageServicer
+
+Result = TypeVar("Result")
+
+SERVICE = pb.DESCRIPTOR.services_by_name["StorageService"]
+
+_READY_TIMEOUT_S = 30.0
+
+
+class ReadThreads:
+    """A bounded pool of reading threads.
+
+    Args:
+        threads: how many.
+        max_waiting: reads running and waiting; more are refused.
+        name: of the threads.
+    """
+
+    def __init__(self, threads: int, max_waiting: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+
+    async def __call__(self, work: Callable[[], Result], /) -> Result:
+        """Run `work` in a thread.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED, too many reads wait.
+        """
+        if self._waiting >= self._max_waiting:
+            raise Refused(pb.OUTCOME_OVERLOADED, f"{self._max_waiting} reads wait for the disk")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Wait for running reads and end the threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(slots=True)
+class _Running:
+    """What exists between start and stop."""
+
+    log: CommitLog
+    store: StateStore
+    raft: MultiRaft
+    node: StorageNode
+    tasks: Tasks
+    writer: WriterThread
+    readers: ReadThreads
+    flushes: ReadThreads
+
+
+class StorageApp:
+    """One storage node; a `strata_runtime.lifecycle.Service`.
+
+    Args:
+        config: the section `[storage]`.
+        node_id: who it is among all nodes.
+        folder: `storage` of the data folder.
+        hosted: replicas to host, as the nameserver said when the node registered.
+        server: where its service is registered; started and stopped here.
+        clock: time.
+        metrics: where its metrics show.
+        on_fatal: told when the process must end (a failed log sync, rule 7).
+        retention: how long topics keep messages; None: the configured default for all.
+        disk: the log's folder; None: the real one under `folder`.
+        store: the row store; None: RocksDB under `folder`.
+    """
+
+    name = "storage"
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        node_id: str,
+        folder: Path,
+        hosted: Sequence[HostedGroup],
+        server: Server,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_fatal: OnFatal,
+        retention: RetentionSource | None = None,
+        disk: Disk | None = None,
+        store: StateStore | None = None,
+    ) -> None:
+        metrics.declare(METRICS)
+        self._config = config
+        self._node_id = node_id
+        self._folder = folder
+        self._hosted = tuple(hosted)
+        self._server = server
+        self._clock = clock
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._retention = retention
+        self._disk = disk
+        self._store = store
+        self._running: _Running | None = None
+        self._logger = get_logger("storage")
+
+    @property
+    def node(self) -> StorageNode:
+        """The node; only between start and stop."""
+        assert self._running is not None, "the storage node does not run"
+        return self._running.node
+
+    async def start(self) -> None:
+        """Open log and rows, recover, lead what has no other voter, serve.
+
+        Raises:
+            TimeoutError: a raft group with one voter has no ready leader within 30 s.
+            LogError, StateError: data that cannot be opened.
+        """
+        writer = WriterThread("storage-log")
+        running = await self._open(writer)
+        self._running = running
+        await running.raft.start()
+        running.node.start()
+        servicer = StorageServicer(
+            ServicerParts(
+                running.node,
+                running.node.holders,
+                running.node.disk_guard,
+                running.node.roles,
+                self._clock,
+                self._config.options().engine,
+                running.node.instruments,
+            )
+        )
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            await self._until_ready(running.node)
+        self._server.register(SERVICE, servicer)
+        await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Answer what is under way, flush, close."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        await self._server.stop(grace_s)
+        await running.tasks.stop()
+        await running.raft.stop()
+        await running.writer(running.log.close)
+        running.readers.close()
+        await running.flushes(running.store.close)
+        running.flushes.close()
+        running.writer.close()
+
+    async def _open(self, writer: WriterThread) -> _Running:
+        options = self._config.options()
+        disk = self._disk or RealDisk(self._folder / "log")
+        log = await writer(lambda: self._open_log(disk))
+        state = self._folder / "state"
+        store: StateStore
+        if self._store is not None:
+            store = self._store
+        else:
+            store = await writer(lambda: RocksdbStore(state, options.rocksdb))
+        readers = ReadThreads(options.reader_threads, options.reads_max, "storage-read")
+        flushes = ReadThreads(1, options.reads_max, "storage-flush")
+        raft = MultiRaft(
+            log,
+            self._clock,
+            MultiRaftOptions(max_write_bytes=self._config.log_segment_bytes // 4),
+            self._metrics,
+            writer,
+            on_fatal=self._on_fatal,
+        )
+        tasks = Tasks("storage", self._on_fatal)
+        node = StorageNode(
+            NodeParts(
+                self._node_id,
+                log,
+                disk,
+                store,
+                raft,
+                Flusher(store, flushes),
+                writer,
+                readers,
+                flushes,
+                self._clock,
+                self._metrics,
+                options,
+                self._retention or FixedRetention(options.retention.default_ms),
+                self._ballast(),
+            ),
+            tasks,
+        )
+        for group in self._hosted:
+            # Before anything is served; blocks only when rows must be rebuilt.
+            node.host(group)
+        return _Running(log, store, raft, node, tasks, writer, readers, flushes)
+
+    def _ballast(self) -> Ballast | None:
+        size_bytes = self._config.ballast_bytes
+        return Ballast(RealDisk(self._folder), size_bytes) if size_bytes else None
+
+    def _open_log(self, disk: Disk) -> CommitLog:
+        return CommitLog.open(
+            disk,
+            self._config.log_options(),
+            report=lambda corruption: self._logger.error("log corrupted", what=str(corruption)),
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+
+    async def _until_ready(self, node: StorageNode) -> None:
+        """Wait for the leaders of raft groups that have no other voter."""
+        for group in self._hosted:
+            if len(group.nodes) == 1:
+                await node.until_ready(group.raft_group)

@@ -1,0 +1,77 @@
+"""Rows of one APPEND entry: cq, id and key rows of the messages that took offsets.
+
+Used by apply and, with the same result, when rows are rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+from strata_mq.batch import BatchView
+from strata_mq.commands import AppendCommand, PartResolution
+from strata_mq.rows import day_of, encode_cq_row
+from strata_state.ports import RowBatch
+from strata_state.rows import GroupRows
+
+
+class AppendRows:
+    """Writes the cq, id and key rows of one APPEND; also used when rows are rebuilt.
+
+    Attributes:
+        runs: (base offset, CQ row) of the part written last.
+    """
+
+    __slots__ = ("_batch", "_command", "_index", "_rows", "_view", "runs")
+
+    def __init__(
+        self,
+        rows: GroupRows,
+        batch: RowBatch,
+        view: BatchView,
+        command: AppendCommand,
+        index: int,
+    ) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._view = view
+        self._command = command
+        self._index = index
+        self.runs: list[tuple[int, bytes]] = []
+
+    def write_part(self, first: int, count: int, topic_id: int, resolution: PartResolution) -> int:
+        """Write the rows of the part's stored messages; return how many were stored."""
+        self.runs = []
+        offset = resolution.base_offset
+        for run_first, run_count in stored_runs(first, count, resolution):
+            self._write_run(run_first, run_count, topic_id, resolution.queue, offset)
+            offset += run_count
+        return offset - resolution.base_offset
+
+    def _write_run(self, first: int, count: int, topic_id: int, queue: int, base: int) -> None:
+        view, command, rows = self._view, self._command, self._rows
+        value = encode_cq_row(
+            command.batch_at + view.message_at(first),
+            self._index,
+            command.store_time_ms,
+            view.row_columns(first, count),
+            count,
+        )
+        rows.cq.put(self._batch, topic_id, queue, base, value)
+        self.runs.append((base, value))
+        day = day_of(command.store_time_ms)
+        rows.ids.put_run(self._batch, day, topic_id, view.message_ids(first, count), queue, base)
+        for ordinal, key_hash in view.key_hashes(first, count):
+            rows.keys.put(self._batch, day, topic_id, key_hash, queue, base + ordinal - first)
+
+
+def stored_runs(first: int, count: int, resolution: PartResolution) -> list[tuple[int, int]]:
+    """Return (ordinal in the batch, count) of the runs of a part that took offsets."""
+    if not resolution.duplicates:
+        return [(first, count)]
+    runs = []
+    start = 0
+    for duplicate in resolution.duplicates:
+        if duplicate.ordinal > start:
+            runs.append((first + start, duplicate.ordinal - start))
+        start = duplicate.ordinal + 1
+    if start < count:
+        runs.append((first + start, count - start))
+    return runs

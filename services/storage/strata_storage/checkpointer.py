@@ -1,0 +1,90 @@
+"""When checkpoints are written, and up to which entry the newest one of a replica is (rule 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from strata_multiraft import DiskFull
+from strata_seglog.frames import Frame
+from strata_seglog.log import CommitLog
+from strata_storage.checkpoint import encode_checkpoint
+from strata_storage.config import RetentionOptions
+from strata_storage.engine import GroupEngine
+
+# Frames of about 1 MiB in one group commit.
+_FRAMES_PER_WRITE = 8
+
+
+class CheckpointReplica(Protocol):
+    """What is needed of a replica."""
+
+    def write_checkpoint(self, frames: Sequence[Frame]) -> Awaitable[int]:
+        """Write frames with the next group commit."""
+
+
+RunFrames = Callable[[Callable[[], "list[Frame]"]], Awaitable["list[Frame]"]]
+
+
+class Checkpointer:
+    """Writes checkpoints for the replicas of one node.
+
+    Attributes:
+        indexes: replica id -> applied index of its newest checkpoint.
+    """
+
+    def __init__(self, log: CommitLog, options: RetentionOptions, run_read: RunFrames) -> None:
+        self._log = log
+        self._options = options
+        self._run_read = run_read
+        self._positions: dict[int, int] = {}
+        self.indexes: dict[int, int] = {}
+
+    def opened(self, replica_id: int) -> None:
+        """Find a replica's newest checkpoint. Blocks."""
+        positions = self._log.checkpoints(replica_id)
+        self._positions[replica_id] = positions[0] if positions else self._log.first_position
+        if positions:
+            self.indexes[replica_id] = self._log.read_at(positions[0]).index
+
+    async def write_due(
+        self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
+    ) -> None:
+        """Write a checkpoint where enough log came since the last one."""
+        end = self._log.end_position
+        for engine in engines:
+            since = end - self._positions.get(engine.replica_id, 0)
+            if since >= self._options.checkpoint_log_bytes and self._has_news(engine):
+                await self._write(engine, replicas[engine.raft_group])
+
+    async def write_behind(
+        self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
+    ) -> None:
+        """Write checkpoints that the freeing of the oldest segment waits for."""
+        segments = self._log.segments()
+        second = segments[1].first_position if len(segments) > 1 else 0
+        for engine in engines:
+            replica_id = engine.replica_id
+            in_first = self._positions.get(replica_id, 0) < second
+            too_old = self.indexes.get(replica_id, 0) + 1 < engine.machine.low_index
+            if (in_first or too_old) and engine.machine.applied_index():
+                await self._write(engine, replicas[engine.raft_group])
+
+    def _has_news(self, engine: GroupEngine) -> bool:
+        return engine.machine.applied_index() > self.indexes.get(engine.replica_id, 0)
+
+    async def _write(self, engine: GroupEngine, replica: CheckpointReplica) -> None:
+        # The rows are as of now; a thread reads them, for there may be many.
+        rows, applied = engine.machine.rows.checkpoint(), engine.machine.state
+        frames = await self._run_read(
+            lambda: encode_checkpoint(rows, engine.raft_group, engine.replica_id, applied)
+        )
+        position = self._log.end_position
+        try:
+            for first in range(0, len(frames), _FRAMES_PER_WRITE):
+                await replica.write_checkpoint(frames[first : first + _FRAMES_PER_WRITE])
+        except DiskFull:
+            # The older one still holds; it is tried again.
+            return
+        self._positions[engine.replica_id] = position
+        self.indexes[engine.replica_id] = applied.raft_index

@@ -1,0 +1,169 @@
+"""Options of the storage node: every limit with its unit, none read from the environment here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from strata_runtime.config import Section
+from strata_seglog.options import LogOptions
+from strata_state.flush import FlushOptions
+from strata_state.rocksdb_store import RocksdbOptions
+from strata_storage.dedupe import DedupeOptions
+from strata_storage.disk_guard import DiskGuardOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Limits of one raft group's engine.
+
+    Attributes:
+        dedupe: window of known message ids.
+        verify_bodies: check every message against its checksum before it is taken in.
+        queue_rows_max: queue rows kept in memory.
+        cq_cache_bytes: CQ rows kept in memory.
+        lease_sets_max: (consumer group, queue) pairs whose leases are kept in memory while idle.
+        waiters_max: parked pops.
+        pop_max_messages: messages of one pop or fetch.
+        pop_max_bytes: bytes of one pop or fetch.
+        brokers_max: brokers whose last append is remembered.
+        broker_row_age_ms: group time after which an idle broker's row goes (with a trim).
+        attempts_max: FIFO pops whose queues are remembered for a repeat of their attempt id.
+        holder_grace_s: after a leader change nothing is released for this long (rule 25).
+        expire_batch: lease sets looked at in one turn of the expiry timer.
+    """
+
+    dedupe: DedupeOptions = field(default_factory=DedupeOptions)
+    verify_bodies: bool = True
+    queue_rows_max: int = 100_000
+    cq_cache_bytes: int = 16 * 1024 * 1024
+    lease_sets_max: int = 10_000
+    waiters_max: int = 10_000
+    pop_max_messages: int = 1_024
+    pop_max_bytes: int = 16 * 1024 * 1024
+    brokers_max: int = 1_000
+    broker_row_age_ms: int = 86_400_000
+    attempts_max: int = 10_000
+    holder_grace_s: float = 15.0
+    expire_batch: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """What leaves the disk, and when it is looked at (rule 10).
+
+    Attributes:
+        interval_s: time between two looks.
+        default_ms: retention of a topic that its source does not know.
+        max_log_bytes: size of the CommitLog above which the oldest segments go early, whatever
+            the retention; 0: no limit.
+        checkpoint_log_bytes: log since a raft group's last checkpoint that makes a new one due.
+    """
+
+    interval_s: float = 60.0
+    default_ms: int = 72 * 3_600_000
+    max_log_bytes: int = 0
+    checkpoint_log_bytes: int = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Options of a storage node.
+
+    Attributes:
+        engine: per raft group.
+        flush: when replicated state is flushed.
+        rocksdb: memory of the row store.
+        retention: what leaves the disk.
+        disk: marks at which work is refused (rule 11).
+        reader_threads: threads that read messages from disk.
+        reads_max: disk reads waiting for those threads; more are refused.
+        expiry_interval_s: how often leases that ran out are looked for.
+        holder_silence_s: silence after which a client's auto-renewed leases are released.
+        scrub_bytes_per_second: speed of the background check of the log; 0: off.
+    """
+
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    flush: FlushOptions = field(default_factory=FlushOptions)
+    rocksdb: RocksdbOptions = field(default_factory=RocksdbOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
+    reader_threads: int = 4
+    reads_max: int = 1_000
+    expiry_interval_s: float = 0.1
+    holder_silence_s: float = 15.0
+    scrub_bytes_per_second: int = 8 * 1024 * 1024
+
+
+_MIB = 1024 * 1024
+
+
+class StorageConfig(Section):
+    """The section `[storage]`: what an operator may want to change."""
+
+    log_segment_bytes: int = Field(
+        default=256 * _MIB, ge=8 * _MIB, le=2_048 * _MIB, description="Size of a log segment."
+    )
+    recent_bytes: int = Field(
+        default=64 * _MIB, ge=0, description="Newest messages kept in memory for readers."
+    )
+    max_log_bytes: int = Field(
+        default=0, ge=0, description="Log size above which the oldest messages go early; 0: none."
+    )
+    default_retention_ms: int = Field(
+        default=72 * 3_600_000, ge=1_000, description="Retention of topics that name none."
+    )
+    dedupe_window_ms: int = Field(
+        default=600_000, ge=1_000, description="How long a message id is remembered."
+    )
+    dedupe_max_ids: int = Field(
+        default=1_000_000, ge=1_000, description="Message ids remembered per raft group."
+    )
+    flush_max_age_s: float = Field(
+        default=60.0, gt=0, description="Age of the oldest row at which rows are flushed."
+    )
+    flush_max_log_bytes: int = Field(
+        default=512 * _MIB, ge=_MIB, description="Unflushed log at which rows are flushed."
+    )
+    waiters_max: int = Field(
+        default=10_000, ge=1, description="Pops that may wait for messages, per raft group."
+    )
+    scrub_bytes_per_second: int = Field(
+        default=8 * _MIB, ge=0, description="Speed of the background check of the log; 0: off."
+    )
+    refuse_appends_free_bytes: int = Field(
+        default=512 * _MIB, ge=0, description="Free disk below which appends are refused."
+    )
+    ballast_bytes: int = Field(
+        default=512 * _MIB, ge=0, description="File given back when the disk is full; 0: none."
+    )
+    reader_threads: int = Field(
+        default=4, ge=1, le=64, description="Threads that read messages from disk."
+    )
+
+    def options(self) -> StorageOptions:
+        """Return the options of the node's parts."""
+        return StorageOptions(
+            engine=EngineOptions(
+                dedupe=DedupeOptions(self.dedupe_window_ms, self.dedupe_max_ids),
+                waiters_max=self.waiters_max,
+            ),
+            flush=FlushOptions(self.flush_max_log_bytes, self.flush_max_age_s),
+            retention=RetentionOptions(
+                default_ms=self.default_retention_ms, max_log_bytes=self.max_log_bytes
+            ),
+            disk=DiskGuardOptions(
+                refuse_appends_free_bytes=self.refuse_appends_free_bytes,
+                refuse_most_free_bytes=self.refuse_appends_free_bytes // 2,
+                stop_free_bytes=self.refuse_appends_free_bytes // 8,
+            ),
+            reader_threads=self.reader_threads,
+            scrub_bytes_per_second=self.scrub_bytes_per_second,
+        )
+
+    def log_options(self) -> LogOptions:
+        """Return the options of the log."""
+        return LogOptions(
+            segment_bytes=self.log_segment_bytes, recent_bytes=self.recent_bytes, name="storage"
+        )

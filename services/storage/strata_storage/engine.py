@@ -1,0 +1,195 @@
+"""One raft group on this node: its state machine, its reads and, while it leads, its leader.
+
+The engine is what the servicer calls. Calls that decide go to the `Leader`; reads wait until what
+was committed at their arrival is applied (rule 3) and then look at rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.rare_commands import (
+    DropCommand,
+    DropKind,
+    EpochCommand,
+    SlotGrant,
+    encode_drop,
+    encode_open,
+    encode_own,
+    encode_seal,
+)
+from strata_mq.rows import QueueRow
+from strata_multiraft import NotLeader, Overloaded, ReadOnly
+from strata_runtime.clock import Clock
+from strata_state.flush import Flusher
+from strata_state.ports import StateStore
+from strata_storage.config import EngineOptions
+from strata_storage.errors import Refused
+from strata_storage.leader import Leader
+from strata_storage.lookup import Lookup
+from strata_storage.machine import GroupMachine
+from strata_storage.offsets import Offsets
+from strata_storage.payloads import PayloadReader
+from strata_storage.proposer import LeaderReplica, committed, refusal_of
+from strata_storage.reader import MessageReader
+
+_EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of; the same objects for all engines of a node but the readers."""
+
+    store: StateStore
+    flusher: Flusher
+    clock: Clock
+    options: EngineOptions
+    reader: MessageReader
+    payloads: PayloadReader
+    # Told (raft group, leads now) after every change.
+    on_role: Callable[[int, bool], None]
+
+
+class GroupEngine:
+    """See the module docstring.
+
+    Attributes:
+        machine: given to the driver as the replica's state machine.
+        lookup: reads by offset, id and key.
+        offsets: offsets of queues.
+        leader: None while this replica follows.
+    """
+
+    def __init__(self, raft_group: int, replica_id: int, parts: EngineParts) -> None:
+        self.raft_group = raft_group
+        self.replica_id = replica_id
+        self._parts = parts
+        self.machine = GroupMachine(
+            parts.store,
+            raft_group,
+            parts.flusher,
+            queue_rows_max=parts.options.queue_rows_max,
+            cq_cache_bytes=parts.options.cq_cache_bytes,
+            broker_row_age_ms=parts.options.broker_row_age_ms,
+            on_leader=self._lead,
+            on_follower=self._follow,
+        )
+        self.offsets = Offsets(self.machine)
+        self.lookup = Lookup(self.machine, parts.reader)
+        self.leader: Leader | None = None
+        self._replica: LeaderReplica | None = None
+
+    @property
+    def replica(self) -> LeaderReplica:
+        """The replica the driver made for this engine."""
+        assert self._replica is not None, "the engine is not attached to its replica yet"
+        return self._replica
+
+    def attach(self, replica: LeaderReplica) -> None:
+        """Take the replica that the driver made with this engine's machine."""
+        self._replica = replica
+
+    def is_read_only(self) -> bool:
+        """Whether the replica takes no entries for good (rules 8 and 11)."""
+        return bool(self.replica.read_only)
+
+    def leading(self) -> Leader:
+        """Return the leader.
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER.
+        """
+        leader = self.leader
+        if leader is None or not self.replica.is_ready_leader():
+            raise Refused(
+                pb.OUTCOME_NOT_LEADER,
+                f"raft group {self.raft_group} is led elsewhere, or not yet",
+                self.replica.leader_replica_id,
+            )
+        return leader
+
+    async def barrier(self) -> None:
+        """Wait until everything committed at the call is applied (rule 3).
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER, OUTCOME_OVERLOADED.
+        """
+        self.leading()
+        try:
+            await self.replica.read_barrier()
+        except (NotLeader, Overloaded, ReadOnly) as error:
+            raise refusal_of(error) from error
+
+    # Rare commands ------------------------------------------------------------------------------
+
+    async def own(self, grants: Sequence[SlotGrant]) -> None:
+        """Take or give up slots (rule 17).
+
+        Raises:
+            Refused: not the leader, or leadership was lost.
+        """
+        await committed(self.leading().proposer.propose((encode_own(grants),)))
+
+    async def seal(self, topic_id: int, queue: int, destination: int) -> int:
+        """End the epoch of a queue; return its end offset. Repeating it gives the same.
+
+        Raises:
+            Refused: not the leader.
+        """
+        leader = self.leading()
+        row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
+        end_offset = leader.appends.seal(topic_id, queue)
+        if not row.sealed:
+            command = EpochCommand(topic_id, queue, row.epoch, end_offset, destination)
+            await committed(leader.proposer.propose((encode_seal(command),)))
+        return end_offset
+
+    async def open(self, topic_id: int, queue: int, epoch: int, start_offset: int) -> None:
+        """Open an epoch of a queue. Repeating it changes nothing.
+
+        Raises:
+            Refused: OUTCOME_INVALID for an epoch before the one that is open, or not the leader.
+        """
+        leader = self.leading()
+        row = self.machine.queues.get(topic_id, queue)
+        if row is not None and row.epoch >= epoch:
+            if row.epoch > epoch:
+                raise Refused(pb.OUTCOME_INVALID, f"epoch {row.epoch} of this queue is open")
+            return
+        command = EpochCommand(topic_id, queue, epoch, start_offset, 0)
+        await committed(leader.proposer.propose((encode_open(command),)))
+
+    async def drop(self, what: DropKind, dropped_id: int) -> None:
+        """Drop a topic or consumer group. Repeating it changes nothing.
+
+        Raises:
+            Refused: not the leader.
+        """
+        if (what, dropped_id) not in self.machine.dropped:
+            command = DropCommand(what, dropped_id)
+            await committed(self.leading().proposer.propose((encode_drop(command),)))
+
+    # Roles --------------------------------------------------------------------------------------
+
+    def _lead(self, term: int) -> None:
+        parts = self._parts
+        self.leader = Leader(
+            term,
+            self.machine,
+            self.replica,
+            parts.reader,
+            parts.payloads,
+            parts.clock,
+            parts.options,
+        )
+        self.machine.listener = self.leader
+        parts.on_role(self.raft_group, True)
+
+    def _follow(self, term: int, leader_replica_id: int) -> None:
+        leader, self.leader = self.leader, None
+        self.machine.listener = None
+        if leader is not None:
+            leader.end(Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost", leader_replica_id))
+        self._parts.on_role(self.raft_group, False)

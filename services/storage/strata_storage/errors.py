@@ -1,0 +1,23 @@
+"""How a call is refused: one exception with the outcome that the caller sees."""
+
+from __future__ import annotations
+
+from strata.storage.v1 import storage_pb2 as pb
+
+
+class Refused(Exception):
+    """The node does not do what was asked; nothing was changed.
+
+    Attributes:
+        outcome: why, a number of `strata.storage.v1.Outcome`.
+        reason: one line for people.
+        leader_replica_id: who leads the raft group, 0 if unknown (with OUTCOME_NOT_LEADER).
+    """
+
+    def __init__(
+        self, outcome: pb.Outcome.ValueType, reason: str, leader_replica_id: int = 0
+    ) -> None:
+        super().__init__(f"{pb.Outcome.Name(outcome)}: {reason}")
+        self.outcome = outcome
+        self.reason = reason
+        self.leader_replica_id = leader_replica_id

@@ -1,0 +1,157 @@
+"""What one leader in one term knows beyond the rows (rule 1): dropped as a whole when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.leases import Lease
+from strata_mq.rare_commands import DropKind
+from strata_runtime.clock import Clock
+from strata_state.rows import ConsumerKey
+from strata_storage.append import Appender
+from strata_storage.config import EngineOptions
+from strata_storage.dead_letters import DeadLetters
+from strata_storage.errors import Refused
+from strata_storage.holders import Holders
+from strata_storage.lease_calls import LeaseCalls
+from strata_storage.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.machine import GroupMachine
+from strata_storage.offsets import Offsets
+from strata_storage.payloads import PayloadReader
+from strata_storage.pop import Popper
+from strata_storage.proposer import LeaderReplica, Proposer
+from strata_storage.reader import MessageReader
+from strata_storage.waiters import Waiters
+
+
+class Leader:
+    """Speculative state and decisions of one leader.
+
+    Attributes:
+        term: raft term.
+        ready: ids of recent messages are known; until then appends are refused.
+        appends, pops, leases, dead_letters: what it serves.
+        waiters: parked pops.
+        sets: leases in memory.
+    """
+
+    def __init__(
+        self,
+        term: int,
+        machine: GroupMachine,
+        replica: LeaderReplica,
+        reader: MessageReader,
+        payloads: PayloadReader,
+        clock: Clock,
+        options: EngineOptions,
+    ) -> None:
+        self.term = term
+        self.ready = False
+        self._machine = machine
+        self._clock = clock
+        self._options = options
+        self._since_s = clock.monotonic_s()
+        self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
+        self.waiters = Waiters(options.waiters_max)
+        self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max)
+        self.appends = Appender(machine, self.proposer, options)
+        self.pops = Popper(machine, self.proposer, self.sets, self.waiters, reader, clock, options)
+        self.leases = LeaseCalls(machine, self.proposer, self.sets, self.waiters, Offsets(machine))
+        self.dead_letters = DeadLetters(machine, self.proposer, self.sets, self.appends, payloads)
+        # Lease rows as they were at the start; read in steps, so that many do not block the loop.
+        self._unseen: Iterator[tuple[ConsumerKey, Lease]] | None = machine.rows.leases.all()
+
+    def end(self, refusal: Refused) -> None:
+        """Refuse the parked pops; everything else is dropped with this object."""
+        self.waiters.refuse_all(refusal)
+
+    # Following apply (AppliedListener) ----------------------------------------------------------
+
+    def on_applied(self, index: int) -> None:
+        """Settle what was in flight."""
+        self.proposer.on_applied(index)
+
+    def on_appended(self, topic_id: int, queue: int) -> None:
+        """Wake pops that wait for this queue."""
+        self.waiters.wake_topic(topic_id, queue)
+
+    def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
+        """Drop leases below the new min offset."""
+        self.sets.on_trimmed(topic_id, queue)
+
+    def on_dropped(self, what: DropKind, dropped_id: int) -> None:
+        """Forget what is gone."""
+        self.sets.on_dropped(what, dropped_id)
+        if what == DropKind.TOPIC:
+            self.appends.window.forget_topic(dropped_id)
+
+    # Timer --------------------------------------------------------------------------------------
+
+    def see_leases(self, limit: int) -> bool:
+        """Take in at most `limit` lease rows found at the start; whether all were seen."""
+        if self._unseen is None:
+            return True
+        for count, (key, lease) in enumerate(self._unseen, 1):
+            self.sets.note_row(key, lease)
+            if count == limit:
+                return False
+        self._unseen = None
+        return True
+
+    def expire(self) -> list[tuple[LeaseSet, int, Lease]]:
+        """Make leases visible whose time is up; return what is due for the dead-letter topic.
+
+        Raises:
+            Refused: not now; it is tried again.
+        """
+        self.sets.check_open()
+        now_ms = self.proposer.now_ms()
+        exhausted: list[tuple[LeaseSet, int, Lease]] = []
+        sections: list[Section] = []
+        for lease_set in self.sets.due(now_ms, self._options.expire_batch):
+            change, used_up = lease_set.leases.expire(now_ms)
+            if change is not None:
+                sections.append((lease_set, change))
+            exhausted.extend((lease_set, offset, lease) for offset, lease in used_up)
+            self.sets.note(lease_set)
+        self._propose_visible(sections)
+        return exhausted
+
+    def release(self, holders: Holders) -> int:
+        """Release the auto-renewed leases of clients that are gone (rule 25); return how many.
+
+        Raises:
+            Refused: not now; it is tried again.
+        """
+        self.sets.check_open()
+        now_s = self._clock.monotonic_s()
+        settled = now_s - self._since_s >= self._options.holder_grace_s
+        sections: list[Section] = []
+        for holder in self.sets.holders():
+            if not holders.is_dead(holder, now_s, silent_too=settled):
+                continue
+            for lease_set in self.sets.held_by(holder):
+                change = lease_set.leases.release_holder(holder, self.proposer.now_ms())
+                if change is not None:
+                    sections.append((lease_set, change))
+        self._propose_visible(sections)
+        return sum(len(change.puts) for _, change in sections)
+
+    def _propose_visible(self, sections: list[Section]) -> None:
+        if not sections:
+            return
+        # Nobody waits for it; what is refused is kept and goes with the next entry.
+        self.sets.propose(sections)
+        for lease_set, _ in sections:
+            consumer_group_id, topic_id, queue = lease_set.key
+            self.waiters.wake_group(topic_id, consumer_group_id, queue)
+
+    def check_ready(self) -> None:
+        """Let an append pass once the ids of recent messages are known.
+
+        Raises:
+            Refused: OUTCOME_NOT_READY.
+        """
+        if not self.ready:
+            raise Refused(pb.OUTCOME_NOT_READY, "recent message ids are being read back")

@@ -1,0 +1,219 @@
+"""What consumers and operators do with leases: ack, new visible time, reset, inspection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.leases import merge_changes
+from strata_mq.rows import QueueRow
+from strata_state.rows import ConsumerKey
+from strata_storage.errors import Refused
+from strata_storage.lease_sets import LeaseSets, Section
+from strata_storage.machine import GroupMachine
+from strata_storage.offsets import Offsets
+from strata_storage.pop import Topic
+from strata_storage.proposer import Proposer, committed
+from strata_storage.waiters import Waiters
+
+_EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+
+
+class LeaseRef(NamedTuple):
+    """Names one lease: the fields of a receipt handle."""
+
+    consumer_group_id: int
+    topic_id: int
+    queue: int
+    offset: int
+    lease_number: int
+    generation: int
+    visible_at_ms: int
+
+    @property
+    def key(self) -> ConsumerKey:
+        """(consumer group id, topic id, queue)."""
+        return self.consumer_group_id, self.topic_id, self.queue
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerQueue:
+    """Where a consumer group is on a queue."""
+
+    queue: int
+    min_offset: int
+    next_offset: int
+    cursor: int
+    head: int
+    in_flight: int
+    waiting: int
+
+
+class LeaseCalls:
+    """Serves these calls for one leader in one term."""
+
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        sets: LeaseSets,
+        waiters: Waiters,
+        offsets: Offsets,
+    ) -> None:
+        self._machine = machine
+        self._proposer = proposer
+        self._sets = sets
+        self._waiters = waiters
+        self._offsets = offsets
+
+    def ack(self, leases: Sequence[LeaseRef]) -> tuple[list[bool], asyncio.Future[int] | None]:
+        """Consume messages: (which handles are valid, when that is committed).
+
+        Raises:
+            Refused: not now; nothing was acked.
+        """
+        self._sets.check_open()
+        places: dict[ConsumerKey, list[int]] = {}
+        for at, ref in enumerate(leases):
+            places.setdefault(ref[:3], []).append(at)
+        # Found before anything changes: finding may be refused.
+        sets = {key: self._sets.find(key) for key in places}
+        now_ms = self._proposer.now_ms()
+        valid = [False] * len(leases)
+        changes: list[Section] = []
+        for key, lease_set in sets.items():
+            if lease_set is None:
+                continue
+            acked = []
+            ack = lease_set.leases.ack
+            for at in places[key]:
+                _, _, _, offset, lease_number, generation, visible_at_ms = leases[at]
+                valid[at], change = ack(offset, lease_number, generation, visible_at_ms, now_ms)
+                if change is not None:
+                    acked.append(change)
+            if acked:
+                changes.append((lease_set, merge_changes(acked)))
+        if not changes:
+            return valid, None
+        future = self._sets.propose(changes)
+        for lease_set, _ in changes:
+            consumer_group_id, topic_id, queue = lease_set.key
+            # An ack sets the next message of a message group free.
+            self._waiters.wake_group(topic_id, consumer_group_id, queue)
+        return valid, future
+
+    async def settle(self, future: asyncio.Future[int] | None) -> None:
+        """Wait until acks are committed; a repeat waits for what may be the first one's entry.
+
+        Raises:
+            Refused: leadership was lost.
+        """
+        if future is None:
+            await self._proposer.settled()
+        else:
+            await committed(future)
+
+    async def change_invisible(self, ref: LeaseRef, invisible_ms: int) -> LeaseRef:
+        """Set when a leased message is visible again; return the lease's new name.
+
+        Raises:
+            Refused: OUTCOME_INVALID_HANDLE, or not now.
+        """
+        self._sets.check_open()
+        lease_set = self._sets.find(ref.key)
+        if lease_set is None:
+            raise invalid_handle(ref)
+        lease, change = lease_set.leases.change_invisible(
+            ref.offset,
+            ref.lease_number,
+            ref.generation,
+            ref.visible_at_ms,
+            invisible_ms,
+            self._proposer.now_ms(),
+        )
+        if lease is None or change is None:
+            raise invalid_handle(ref)
+        future = self._sets.propose([(lease_set, change)])
+        if not invisible_ms:
+            self._waiters.wake_group(ref.topic_id, ref.consumer_group_id, ref.queue)
+        await committed(future)
+        return ref._replace(lease_number=lease.lease_number, visible_at_ms=lease.visible_at_ms)
+
+    # Operators ----------------------------------------------------------------------------------
+
+    async def reset(
+        self, consumer_group_id: int, topic: Topic, queues: Sequence[int], target: ResetTarget
+    ) -> list[ConsumerQueue]:
+        """Move a consumer group's cursor on queues; every lease handed out before is void.
+
+        Raises:
+            Refused: not owned, or not now.
+        """
+        self._sets.check_exists(consumer_group_id, topic.topic_id)
+        self._sets.check_open()
+        chosen = self._offsets.choose(topic, queues)
+        sections = []
+        for queue in chosen:
+            head = self._target_offset(topic.topic_id, queue, target)
+            lease_set = self._sets.find_or_start(
+                (consumer_group_id, topic.topic_id, queue), latest=False
+            )
+            sections.append((lease_set, lease_set.leases.reset(head)))
+        if sections:
+            future = self._sets.propose(sections)
+            self._waiters.wake_group(topic.topic_id, consumer_group_id)
+            await committed(future)
+        return [self._state(consumer_group_id, topic.topic_id, queue) for queue in chosen]
+
+    def states(self, consumer_group_id: int, topic: Topic) -> list[ConsumerQueue]:
+        """Return where a consumer group is on the queues of a topic here."""
+        return [
+            self._state(consumer_group_id, topic.topic_id, queue)
+            for queue in self._offsets.choose(topic, ())
+        ]
+
+    def _target_offset(self, topic_id: int, queue: int, target: ResetTarget) -> int:
+        row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
+        if target.time_ms is not None:
+            return self._offsets.by_time(topic_id, queue, row, target.time_ms)
+        if target.latest:
+            return row.next_offset
+        wanted = row.min_offset if target.offset is None else target.offset
+        return min(max(wanted, row.min_offset), row.next_offset)
+
+    def _state(self, consumer_group_id: int, topic_id: int, queue: int) -> ConsumerQueue:
+        row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
+        found = self._sets.find((consumer_group_id, topic_id, queue))
+        if found is None:
+            start = row.min_offset
+            return ConsumerQueue(queue, start, row.next_offset, start, start, 0, 0)
+        leases = found.leases
+        return ConsumerQueue(
+            queue,
+            row.min_offset,
+            row.next_offset,
+            leases.cursor(),
+            leases.head,
+            leases.in_flight,
+            leases.waiting,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResetTarget:
+    """Where a reset goes: a time, the end, an offset (put inside the queue), else the start."""
+
+    time_ms: int | None = None
+    latest: bool = False
+    offset: int | None = None
+
+
+def invalid_handle(ref: LeaseRef) -> Refused:
+    """Return the refusal of a handle that names no lease that can still be changed."""
+    return Refused(
+        pb.OUTCOME_INVALID_HANDLE,
+        f"no lease {ref.lease_number} on offset {ref.offset} of queue {ref.queue}",
+    )

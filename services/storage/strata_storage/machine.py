@@ -1,0 +1,367 @@
+"""The state machine of one replica: committed entries become rows, evaluating nothing (rule 1).
+
+Every replica runs it, leader or not. It asserts what the leader promised
+(`base_offset == next_offset`); a mismatch raises and the driver stops this replica. All rows of
+one `apply` call and the applied row are one batch of the store, so they are durable together.
+
+It does not know what a leader has in flight; a leader follows it through `AppliedListener`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import google_crc32c
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.batch import BatchView
+from strata_mq.commands import (
+    AppendCommand,
+    CommandKind,
+    LeasesSection,
+    command_kind,
+    decode_append,
+    decode_leases,
+)
+from strata_mq.rare_commands import (
+    DropCommand,
+    DropKind,
+    TrimmedQueue,
+    decode_dead_letter,
+    decode_drop,
+    decode_open,
+    decode_own,
+    decode_seal,
+    decode_trim,
+)
+from strata_mq.rows import AppliedRow, BrokerRow, HeadRow, QueueRow, day_of
+from strata_raft.types import Entry, EntryKind
+from strata_state.flush import Flusher
+from strata_state.ports import RowBatch, StateStore
+from strata_state.rows import GroupRows
+from strata_storage.append_rows import AppendRows
+from strata_storage.consume_queues import ConsumeQueues
+from strata_storage.ownership import OwnedSlots
+from strata_storage.queue_states import QueueStates
+
+# Parsed batches kept between propose and apply.
+_PARSED_MAX = 1_024
+
+
+class ApplyError(Exception):
+    """A committed entry contradicts the rows; this replica must not go on."""
+
+
+class AppliedListener(Protocol):
+    """What a leader wants to know of apply. Called after the rows are in the store."""
+
+    def on_applied(self, index: int) -> None:
+        """Everything up to `index` is applied."""
+
+    def on_appended(self, topic_id: int, queue: int) -> None:
+        """A queue has new messages."""
+
+    def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
+        """A queue begins at `min_offset` now."""
+
+    def on_dropped(self, what: DropKind, dropped_id: int) -> None:
+        """A topic or consumer group is gone."""
+
+
+class GroupMachine:
+    """`strata_multiraft.ports.StateMachine` of one raft group's queues.
+
+    Attributes:
+        state: applied index, its term and the group time.
+        owned: slots that this raft group owns.
+        queues: rows of its queues.
+        consume_queues: where messages are.
+        low_index: smallest raft index that is still needed, as the last trim said; 0: unknown.
+        appended_bytes: payload bytes applied since this process started.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        raft_group: int,
+        flusher: Flusher,
+        *,
+        queue_rows_max: int,
+        cq_cache_bytes: int,
+        broker_row_age_ms: int,
+        on_leader: Callable[[int], None],
+        on_follower: Callable[[int, int], None],
+    ) -> None:
+        self.raft_group = raft_group
+        self.rows = GroupRows(store, raft_group)
+        self._store = store
+        self._flusher = flusher
+        self._broker_row_age_ms = broker_row_age_ms
+        self._on_leader = on_leader
+        self._on_follower = on_follower
+        self.state = self.rows.applied.get()
+        self.owned = OwnedSlots(self.rows.owned.all())
+        self.queues = QueueStates(self.rows.queues, queue_rows_max)
+        self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
+        self.dropped = set(self.rows.tombstones.all())
+        self.low_index = 0
+        self.appended_bytes = 0
+        self.listener: AppliedListener | None = None
+        # Batches parsed by the leader, by the identity of their bytes: apply parses none twice.
+        self._parsed: dict[int, BatchView] = {}
+        # What the listener is told once the rows are in the store.
+        self._appended: dict[tuple[int, int], None] = {}
+        self._trimmed: list[TrimmedQueue] = []
+        self._dropped: list[DropCommand] = []
+        flusher.opened(raft_group, self.state.raft_index)
+
+    def applied_index(self) -> int:
+        """Return the index of the last entry whose rows are in the store."""
+        return self.state.raft_index
+
+    def persisted_index(self) -> int:
+        """Return the applied index that survives a crash (rule 6)."""
+        return self._flusher.persisted_index(self.raft_group)
+
+    def on_leader(self, term: int) -> None:
+        """Tell the engine that this replica leads."""
+        self._on_leader(term)
+
+    def on_follower(self, term: int, leader_replica_id: int) -> None:
+        """Tell the engine that this replica follows."""
+        self._parsed.clear()
+        self._on_follower(term, leader_replica_id)
+
+    def parsed(self, view: BatchView) -> None:
+        """Take in a batch that was just proposed here, parsed (bounded; only saves work)."""
+        if len(self._parsed) < _PARSED_MAX:
+            self._parsed[id(view.data)] = view
+
+    def owns_queue(self, topic_id: int, slot_base: int, queue: int) -> bool:
+        """Whether a queue is this raft group's (rule 17).
+
+        By its slot; or it was opened here as an epoch of a moved queue; or it is the raft group's
+        own queue of a dead-letter topic, which bears the raft group's number (rule 26).
+        """
+        if self.owned.owns(slot_base, queue):
+            return True
+        row = self.queues.get(topic_id, queue)
+        return row is not None and (row.epoch > 0 or queue == self.raft_group)
+
+    def serves_queue(self, topic_id: int, slot_base: int, queue: int) -> bool:
+        """Whether pops and offset calls for a queue are answered here.
+
+        More than appends: a sealed epoch is read until it is drained (rule 18), and the queue of
+        a dead-letter topic may be asked for before it holds anything.
+        """
+        return (
+            queue == self.raft_group
+            or self.owned.owns(slot_base, queue)
+            or self.queues.get(topic_id, queue) is not None
+        )
+
+    def queues_here(self, topic_id: int, slot_base: int, queue_count: int) -> Sequence[int]:
+        """Return the queues of a topic that this raft group serves, in order."""
+        queues = self.owned.queues(slot_base, queue_count)
+        own = self.raft_group
+        if own not in queues and self.queues.get(topic_id, own) is not None:
+            return (*queues, own)
+        return queues
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        """Write the rows of committed entries, in order.
+
+        Raises:
+            ApplyError: an entry contradicts the rows.
+            StateError: the store failed.
+            CommandError, BatchError: an entry's payload is no command.
+            In every case `applied_index` says what is in the store, and nothing above it is.
+        """
+        first = 0
+        for at, entry in enumerate(entries):
+            if _is_rare(entry):
+                # It looks at rows: those of the entries before it must be in the store.
+                self._apply_run(entries[first:at])
+                self._apply_run(entries[at : at + 1])
+                first = at + 1
+        self._apply_run(entries[first:])
+
+    def _apply_run(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        batch = self._store.new_batch()
+        group_time_ms = self.state.group_time_ms
+        done = False
+        try:
+            for entry in entries:
+                if entry.kind == EntryKind.NORMAL:
+                    group_time_ms = max(group_time_ms, self._apply(batch, entry))
+            last = entries[-1]
+            state = AppliedRow(last.index, last.term, group_time_ms)
+            self.rows.applied.put(batch, state)
+            self._store.write(batch)
+            done = True
+        finally:
+            if not done:
+                self._forget()
+        self.state = state
+        self._tell(last.index)
+
+    def _forget(self) -> None:
+        """Memory ran ahead of the store: rows are read again."""
+        self._parsed.clear()
+        self.queues.forget()
+        self.consume_queues.forget()
+        self.owned = OwnedSlots(self.rows.owned.all())
+        self.dropped = set(self.rows.tombstones.all())
+        self._appended, self._trimmed, self._dropped = {}, [], []
+
+    def _tell(self, index: int) -> None:
+        appended, self._appended = self._appended, {}
+        trimmed, self._trimmed = self._trimmed, []
+        dropped, self._dropped = self._dropped, []
+        listener = self.listener
+        if listener is None:
+            return
+        listener.on_applied(index)
+        for topic_id, queue in appended:
+            listener.on_appended(topic_id, queue)
+        for row in trimmed:
+            listener.on_trimmed(*row)
+        for command in dropped:
+            listener.on_dropped(command.what, command.dropped_id)
+
+    def _apply(self, batch: RowBatch, entry: Entry) -> int:
+        """Write one command's rows; return its group time, 0 if it has none."""
+        head = entry.payload[0]
+        kind = command_kind(head)
+        if kind == CommandKind.APPEND:
+            return self._append(batch, entry, decode_append(head))
+        if kind == CommandKind.LEASES:
+            group_time_ms, sections = decode_leases(head)
+            self._leases(batch, sections)
+            return group_time_ms
+        if kind == CommandKind.DEAD_LETTER:
+            dead_letter = decode_dead_letter(head)
+            group_time_ms, sections = decode_leases(head, dead_letter.leases_at)
+            self._leases(batch, sections)
+            append = decode_append(head, dead_letter.append_at)
+            return max(group_time_ms, self._append(batch, entry, append))
+        self._apply_rare(batch, kind, head)
+        return 0
+
+    def _apply_rare(self, batch: RowBatch, kind: CommandKind, head: bytes) -> None:
+        if kind == CommandKind.OWN:
+            self.owned.change(decode_own(head))
+            self.rows.owned.replace(batch, self.owned.runs())
+        elif kind == CommandKind.SEAL:
+            sealed = decode_seal(head)
+            queue = self._queue(sealed.topic_id, sealed.queue)
+            self.queues.put(batch, sealed.topic_id, sealed.queue, queue._replace(sealed=True))
+        elif kind == CommandKind.OPEN:
+            opened = decode_open(head)
+            state = QueueRow(opened.offset, opened.offset, 0, opened.epoch, False)
+            self.queues.put(batch, opened.topic_id, opened.queue, state)
+        elif kind == CommandKind.TRIM:
+            trim = decode_trim(head)
+            for trimmed in trim.queues:
+                self._trim(batch, trimmed)
+            self.low_index = max(self.low_index, trim.low_index)
+            self.rows.ids.delete_before(batch, day_of(trim.group_time_ms))
+            self.rows.keys.delete_before(batch, day_of(trim.group_time_ms))
+            oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
+            self.rows.brokers.delete_older(batch, oldest_ms)
+        elif kind == CommandKind.DROP:
+            self._drop(batch, decode_drop(head))
+
+    # Appends ------------------------------------------------------------------------------------
+
+    def _append(self, batch: RowBatch, entry: Entry, command: AppendCommand) -> int:
+        head = entry.payload[0]
+        if len(entry.payload) == 2 and command.batch_at == len(head):
+            data = entry.payload[1]
+        else:
+            data = b"".join(entry.payload)[command.batch_at :]
+        view = self._parsed.pop(id(data), None)
+        if view is None or view.data is not data:
+            # The frame's checksum covers these bytes; the leader checked the batch's own.
+            view = BatchView(data, google_crc32c.value, verify=False)
+        append_rows = AppendRows(self.rows, batch, view, command, entry.index)
+        for part, resolution in zip(view.parts, command.parts, strict=True):
+            if resolution.outcome != pb.OUTCOME_OK:
+                continue
+            topic_id = part.key.topic_id
+            queue = self._queue(topic_id, resolution.queue)
+            if resolution.base_offset != queue.next_offset:
+                raise ApplyError(
+                    f"entry {entry.index}: topic {topic_id} queue {resolution.queue} goes on at "
+                    f"{queue.next_offset}, the entry says {resolution.base_offset}"
+                )
+            stored = append_rows.write_part(part.first, part.count, topic_id, resolution)
+            for base_offset, value in append_rows.runs:
+                self.consume_queues.added(topic_id, resolution.queue, base_offset, value)
+            if stored:
+                after = QueueRow(
+                    queue.next_offset + stored,
+                    queue.min_offset,
+                    command.store_time_ms,
+                    queue.epoch,
+                    queue.sealed,
+                )
+                self.queues.put(batch, topic_id, resolution.queue, after)
+                self._appended[topic_id, resolution.queue] = None
+        if command.broker_boot_id:
+            broker = BrokerRow(
+                command.sequence, entry.index, command.store_time_ms, command.resolution
+            )
+            self.rows.brokers.put(batch, command.broker_boot_id, broker)
+        self.appended_bytes += len(data)
+        return command.store_time_ms
+
+    def _queue(self, topic_id: int, queue: int) -> QueueRow:
+        return self.queues.get(topic_id, queue) or QueueRow(0, 0, 0, 0, False)
+
+    # Consumers ----------------------------------------------------------------------------------
+
+    def _leases(self, batch: RowBatch, sections: Sequence[LeasesSection]) -> None:
+        heads, leases = self.rows.heads, self.rows.leases
+        for section in sections:
+            key = (section.consumer_group_id, section.topic_id, section.queue)
+            prefix = leases.prefix(key)
+            if section.clear:
+                leases.delete_all(batch, key)
+            if section.head_changed:
+                heads.put(batch, key, HeadRow(section.head, section.generation))
+            for offset, row in section.puts:
+                batch.put(prefix + offset, row)
+            for offset in section.deletes:
+                batch.delete(prefix + offset)
+
+    # Trim and drop ------------------------------------------------------------------------------
+
+    def _trim(self, batch: RowBatch, trimmed: TrimmedQueue) -> None:
+        topic_id, queue, min_offset = trimmed
+        state = self._queue(topic_id, queue)
+        self.queues.put(batch, topic_id, queue, state._replace(min_offset=min_offset))
+        self.consume_queues.trim(batch, topic_id, queue, min_offset)
+        self._trimmed.append(trimmed)
+
+    def _drop(self, batch: RowBatch, command: DropCommand) -> None:
+        rows = self.rows
+        if command.what == DropKind.TOPIC:
+            self.queues.drop_topic(batch, command.dropped_id)
+            self.consume_queues.drop_topic(batch, command.dropped_id)
+            for key in rows.heads.of_topic(command.dropped_id):
+                rows.heads.delete(batch, key)
+                rows.leases.delete_all(batch, key)
+        else:
+            rows.heads.delete_group(batch, command.dropped_id)
+            rows.leases.delete_group(batch, command.dropped_id)
+        rows.tombstones.put(batch, command.what, command.dropped_id, self.state.group_time_ms)
+        self.dropped.add((command.what, command.dropped_id))
+        self._dropped.append(command)
+
+
+def _is_rare(entry: Entry) -> bool:
+    return entry.kind == EntryKind.NORMAL and entry.payload[0][0] > CommandKind.DEAD_LETTER

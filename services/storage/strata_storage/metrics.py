@@ -1,0 +1,44 @@
+"""Metrics of the storage node."""
+
+from __future__ import annotations
+
+from strata_runtime.metrics import MetricSpec
+
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "strata_storage_refused_total", "counter", "1", "Refused parts of requests.", ("outcome",)
+    ),
+    MetricSpec("strata_storage_popped_total", "counter", "1", "Messages handed out by pops."),
+    MetricSpec("strata_storage_acked_total", "counter", "1", "Messages acked."),
+    MetricSpec(
+        "strata_storage_dead_letters_total",
+        "counter",
+        "1",
+        "Messages whose attempts were used up, by what became of them.",
+        ("result",),
+    ),
+    MetricSpec(
+        "strata_storage_released_total", "counter", "1", "Leases released of clients that died."
+    ),
+    MetricSpec("strata_storage_corrupt_total", "counter", "1", "Reads that found damaged bytes."),
+    MetricSpec(
+        "strata_storage_trimmed_leases_total",
+        "counter",
+        "1",
+        "In-flight leases whose message left the disk.",
+    ),
+    MetricSpec("strata_storage_flush_ms", "histogram", "ms", "Flushes of replicated state."),
+    MetricSpec("strata_storage_checkpoints_total", "counter", "1", "Checkpoints written."),
+    MetricSpec("strata_storage_freed_segments_total", "counter", "1", "Log segments deleted."),
+    MetricSpec(
+        "strata_storage_used",
+        "gauge",
+        "1",
+        "How full a limit is, all raft groups together.",
+        ("limit",),
+    ),
+    MetricSpec("strata_storage_state_memory", "gauge", "bytes", "Rows not flushed yet."),
+    MetricSpec("strata_storage_unflushed_log", "gauge", "bytes", "Log a restart would replay."),
+    MetricSpec("strata_storage_disk_mark", "gauge", "1", "Disk mark: 0 normal to 3 stop."),
+    MetricSpec("strata_storage_disk_free", "gauge", "bytes", "Free room on the log's disk."),
+)

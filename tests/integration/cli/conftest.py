@@ -1,0 +1,93 @@
+"""A standalone node as a process of its own, and the `strata` command beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+READY_TIMEOUT_S = 30
+STRATA = (sys.executable, "-m", "strata_cli.main")
+
+
+class Node:
+    """A standalone node in a process."""
+
+    def __init__(self, data_dir: Path, *arguments: str, environment: dict[str, str]) -> None:
+        self.data_dir = data_dir
+        started = time.monotonic()
+        self.process = subprocess.Popen(
+            [*STRATA, "standalone", "--data-dir", str(data_dir), "--grpc-port", "0", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+        assert self.process.stdout is not None
+        self.ready_line = self.process.stdout.readline()
+        self.start_s = time.monotonic() - started
+        fields = dict(part.split("=", 1) for part in self.ready_line.split()[1:])
+        self.endpoint = fields.get("grpc", "")
+
+    def strata(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command against this node."""
+        return subprocess.run(
+            [*STRATA, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | {"STRATA_ENDPOINT": self.endpoint},
+        )
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """Run a command that must succeed and return its JSON."""
+        done = self.strata(*arguments, "-o", "json")
+        assert (done.returncode, done.stderr) == (0, "")
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Stop it; return (exit code, the rest of stdout, stderr)."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+
+StartNode = Callable[..., Node]
+
+
+@pytest.fixture
+def start_node(tmp_path: Path) -> Iterator[StartNode]:
+    """Start nodes on the test's data folder; those still running are killed at the end."""
+    nodes: list[Node] = []
+
+    def start(*arguments: str, **environment: str) -> Node:
+        node = Node(tmp_path / "data", *arguments, environment=environment)
+        nodes.append(node)
+        return node
+
+    yield start
+    for node in nodes:
+        if node.process.poll() is None:
+            node.stop(signal.SIGKILL)
+        for pipe in (node.process.stdout, node.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node for the tests of a module that only add to it."""
+    started = Node(tmp_path_factory.mktemp("node") / "data", environment={})
+    yield started
+    code, _, err = started.stop()
+    assert code == 0, err

@@ -1,0 +1,142 @@
+"""Every command against a real standalone node, in processes of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.integration.cli.conftest import Node
+
+
+def test_topics(node: Node) -> None:
+    """Create, list, show, update and delete, with the promised JSON."""
+    made = node.json("topic", "create", "t1", "--type", "FIFO", "--queues", "4")
+    assert (made["name"], made["type"], made["queues"]) == ("t1", "FIFO", 4)
+    assert made["retention_ms"] == 72 * 3_600_000
+    assert [t["name"] for t in node.json("topic", "list")["topics"]].count("t1") == 1
+
+    shown = node.json("topic", "show", "t1")
+    assert [queue["queue"] for queue in shown["queue_status"]] == [0, 1, 2, 3]
+    changed = node.json("topic", "update", "t1", "--queues", "6", "--retention", "1d")
+    assert (changed["queues"], changed["retention_ms"]) == (6, 86_400_000)
+    assert changed["topic_id"] == made["topic_id"]
+
+    assert node.json("topic", "delete", "t1") == {"deleted": "t1"}
+    assert node.strata("topic", "show", "t1").returncode == 1
+
+
+def test_namespaces(node: Node) -> None:
+    """A list shows its own namespace only; the same name in two of them is two topics."""
+    first = node.json("topic", "create", "same", "--namespace", "a")
+    second = node.json("topic", "create", "same", "--namespace", "b")
+
+    assert first["topic_id"] != second["topic_id"]
+    assert [t["name"] for t in node.json("topic", "list", "--namespace", "a")["topics"]] == ["same"]
+    assert "same" not in [t["name"] for t in node.json("topic", "list")["topics"]]
+    everywhere = node.json("topic", "list", "--all-namespaces")["topics"]
+    assert {(t["namespace"], t["name"]) for t in everywhere} >= {("a", "same"), ("b", "same")}
+
+
+def test_groups(node: Node) -> None:
+    """Create, list, show, update and delete; backoff of both kinds."""
+    made = node.json(
+        *("group", "create", "g1", "--fifo", "--max-attempts", "3"),
+        *("--backoff-ms", "1000,5000"),
+    )
+    assert (made["fifo"], made["max_attempts"]) == (True, 3)
+    assert made["backoff"] == {"kind": "customized", "next_ms": [1000, 5000]}
+    assert "g1" in [group["name"] for group in node.json("group", "list")["groups"]]
+
+    changed = node.json("group", "update", "g1", "--no-fifo", "--backoff-exp", "100,1000,2")
+    assert changed["fifo"] is False
+    assert changed["backoff"]["kind"] == "exponential"
+    assert node.json("group", "delete", "g1") == {"deleted": "g1"}
+    assert node.strata("group", "show", "g1").returncode == 1
+
+
+def test_a_message_on_its_way(node: Node) -> None:
+    """Send, find by id and by key and by offset, receive with ack, see the lag go."""
+    node.json("topic", "create", "way")
+    sent = node.json(
+        *("message", "send", "way", "--body", "two pizzas", "--tag", "food"),
+        *("--key", "order-17", "--property", "size=xl"),
+    )
+    by_id = node.json("message", "show", "way", "--id", sent["message_id"])["messages"]
+    by_key = node.json("message", "show", "way", "--key", "order-17")["messages"]
+    assert len(by_id) == 1
+    assert by_id == by_key
+    place = f"{by_id[0]['queue']}:{by_id[0]['offset']}"
+    assert node.json("message", "show", "way", "--offset", place)["messages"] == by_id
+
+    got = node.json("message", "receive", "way", "--group", "way-g", "--count", "5", "--ack")
+    (message,) = got["messages"]
+    assert message["message_id"] == sent["message_id"] == sent["transaction_id"]
+    assert (message["body"], message["tag"], message["keys"]) == (
+        "two pizzas",
+        "food",
+        ["order-17"],
+    )
+    assert message["properties"] == {"size": "xl"}
+    assert (message["acked"], message["delivery_attempt"]) == (True, 1)
+    shown = node.json("group", "show", "way-g")
+    assert (shown["lag"], shown["in_flight"]) == (0, 0)
+
+    node.json("group", "reset", "way-g", "--to", "earliest")
+    again = node.json("message", "receive", "way", "--group", "way-g")["messages"]
+    assert [one["message_id"] for one in again] == [sent["message_id"]]
+    assert node.json("group", "show", "way-g")["in_flight"] == 1
+
+
+def test_fifo_messages_keep_their_order(node: Node) -> None:
+    """Messages of one message group come back in the order they were sent."""
+    node.json("topic", "create", "ordered", "--type", "FIFO")
+    node.json("group", "create", "ordered-g", "--fifo")
+    for number in range(5):
+        node.json("message", "send", "ordered", "--body", str(number), "--group", "customer-1")
+    got = node.json("message", "receive", "ordered", "--group", "ordered-g", "--count", "5")
+
+    bodies = [message["body"] for message in got["messages"]]
+    assert bodies == sorted(bodies)
+    assert bodies[0] == "0"
+    assert {message["message_group"] for message in got["messages"]} == {"customer-1"}
+
+
+def test_refusals_of_the_server_are_one_line(node: Node) -> None:
+    """What the broker or the nameserver refuses is told in its own words, exit code 1."""
+    node.json("topic", "create", "there")
+    for arguments, reason in [
+        (("topic", "create", "there"), "there exists already"),
+        (("topic", "show", "none"), "none"),
+        (("topic", "update", "there", "--queues", "1"), "may only grow"),
+        (("topic", "create", "a b"), "illegal characters"),
+        (("group", "delete", "none"), "none"),
+        (("message", "send", "none", "--body", "x"), "TOPIC_NOT_FOUND"),
+        (("message", "send", "there", "--body", ""), "MESSAGE_BODY_EMPTY"),
+        (("message", "receive", "none", "--group", "g"), "TOPIC_NOT_FOUND"),
+    ]:
+        done = node.strata(*arguments)
+        assert (done.returncode, done.stdout) == (1, ""), arguments
+        assert done.stderr.startswith("strata: "), done.stderr
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert reason in done.stderr
+
+
+def test_readable_output(node: Node) -> None:
+    """Without -o json a list is a table that names every row, and bodies are no markup."""
+    node.json("topic", "create", "readable")
+    node.json("message", "send", "readable", "--body", "[bold]x[/bold]")
+    listed = node.strata("topic", "list")
+    got = node.strata("message", "receive", "readable", "--group", "readable-g")
+
+    assert "readable" in listed.stdout
+    assert "queues" in listed.stdout.splitlines()[0]
+    assert "[bold]x[/bold]" in got.stdout
+
+
+def test_configuration_in_force(node: Node) -> None:
+    """`config show` asks the node: its sections are there as JSON and as TOML."""
+    shown = node.json("config", "show")
+
+    assert shown["nameserver"]["max_topics"] == 1_000_000
+    assert shown["node"]["grpc_port"] == 0
+    assert "[storage]" in node.strata("config", "show").stdout

@@ -1,0 +1,198 @@
+"""A nameserver over real files: log, RocksDB, in-process transport; restarts and power loss."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from google.protobuf.message import Message
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.inproc import InprocNetwork
+from strata_angelia.ports import AngeliaError, Channel
+from strata_nameserver.app import NameserverApp, NameserverIdentity
+from strata_nameserver.config import NameserverConfig
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+
+Response = TypeVar("Response", bound=Message)
+
+IDENTITY = NameserverIdentity("nameserver-1", 77, frozenset({77}))
+STORAGE = meta_pb2.Node(node_id="storage-1", kind=meta_pb2.NODE_KIND_STORAGE)
+
+
+class Nameserver:
+    """A client of a running nameserver."""
+
+    def __init__(self, channel: Channel, app: NameserverApp) -> None:
+        self.channel = channel
+        self.app = app
+
+    async def call(self, rpc: str, request: Message, response_type: type[Response]) -> Response:
+        return await self.channel.call(f"/strata.meta.v1.MetaService/{rpc}", request, response_type)
+
+    async def create_topic(self, name: str, **fields: object) -> meta_pb2.CreateTopicResponse:
+        topic = meta_pb2.Topic(name=name, **fields)  # type: ignore[arg-type]
+        return await self.call(
+            "CreateTopic",
+            meta_pb2.CreateTopicRequest(topic=topic),
+            meta_pb2.CreateTopicResponse,
+        )
+
+    async def register(self, node: meta_pb2.Node) -> meta_pb2.RegisterNodeResponse:
+        return await self.call(
+            "RegisterNode",
+            meta_pb2.RegisterNodeRequest(node=node),
+            meta_pb2.RegisterNodeResponse,
+        )
+
+    async def snapshot(self) -> meta_pb2.GetSnapshotResponse:
+        return await self.call(
+            "GetSnapshot", meta_pb2.GetSnapshotRequest(), meta_pb2.GetSnapshotResponse
+        )
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, config: NameserverConfig | None = None
+) -> AsyncIterator[Nameserver]:
+    network = InprocNetwork()
+    failures: list[str] = []
+    app = NameserverApp(
+        config or NameserverConfig(),
+        IDENTITY,
+        folder,
+        network.server("nameserver"),
+        clock=SystemClock(),
+        metrics=Metrics.disabled(),
+        on_fatal=lambda name, failure: failures.append(f"{name}: {failure!r}"),
+    )
+    await app.start()
+    channel = network.channel("inproc:nameserver")
+    try:
+        yield Nameserver(channel, app)
+    finally:
+        await channel.close()
+        await app.stop(5.0)
+        assert failures == []
+
+
+async def test_a_restart_keeps_everything_and_gives_no_id_twice(tmp_path: Path) -> None:
+    """Rows, revision and counters are those from before; deleted ids do not come back."""
+    async with running(tmp_path) as nameserver:
+        hosted = (await nameserver.register(STORAGE)).replicas
+        await nameserver.create_topic("kept")
+        await nameserver.create_topic("gone")
+        await nameserver.call(
+            "DeleteTopic",
+            meta_pb2.DeleteTopicRequest(name="gone"),
+            meta_pb2.DeleteTopicResponse,
+        )
+        before = await nameserver.snapshot()
+    async with running(tmp_path) as nameserver:
+        after = await nameserver.snapshot()
+        again = (await nameserver.register(STORAGE)).replicas
+        made = await nameserver.create_topic("new")
+
+    assert after == before
+    assert again == hosted
+    assert (made.topic.topic_id, made.topic.revision) == (3, before.revision + 1)
+
+
+async def test_lost_rows_are_applied_again_from_the_log(tmp_path: Path) -> None:
+    """The raft log is the truth: without nameserver/meta the same rows come back."""
+    async with running(tmp_path) as nameserver:
+        await nameserver.register(STORAGE)
+        for number in range(20):
+            await nameserver.create_topic(f"t{number}")
+        before = await nameserver.snapshot()
+    shutil.rmtree(tmp_path / "meta")
+    async with running(tmp_path) as nameserver:
+        assert await nameserver.snapshot() == before
+
+
+async def test_refusals_cross_the_transport(tmp_path: Path) -> None:
+    """A refusal is a status with outcome and reason, never a broken call."""
+    async with running(tmp_path) as nameserver:
+        early = await nameserver.create_topic("t")
+        await nameserver.register(STORAGE)
+        await nameserver.create_topic("t")
+        twice = await nameserver.create_topic("t")
+
+    assert early.status.outcome == meta_pb2.META_OUTCOME_UNAVAILABLE
+    assert early.status.reason == "no storage node has registered yet"
+    assert twice.status.outcome == meta_pb2.META_OUTCOME_ALREADY_EXISTS
+
+
+async def test_a_watch_follows_and_ends_with_the_server(tmp_path: Path) -> None:
+    """Snapshot first, then changes in order of revision, then the end of the stream."""
+    async with running(tmp_path) as nameserver:
+        await nameserver.register(STORAGE)
+        stream = nameserver.channel.stream(
+            "/strata.meta.v1.MetaService/Watch", meta_pb2.WatchRequest(), meta_pb2.WatchResponse
+        )
+        first = await anext(stream)
+        for number in range(5):
+            made = await nameserver.create_topic(f"t{number}")
+        seen = [first.revision]
+        async for response in stream:
+            seen.append(response.revision)
+            if response.revision == made.topic.revision:
+                break
+    with pytest.raises((AngeliaError, StopAsyncIteration)):
+        await anext(stream)
+
+    assert first.snapshot
+    assert seen == sorted(set(seen))
+
+
+async def test_old_log_segments_are_freed(tmp_path: Path) -> None:
+    """What the rows hold durably leaves the log, and a restart finds all of it in the rows."""
+    config = NameserverConfig(
+        log_segment_bytes=1024 * 1024, sync_interval_ms=20, max_attributes_bytes=65_536
+    )
+    padding = {"padding": "x" * 60_000}
+    async with running(tmp_path, config) as nameserver:
+        await nameserver.register(STORAGE)
+        for number in range(60):
+            made = await nameserver.create_topic(f"t{number}", attributes=padding)
+            assert made.status.outcome == meta_pb2.META_OUTCOME_OK
+        await asyncio.sleep(0.3)
+        segments = sorted(file.name for file in (tmp_path / "log").glob("*.log"))
+        before = await nameserver.snapshot()
+    async with running(tmp_path, config) as nameserver:
+        assert await nameserver.snapshot() == before
+        made = await nameserver.create_topic("after")
+
+    assert made.topic.topic_id == 61
+    assert len(segments) <= 3
+    assert segments[0] != "00000000000000000000.log"
+
+
+async def test_ten_thousand_topics(tmp_path: Path) -> None:
+    """With 16 calls in flight 10,000 topics take well under 20 s (measured: about 3)."""
+    async with running(tmp_path) as nameserver:
+        await nameserver.register(STORAGE)
+        names = iter([f"topic-{number}" for number in range(10_000)])
+
+        async def create() -> None:
+            for name in names:
+                response = await nameserver.create_topic(name)
+                assert response.status.outcome == meta_pb2.META_OUTCOME_OK
+
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(16):
+                group.create_task(create())
+        took_s = time.monotonic() - started
+        rows = (await nameserver.snapshot()).rows
+
+    print(f"10,000 topics in {took_s:.1f} s")
+    assert took_s < 20
+    assert sum(row.HasField("topic") for row in rows) == 10_000

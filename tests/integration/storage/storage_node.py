@@ -1,0 +1,211 @@
+"""A storage node in a test: real parts unless given others, one handler, no sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+from google.protobuf.descriptor import ServiceDescriptor
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_angelia.ports import CallContext
+from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey
+from strata_mq.hashing import text_hash
+from strata_runtime.metrics import Metrics
+from strata_seglog.ports import Disk
+from strata_state.ports import StateStore
+from strata_storage.app import StorageApp
+from strata_storage.config import StorageConfig
+from strata_storage.node import HostedGroup
+from strata_storage.servicer import StorageServicer
+
+CONTEXT = CallContext(timeout_s=None)
+TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)
+DEAD_LETTER_TOPIC_ID = 9
+GROUP = 1
+
+
+def small_config(**changes: float) -> StorageConfig:
+    """Return a configuration that takes little room."""
+    small = {"log_segment_bytes": 8 * 1024 * 1024, "ballast_bytes": 0}
+    return StorageConfig.model_validate(small | changes)
+
+
+class LocalServer:
+    """Keeps the handler; tests call it directly."""
+
+    def __init__(self) -> None:
+        self.handler: object = None
+
+    def register(self, service: ServiceDescriptor, handler: object) -> None:
+        self.handler = handler
+
+    async def start(self) -> str:
+        return "local"
+
+    async def stop(self, grace_s: float) -> None:
+        self.handler = None
+
+
+class TestClock:
+    """Real monotonic time is not needed: both clocks move when told to."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(self.now_s * 1_000)
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class NodeUnderTest:
+    """A node with raft groups that own all slots between them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: TestClock | None = None,
+        disk: Disk | None = None,
+        store: StateStore | None = None,
+        config: StorageConfig | None = None,
+        raft_groups: tuple[int, ...] = (GROUP,),
+    ) -> None:
+        self.clock = clock or TestClock()
+        self.fatal: list[tuple[str, BaseException]] = []
+        self.server = LocalServer()
+        count = len(raft_groups)
+        hosted = [
+            HostedGroup(
+                raft_group,
+                100 + raft_group,
+                {100 + raft_group: "node-1"},
+                [(slot, 1) for slot in range(number, 4096, count)] if count > 1 else [(0, 4096)],
+            )
+            for number, raft_group in enumerate(raft_groups)
+        ]
+        self.app = StorageApp(
+            config or small_config(),
+            "node-1",
+            folder,
+            hosted,
+            self.server,
+            clock=self.clock,
+            metrics=Metrics.disabled(),
+            on_fatal=lambda name, error: self.fatal.append((name, error)),
+            disk=disk,
+            store=store,
+        )
+        self.sequence = 0
+
+    async def __aenter__(self) -> NodeUnderTest:
+        await self.app.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.app.stop(1.0)
+        assert not self.fatal, self.fatal
+
+    @property
+    def rpc(self) -> StorageServicer:
+        assert isinstance(self.server.handler, StorageServicer)
+        return self.server.handler
+
+    async def append(
+        self, bodies: list[bytes], *, boot_id: int = 1, sequence: int | None = None, **part: object
+    ) -> pb.GroupResult:
+        """Append one part; return the one result."""
+        if sequence is None:
+            self.sequence += 1
+            sequence = self.sequence
+        data = batch_of(bodies, **part)  # type: ignore[arg-type]
+        request = pb.AppendRequest(
+            broker_boot_id=boot_id,
+            batches=[pb.GroupBatch(raft_group=GROUP, sequence=sequence, batch=data)],
+        )
+        response = await self.rpc.append(request, CONTEXT)
+        return response.results[0]
+
+    async def pop(self, **fields: object) -> pb.PopResponse:
+        """Pop with defaults."""
+        return await self.rpc.pop(pop_request(**fields), CONTEXT)
+
+    async def ack(self, *leases: pb.LeaseRef) -> pb.GroupOutcomes:
+        """Ack leases of the one raft group."""
+        request = pb.AckRequest(groups=[pb.GroupLeases(raft_group=GROUP, leases=leases)])
+        return (await self.rpc.ack(request, CONTEXT)).groups[0]
+
+
+def batch_of(
+    bodies: list[bytes],
+    *,
+    topic_id: int = TOPIC.topic_id,
+    queue: int = 0,
+    ids: list[bytes] | None = None,
+    tags: list[str] | None = None,
+    message_groups: list[str] | None = None,
+    keys: list[str] | None = None,
+) -> bytes:
+    """Build an append batch of one part."""
+    builder = BatchBuilder(google_crc32c.value)
+    messages = [
+        OutgoingMessage(
+            body,
+            google_crc32c.value(body),
+            text_hash(tags[at]) if tags else 0,
+            text_hash(message_groups[at]) if message_groups else 0,
+            ids[at] if ids else message_id(body),
+            1,
+            1_700_000_000_000,
+            [text_hash(keys[at])] if keys else [],
+        )
+        for at, body in enumerate(bodies)
+    ]
+    builder.add(PartKey(topic_id, queue, TOPIC.slot_base, TOPIC.queue_count), messages)
+    return builder.build()
+
+
+_ids: dict[bytes, int] = {}
+
+
+def message_id(body: bytes) -> bytes:
+    """Return an id nobody had before."""
+    _ids[body] = _ids.get(body, 0) + 1
+    return b"\x01" + (hash((body, _ids[body])) % 2**128).to_bytes(16, "big")
+
+
+def pop_request(**fields: object) -> pb.PopRequest:
+    """Build a pop with defaults."""
+    request = pb.PopRequest(
+        raft_group=GROUP,
+        consumer_group_id=5,
+        topic=TOPIC,
+        queue=-1,
+        max_messages=32,
+        invisible_ms=30_000,
+        max_attempts=3,
+        dead_letter_topic_id=DEAD_LETTER_TOPIC_ID,
+        start=pb.START_POSITION_EARLIEST,
+    )
+    request.MergeFrom(pb.PopRequest(**fields))  # type: ignore[arg-type]
+    return request
+
+
+def lease_of(message: pb.LeasedMessage, consumer_group_id: int = 5) -> pb.LeaseRef:
+    """Return the lease of a popped message."""
+    return pb.LeaseRef(
+        consumer_group_id=consumer_group_id,
+        topic_id=TOPIC.topic_id,
+        queue=message.queue,
+        offset=message.offset,
+        lease_number=message.lease_number,
+        generation=message.generation,
+        visible_at_ms=message.visible_at_ms,
+    )

@@ -1,0 +1,181 @@
+"""What becomes of topics: ids, revisions, homes, limits, refusals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import google_crc32c
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_mq.slots import slot_base, slot_of
+from strata_nameserver.errors import MetaError
+
+if TYPE_CHECKING:
+    from tests.unit.nameserver.conftest import Nameserver
+
+
+Outcome = meta_pb2.MetaOutcome
+
+
+def topic(name: str = "orders", namespace: str = "", **fields: object) -> meta_pb2.Topic:
+    return meta_pb2.Topic(name=name, namespace=namespace, **fields)  # type: ignore[arg-type]
+
+
+async def test_a_topic_gets_id_times_defaults_and_homes(nameserver: Nameserver) -> None:
+    """What the request leaves out is set, and every queue has a home in queue order (rule 20)."""
+    made = await nameserver.metadata.create_topic(topic())
+
+    assert made.topic_id == 1
+    assert (made.type, made.queue_count) == (meta_pb2.TOPIC_TYPE_NORMAL, 8)
+    assert made.retention_ms == 72 * 3_600_000
+    assert made.created_at_ms == made.updated_at_ms == nameserver.clock.now_ms
+    assert made.slot_base == slot_base("", "orders", google_crc32c.value)
+    owners = nameserver.machine.speculative.placement.slot_owners
+    assert {home.raft_group: list(home.queues) for home in made.homes} == {
+        raft_group: [q for q in range(8) if owners[slot_of(made.slot_base, q)] == raft_group]
+        for raft_group in (1, 2)
+    }
+    assert [len(home.queues) for home in made.homes] == [4, 4]
+
+
+async def test_every_change_raises_the_revision_by_one(nameserver: Nameserver) -> None:
+    """A row's revision is that of its last change, and revisions have no gap."""
+    start = nameserver.machine.revision
+    first = await nameserver.metadata.create_topic(topic("a"))
+    second = await nameserver.metadata.create_topic(topic("b"))
+    changed = await nameserver.metadata.update_topic(
+        topic("a", retention_ms=60_000), ["retention_ms"]
+    )
+
+    assert [first.revision, second.revision, changed.revision] == [start + 1, start + 2, start + 3]
+    assert nameserver.machine.revision == start + 3
+
+
+async def test_ids_are_never_given_twice(nameserver: Nameserver) -> None:
+    """Neither a deletion nor a restart brings an id back."""
+    first = await nameserver.metadata.create_topic(topic("a"))
+    await nameserver.metadata.delete_topic("", "a")
+    second = await nameserver.metadata.create_topic(topic("a"))
+    await nameserver.metadata.delete_topic("", "a")
+    third = await nameserver.restarted().metadata.create_topic(topic("a"))
+
+    assert [first.topic_id, second.topic_id, third.topic_id] == [1, 2, 3]
+
+
+async def test_namespaces_isolate(nameserver: Nameserver) -> None:
+    """The same name in two namespaces is two topics; deleting one leaves the other."""
+    await nameserver.metadata.create_topic(topic(namespace="a"))
+    await nameserver.metadata.create_topic(topic(namespace="b"))
+    await nameserver.metadata.delete_topic("a", "orders")
+
+    _, rows = await nameserver.metadata.snapshot()
+    assert [(row.topic.namespace, row.topic.name) for row in rows if row.HasField("topic")] == [
+        ("b", "orders")
+    ]
+
+
+async def test_queues_may_grow_and_keep_their_names(nameserver: Nameserver) -> None:
+    """New queues are appended to the homes; fewer queues are refused (rule 20)."""
+    before = await nameserver.metadata.create_topic(topic(queue_count=3))
+    after = await nameserver.metadata.update_topic(topic(queue_count=6), ["queue_count"])
+
+    for old in before.homes:
+        new = next(home for home in after.homes if home.raft_group == old.raft_group)
+        assert list(new.queues)[: len(old.queues)] == list(old.queues)
+    assert sorted(queue for home in after.homes for queue in home.queues) == list(range(6))
+    with pytest.raises(MetaError, match="has 6 queues; their number may only grow"):
+        await nameserver.metadata.update_topic(topic(queue_count=5), ["queue_count"])
+
+
+async def test_an_update_changes_only_what_its_mask_names(nameserver: Nameserver) -> None:
+    """A field outside the mask keeps its value, whatever the request holds there."""
+    await nameserver.metadata.create_topic(topic(attributes={"team": "a"}))
+    wanted = topic(retention_ms=5_000, type=meta_pb2.TOPIC_TYPE_FIFO, attributes={"team": "b"})
+    changed = await nameserver.metadata.update_topic(wanted, ["attributes", "type"])
+
+    assert dict(changed.attributes) == {"team": "b"}
+    assert changed.type == meta_pb2.TOPIC_TYPE_FIFO
+    assert changed.retention_ms == 72 * 3_600_000
+
+
+async def test_an_update_of_another_revision_is_a_conflict(nameserver: Nameserver) -> None:
+    """Who read an older revision is told so, and nothing changes."""
+    made = await nameserver.metadata.create_topic(topic())
+    wanted = topic(retention_ms=5_000, revision=made.revision)
+    changed = await nameserver.metadata.update_topic(wanted, ["retention_ms"])
+    with pytest.raises(MetaError) as refused:
+        await nameserver.metadata.update_topic(wanted, ["retention_ms"])
+
+    assert refused.value.outcome == Outcome.META_OUTCOME_CONFLICT
+    assert f"changed at revision {changed.revision}" in refused.value.reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "outcome", "reason"),
+    [
+        (topic(""), "INVALID", "blank"),
+        (topic("a b"), "INVALID", "illegal characters"),
+        (topic("x" * 128), "INVALID", "127"),
+        (topic(namespace="a/b"), "INVALID", "illegal characters"),
+        (topic("%DLQ%g"), "INVALID", "come with their consumer group"),
+        (topic(type=meta_pb2.TOPIC_TYPE_DEAD_LETTER), "INVALID", "unknown type"),
+        (topic(type=99), "INVALID", "unknown type"),
+        (topic(queue_count=1_025), "INVALID", "allowed are 1 to 1024"),
+        (topic(retention_ms=1), "INVALID", "retention of 1 ms"),
+        (topic(attributes={"k": "v" * 16_384}), "INVALID", "bytes of attributes"),
+        (topic("taken"), "ALREADY_EXISTS", "topic taken exists already"),
+    ],
+)
+async def test_a_refused_creation_says_why_and_changes_nothing(
+    nameserver: Nameserver, wanted: meta_pb2.Topic, outcome: str, reason: str
+) -> None:
+    """A refusal has its outcome and a clear text; no id and no revision is used up."""
+    await nameserver.metadata.create_topic(topic("taken"))
+    before = dict(nameserver.store.scan(b"", b"\xff"))
+    with pytest.raises(MetaError, match=reason) as refused:
+        await nameserver.metadata.create_topic(wanted)
+
+    assert refused.value.outcome == Outcome.Value(f"META_OUTCOME_{outcome}")
+    assert dict(nameserver.store.scan(b"", b"\xff")) == before
+
+
+async def test_what_does_not_exist_is_not_found(nameserver: Nameserver) -> None:
+    """Changing or deleting an unknown topic is NOT_FOUND with its name and namespace."""
+    for call in (
+        nameserver.metadata.delete_topic("shop", "none"),
+        nameserver.metadata.update_topic(topic("none", "shop"), ["type"]),
+    ):
+        with pytest.raises(MetaError, match="topic none of namespace shop does not exist"):
+            await call
+
+
+@pytest.mark.parametrize("mask", [[], ["name"], ["retention_ms", "topic_id"]])
+async def test_a_mask_of_what_cannot_change_is_refused(
+    nameserver: Nameserver, mask: list[str]
+) -> None:
+    """An empty mask and fields that are fixed are INVALID, and the text lists what can change."""
+    await nameserver.metadata.create_topic(topic())
+    with pytest.raises(MetaError, match="queue_count, retention_ms, type, attributes"):
+        await nameserver.metadata.update_topic(topic(), mask)
+
+
+async def test_limits_hold_and_a_deletion_makes_room(small_nameserver: Nameserver) -> None:
+    """The limit on topics counts what exists, not what was ever made."""
+    metadata = (await small_nameserver.with_storage()).metadata
+    for name in "abc":
+        await metadata.create_topic(topic(name, queue_count=1))
+    with pytest.raises(MetaError, match=r"3 topics already \(nameserver.max_topics\)"):
+        await metadata.create_topic(topic("d", queue_count=1))
+    await metadata.delete_topic("", "a")
+    await metadata.create_topic(topic("d", queue_count=1))
+    with pytest.raises(MetaError, match="allowed are 1 to 4"):
+        await metadata.create_topic(topic("e", queue_count=5))
+
+
+async def test_without_storage_there_is_no_topic(small_nameserver: Nameserver) -> None:
+    """Before a storage node registered a topic has nowhere to live: UNAVAILABLE."""
+    with pytest.raises(MetaError, match="no storage node has registered yet") as refused:
+        await small_nameserver.metadata.create_topic(topic(queue_count=1))
+
+    assert refused.value.outcome == Outcome.META_OUTCOME_UNAVAILABLE

@@ -1,0 +1,199 @@
+"""Watch streams: every watcher ends up with the rows, however it comes and however slow it is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_nameserver.config import NameserverConfig
+from strata_nameserver.errors import MetaError
+from strata_nameserver.rows import key_of, value_of
+
+if TYPE_CHECKING:
+    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
+
+
+CONFIG = NameserverConfig(
+    raft_groups_per_storage_node=1, watch_recent_changes=4, watch_kept_revisions=8
+)
+
+
+class View:
+    """What a watcher knows: rows by key, and how it came to know them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, bytes] = {}
+        self.revision = 0
+        self.snapshots = 0
+
+    def take(self, response: meta_pb2.WatchResponse) -> None:
+        if response.snapshot:
+            self.rows.clear()
+            self.snapshots += 1
+        for change in response.changes:
+            value = value_of(change)
+            if value is None:
+                self.rows.pop(key_of(change), None)
+            else:
+                self.rows[key_of(change)] = value
+        self.revision = response.revision
+
+    async def follow(self, nameserver: Nameserver, *, until: int | None = None) -> None:
+        """Take in what there is up to a revision (default: the newest)."""
+        wanted = nameserver.machine.revision if until is None else until
+        stream = nameserver.metadata.watch(self.revision)
+        async for response in stream:
+            self.take(response)
+            if self.revision >= wanted:
+                break
+        await _close(stream)
+
+
+def stored(nameserver: Nameserver) -> dict[bytes, bytes]:
+    return dict(nameserver.store.scan(b"\x01", b"\x06"))
+
+
+async def test_a_new_watcher_gets_a_snapshot_then_deltas(nameserver: Nameserver) -> None:
+    """The first response is everything; then each change comes as it is applied."""
+    view = View()
+    stream = nameserver.metadata.watch(0)
+    view.take(await anext(stream))
+    assert (view.snapshots, view.rows) == (1, stored(nameserver))
+
+    made = await nameserver.metadata.create_topic(meta_pb2.Topic(name="t"))
+    response = await anext(stream)
+    assert not response.snapshot
+    assert [change.topic for change in response.changes] == [made]
+    assert response.revision == made.revision
+    await _close(stream)
+
+
+async def test_a_watcher_that_is_up_to_date_is_told_so(nameserver: Nameserver) -> None:
+    """The first response comes at once even when nothing happened."""
+    stream = nameserver.metadata.watch(nameserver.machine.revision)
+
+    assert await anext(stream) == meta_pb2.WatchResponse(revision=nameserver.machine.revision)
+    await _close(stream)
+
+
+@pytest.mark.parametrize(("missed", "snapshots"), [(3, 0), (7, 0), (20, 1)])
+async def test_a_watcher_resumes_from_its_revision(
+    missed: int, snapshots: int, make_nameserver: MakeNameserver
+) -> None:
+    """From memory, from the change rows, or by a snapshot when it is too far behind for both."""
+    nameserver = await make_nameserver(CONFIG).with_storage()
+    view = View()
+    await view.follow(nameserver)
+    view.snapshots = 0
+    for number in range(missed):
+        name = f"t{number // 2}"
+        if number % 2:
+            await nameserver.metadata.delete_topic("", name)
+        else:
+            await nameserver.metadata.create_topic(meta_pb2.Topic(name=name))
+    await view.follow(nameserver)
+
+    assert (view.snapshots, view.rows) == (snapshots, stored(nameserver))
+    assert view.revision == nameserver.machine.revision
+
+
+async def test_a_restarted_nameserver_resumes_from_its_rows(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """Change rows outlive the process: no snapshot after a short absence."""
+    nameserver = await make_nameserver(CONFIG).with_storage()
+    view = View()
+    await view.follow(nameserver)
+    await nameserver.metadata.create_consumer_group(meta_pb2.ConsumerGroup(name="g"))
+    await nameserver.metadata.delete_consumer_group("", "g")
+    await nameserver.metadata.create_topic(meta_pb2.Topic(name="t"))
+    restarted = nameserver.restarted()
+    view.snapshots = 0
+    await view.follow(restarted)
+
+    assert (view.snapshots, view.rows) == (0, stored(restarted))
+
+
+async def test_a_revision_from_another_life_gets_a_snapshot(nameserver: Nameserver) -> None:
+    """A watcher that knows more than the nameserver knew other metadata: it starts over."""
+    stream = nameserver.metadata.watch(nameserver.machine.revision + 100)
+
+    assert (await anext(stream)).snapshot
+    await _close(stream)
+
+
+async def test_a_large_snapshot_comes_in_parts(small_nameserver: Nameserver) -> None:
+    """Only the last part tells a revision, so a cut-off watcher starts again from 0."""
+    await small_nameserver.with_storage()
+    stream = small_nameserver.metadata.watch(0)
+    view = View()
+    parts = []
+    while view.revision == 0:
+        response = await anext(stream)
+        parts.append((response.snapshot, response.revision, len(response.changes)))
+        view.take(response)
+    await _close(stream)
+
+    assert view.rows == stored(small_nameserver)
+    assert parts[0] == (True, 0, 3)
+    assert {part[:2] for part in parts[1:-1]} == {(False, 0)}
+    assert parts[-1][1] == small_nameserver.machine.revision
+
+
+async def test_any_history_of_watching_ends_with_the_rows(make_nameserver: MakeNameserver) -> None:
+    """Random changes, restarts and absences: whoever follows to the end knows every row."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    nameserver = await make_nameserver(CONFIG).with_storage()
+    views = [View() for _ in range(3)]
+    for _ in range(150):
+        name = f"t{rng.randrange(5)}"
+        try:
+            if rng.random() < 0.6:
+                await nameserver.metadata.create_topic(meta_pb2.Topic(name=name))
+            else:
+                await nameserver.metadata.delete_topic("", name)
+        except MetaError:
+            pass
+        if rng.random() < 0.05:
+            nameserver = nameserver.restarted()
+        for view in views:
+            if rng.random() < 0.15:
+                await view.follow(nameserver)
+    for view in views:
+        await view.follow(nameserver)
+        assert view.rows == stored(nameserver)
+
+
+async def test_too_many_watchers_are_refused(small_nameserver: Nameserver) -> None:
+    """The limit on streams holds, and a stream that ends makes room."""
+    await small_nameserver.with_storage()
+    first = small_nameserver.metadata.watch(1)
+    await anext(first)
+    with pytest.raises(MetaError, match="1 watch streams are open"):
+        await anext(small_nameserver.metadata.watch(1))
+    await _close(first)
+    second = small_nameserver.metadata.watch(1)
+    await anext(second)
+    await _close(second)
+
+
+async def test_closing_the_hub_ends_the_streams(nameserver: Nameserver) -> None:
+    """A nameserver that stops leaves no watcher waiting."""
+    stream = nameserver.metadata.watch(nameserver.machine.revision)
+    await anext(stream)
+    waiting = asyncio.ensure_future(anext(stream, None))
+    await asyncio.sleep(0)
+    nameserver.hub.close()
+
+    assert await waiting is None
+
+
+async def _close(stream: AsyncIterator[meta_pb2.WatchResponse]) -> None:
+    await stream.aclose()  # type: ignore[attr-defined]

@@ -1,0 +1,49 @@
+"""When state is flushed and what is persisted then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strata_state.flush import Flusher, FlushOptions, FlushPolicy
+from strata_state.memory_store import MemoryStore
+from strata_state.ports import StateError
+
+
+def test_a_flush_is_due_by_log_or_by_age_and_never_without_news() -> None:
+    """Rule 5: 512 MiB of unflushed log or 60 s after the first row, whichever comes first."""
+    policy = FlushPolicy(FlushOptions(max_unflushed_log_bytes=100, max_age_s=60), 1_000)
+    assert not policy.due(1_000, 0.0)
+    assert not policy.due(1_050, 10.0)
+    assert not policy.due(1_050, 69.9)
+    assert policy.due(1_050, 70.0)
+    assert policy.due(1_100, 11.0)
+    policy.flushed(1_100)
+    assert not policy.due(1_100, 500.0)
+    assert not policy.due(1_101, 501.0)
+    assert policy.unflushed_bytes(1_101) == 1
+
+
+async def test_persisted_index_moves_only_after_a_completed_flush() -> None:
+    """What was applied while the flush ran is not called persisted; a failed one moves nothing."""
+    store = MemoryStore()
+    applied = {1: 10}
+
+    async def run(work: Callable[[], None]) -> None:
+        applied[1] = 20
+        work()
+
+    flusher = Flusher(store, run)
+    flusher.opened(1, 5)
+    assert flusher.persisted_index(1) == 5
+    await flusher.flush(applied)
+    assert flusher.persisted_index(1) == 10
+
+    async def fail(work: Callable[[], None]) -> None:
+        raise StateError("the disk is gone")
+
+    broken = Flusher(store, fail)
+    with pytest.raises(StateError):
+        await broken.flush(applied)
+    assert broken.persisted_index(1) == 0

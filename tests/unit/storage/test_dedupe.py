@@ -1,0 +1,47 @@
+"""The window of known message ids."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata_storage.dedupe import DedupeOptions, DedupeWindow
+
+
+def ids(*numbers: int) -> list[bytes]:
+    return [number.to_bytes(17, "big") for number in numbers]
+
+
+def test_an_id_is_known_for_the_window_and_forgotten_after_two() -> None:
+    """Two generations: at least one window, at most two."""
+    window = DedupeWindow(DedupeOptions(window_ms=100, max_ids=1_000))
+    window.add(1, ids(1), 0)
+    window.add(1, ids(2), 150)
+    assert window.known(1, *ids(1))
+    window.add(1, ids(3), 300)
+    assert not window.known(1, *ids(1))
+    assert window.known(1, *ids(2))
+
+
+def test_topics_are_apart_and_can_be_forgotten() -> None:
+    """The key of the window is (topic id, message id)."""
+    window = DedupeWindow(DedupeOptions())
+    window.add(1, ids(1), 0)
+    assert window.all_new(2, ids(1))
+    assert not window.all_new(1, ids(5, 1))
+    window.forget_topic(1)
+    assert (len(window), window.all_new(1, ids(1))) == (0, True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=80))
+def test_it_never_holds_more_than_its_limit(steps: list[tuple[int, int]]) -> None:
+    """A flood of ids rotates early instead of growing; the newest batch is always known."""
+    window = DedupeWindow(DedupeOptions(window_ms=1_000, max_ids=100))
+    now_ms = number = 0
+    for pause_ms, count in steps:
+        now_ms += pause_ms
+        batch = ids(*range(number, number + count))
+        number += count
+        window.add(1, batch, now_ms)
+        assert len(window) <= 100
+        assert all(window.known(1, one) for one in batch)

@@ -1,0 +1,75 @@
+"""Parked pops."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_storage.errors import Refused
+from strata_storage.waiters import Waiters
+
+
+def park(waiters: Waiters, group: int = 5, queue: int = -1) -> asyncio.Task[bool]:
+    return asyncio.ensure_future(waiters.wait(7, group, queue, 10))
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_data_wakes_the_longest_waiting_pop_of_every_group() -> None:
+    """One per consumer group; the others stay parked."""
+    waiters = Waiters(10)
+    first, second, other = park(waiters), park(waiters), park(waiters, group=6)
+    await turn()
+    waiters.wake_topic(7, 0)
+    await turn()
+    assert (first.done(), second.done(), other.done()) == (True, False, True)
+    waiters.wake_group(7, 5)
+    assert await second
+    assert len(waiters) == 0
+
+
+async def test_a_pop_of_one_queue_is_not_woken_by_another() -> None:
+    """Queue -1 waits for all queues."""
+    waiters = Waiters(10)
+    one, any_queue = park(waiters, queue=3), park(waiters)
+    await turn()
+    waiters.wake_topic(7, 1)
+    await turn()
+    assert (one.done(), any_queue.done()) == (False, True)
+    waiters.wake_topic(7, 3)
+    assert await one
+
+
+async def test_a_woken_pop_that_is_cancelled_wakes_the_next() -> None:
+    """No wake-up is lost with a client that goes away."""
+    waiters = Waiters(10)
+    first, second = park(waiters), park(waiters)
+    await turn()
+    waiters.wake_group(7, 5)
+    first.cancel()
+    assert await asyncio.wait_for(second, 1)
+
+
+async def test_the_limit_and_a_lost_leadership_refuse() -> None:
+    """Above max_waiters: TOO_MANY_WAITERS; when leadership ends, all get its refusal."""
+    waiters = Waiters(1)
+    parked = park(waiters)
+    await turn()
+    with pytest.raises(Refused) as refused:
+        await waiters.wait(7, 5, -1, 1)
+    assert refused.value.outcome == pb.OUTCOME_TOO_MANY_WAITERS
+    waiters.refuse_all(Refused(pb.OUTCOME_NOT_LEADER, "gone", 12))
+    with pytest.raises(Refused, match="gone"):
+        await parked
+
+
+async def test_a_pop_whose_time_is_over_leaves_nothing_behind() -> None:
+    """False, and the place is free again."""
+    waiters = Waiters(1)
+    assert not await waiters.wait(7, 5, -1, 0.001)
+    assert len(waiters) == 0
