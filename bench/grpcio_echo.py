@@ -43,12 +43,12 @@ async def drive(call: Any, total: int) -> None:
 async def measure(total: int) -> dict[str, object]:
     """Return calls per second and CPU microseconds per call of both sides together."""
     server = aio.server()
-    handlers = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
+    handlers: dict[str, Any] = {"Echo": grpc.unary_unary_rpc_method_handler(echo)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = aio.insecure_channel(f"127.0.0.1:{port}")
-    call = channel.unary_unary("/bench.Echo/Echo")
+    call: Any = channel.unary_unary("/bench.Echo/Echo")
     await drive(call, 2000)
     wall, cpu = time.perf_counter(), time.process_time()
     await drive(call, total)

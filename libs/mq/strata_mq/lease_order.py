@@ -36,10 +36,11 @@ class Order(Protocol):
     def ready(self) -> bool:
         """Whether `candidates` would give anything."""
 
-    def candidates(self) -> Iterator[int]:
+    def candidates(self, *, one_per_message_group: bool) -> Iterator[int]:
         """Start a batch: give deliverable offsets in delivery order.
 
-        Each one given is leased before the next is asked for; one that the batch has no room for
+        With `one_per_message_group` a FIFO batch has no second message of a message group, new
+        ones included. Each one given is leased before the next is asked for; one that the batch has no room for
         ends the iteration and is given back by `became_visible`.
         """
 
@@ -80,7 +81,7 @@ class PlainOrder:
             heappop(visible)
         return False
 
-    def candidates(self) -> Iterator[int]:
+    def candidates(self, *, one_per_message_group: bool) -> Iterator[int]:
         """See `Order`."""
         while self.ready():
             yield heappop(self._visible)
@@ -97,7 +98,7 @@ class FifoOrder:
     that are gone: acked out of order within one batch.
     """
 
-    __slots__ = ("_groups", "_open", "_ready", "_rows")
+    __slots__ = ("_groups", "_one_per_group", "_open", "_ready", "_rows")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -106,6 +107,7 @@ class FifoOrder:
         self._ready: list[tuple[int, int]] = []
         # Message groups of which the current batch has every row: new messages may follow.
         self._open: set[int] = set()
+        self._one_per_group = False
 
     def added(self, offset: int, lease: Lease) -> None:
         """See `Order`."""
@@ -115,7 +117,7 @@ class FifoOrder:
             self._groups[group_hash] = [offset]
             if is_deliverable(lease):
                 heappush(self._ready, (offset, group_hash))
-            else:
+            elif not self._one_per_group:
                 self._open.add(group_hash)
         else:
             offsets.append(offset)
@@ -151,9 +153,10 @@ class FifoOrder:
             heappop(self._ready)
         return False
 
-    def candidates(self) -> Iterator[int]:
+    def candidates(self, *, one_per_message_group: bool) -> Iterator[int]:
         """See `Order`. A group's rows follow one another, in order, until one is held."""
         self._open.clear()
+        self._one_per_group = one_per_message_group
         return self._runs()
 
     def blocks(self, group_hash: int) -> bool:
@@ -178,5 +181,7 @@ class FifoOrder:
             if not is_deliverable(lease):
                 return
             yield offset
+            if self._one_per_group:
+                return
             position += 1
         self._open.add(group_hash)

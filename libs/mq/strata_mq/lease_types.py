@@ -100,6 +100,9 @@ class TakeRequest:
     dead_letter_topic_id: int
     # None: everything; else the tag hashes that match.
     tag_hashes: frozenset[int] | None
+    # FIFO: at most one message of each message group, for clients that go on to the next message
+    # of a batch while they retry the one before.
+    one_per_message_group: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,8 @@ class QueueLeases(LeaseRows):
 
     def _take_visible(self, batch: TakeBatch) -> None:
         order, rows = self._order, self._rows
-        for offset in order.candidates():
+        candidates = order.candidates(one_per_message_group=batch.request.one_per_message_group)
+        for offset in candidates:
             lease = rows[offset]
             if not batch.fits(lease.length):
                 order.became_visible(offset, lease)

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft.idle_mark import IdleMark
 from strata_multiraft.in_flight import InFlight
 from strata_multiraft.metrics import METRICS
 from strata_multiraft.options import MultiRaftOptions
@@ -103,6 +104,7 @@ class MultiRaft:
         self._clock = clock
         self._run_blocking = run_blocking
         self._random_ticks = random_ticks
+        self._idle_mark = IdleMark(log, run_blocking, options.idle_mark_ms)
         self._outbox = Outbox(transport, metrics)
         self._tasks = Tasks("multiraft", on_fatal, max_tasks=8)
         self._replicas: dict[int, Replica] = {}
@@ -148,6 +150,7 @@ class MultiRaft:
         self._write_task = self._tasks.spawn("write", self._write_loop())
         self._tasks.spawn("apply", self._apply_loop())
         self._tasks.spawn("tick", self._tick_loop())
+        self._tasks.spawn("mark", self._idle_mark.run())
         for replica in self._replicas.values():
             self._start_replica(replica)
 
@@ -351,6 +354,7 @@ class MultiRaft:
             return False
         self._frames_total.add(len(frames))
         self._syncs_total.add(1)
+        self._idle_mark.wrote()
         self._sync_ms.record((self._clock.monotonic_s() - started_s) * 1000)
         self._sync_thread_ms.record(thread_s * 1000)
         self._written(writes, position)

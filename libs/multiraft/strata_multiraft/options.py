@@ -25,6 +25,7 @@ class MultiRaftOptions:
             what is beyond is read back from the log.
         max_apply_bytes: payload bytes given to a state machine at once; the event loop is free
             between two such batches.
+        idle_mark_ms: silence after which the log's end is marked (`idle_mark.py`).
         disk_full_retry_ms: how long proposals are refused after the log had no room.
     """
 
@@ -40,6 +41,7 @@ class MultiRaftOptions:
     max_append_bytes: int = 1 << 20
     max_unapplied_bytes: int = 16 << 20
     max_apply_bytes: int = 1 << 20
+    idle_mark_ms: int = 1000
     disk_full_retry_ms: int = 1000
 
     def __post_init__(self) -> None:

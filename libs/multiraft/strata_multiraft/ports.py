@@ -61,6 +61,9 @@ class Log(Protocol):
     def write_and_sync(self, frames: Sequence[Frame]) -> int:
         """Write and sync; return the log position up to which everything is durable."""
 
+    def mark(self) -> None:
+        """Write down that everything is durable, if nothing says so yet."""
+
     def entries(
         self, replica_id: int, first: int, last: int, max_bytes: int
     ) -> Iterable[StoredFrame]:

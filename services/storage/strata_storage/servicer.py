@@ -373,6 +373,7 @@ class StorageServicer:
                 request.max_attempts,
                 request.dead_letter_topic_id,
                 _tag_hashes(request.filter),
+                request.one_per_message_group,
             ),
             request.start == pb.START_POSITION_LATEST,
             request.wait_ms / 1000,

@@ -30,6 +30,7 @@ def request(
     fifo: bool = False,
     max_attempts: int = 17,
     tag_hashes: frozenset[int] | None = None,
+    one_per_message_group: bool = False,
 ) -> TakeRequest:
     return TakeRequest(
         max_messages,
@@ -42,6 +43,7 @@ def request(
         max_attempts,
         5,
         tag_hashes,
+        one_per_message_group,
     )
 
 
@@ -386,3 +388,17 @@ def test_a_change_too_long_for_one_section_takes_several() -> None:
     assert [len(section.deletes) for section in sections] == [65_535, 4_465]
     assert [section.clear for section in sections] == [True, False]
     assert all(section.head == 70_000 for section in sections)
+
+
+def test_one_per_message_group_gives_the_next_message_only_after_the_ack() -> None:
+    """Two message groups give one message each; redelivery and the next one keep that limit."""
+    leases = QueueLeases(head=0)
+    ask = request(fifo=True, one_per_message_group=True)
+    first = leases.take(ask, NOW_MS, 5, columns(5, groups=[7, 7, 8, 7, 8])).leases
+    assert offsets(list(first)) == [0, 2]
+    assert offsets(list(leases.take(ask, NOW_MS, 5, ()).leases)) == []
+    assert ack(leases, *first[0])
+    assert offsets(list(leases.take(ask, NOW_MS + 2, 5, ()).leases)) == [1]
+    again = leases.take(ask, LATER_MS + 2, 5, ()).leases
+    assert offsets(list(again)) == [1, 2]
+    assert [lease.attempts for _, lease in again] == [2, 2]

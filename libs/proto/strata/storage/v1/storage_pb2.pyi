@@ -501,6 +501,7 @@ class PopRequest(_message.Message):
     DEAD_LETTER_TOPIC_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    ONE_PER_MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -519,6 +520,8 @@ class PopRequest(_message.Message):
     dead_letter_topic_id: _builtins.int
     start: Global___StartPosition.ValueType
     max_bytes: _builtins.int
+    one_per_message_group: _builtins.bool
+    """FIFO: at most one message of each message group in the answer."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -542,10 +545,11 @@ class PopRequest(_message.Message):
         dead_letter_topic_id: _builtins.int = ...,
         start: Global___StartPosition.ValueType = ...,
         max_bytes: _builtins.int = ...,
+        one_per_message_group: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "queue", b"queue", "raft_group", b"raft_group", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,289 @@
+"""Where every live entry is: rule 9 over all segments.
+
+Invariants:
+- Segments are added in log order; the last one may be *active*: its contents grow.
+- Look-ups go from the newest segment to the oldest and stop where a newer one has cut the
+  index off, so what they find is what rule 9 leaves.
+- The writer thread changes the index; other threads look up at the same time. Spans are
+  immutable and their tuple is replaced, the active columns are read under `lock`.
+
+It holds no columns of sealed segments: those come from their footers through `load`.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from strata_seglog.columns import NO_CUT
+from strata_seglog.footer import NO_CHECKPOINT, Contents, Section
+from strata_seglog.frames import FLAG_MOVED, NO_REPLICA, FrameKind
+
+NO_SEGMENT = -1
+"""Base of the active contents while there is no active segment: no segment's."""
+
+Run = tuple[int, int]
+"""First and last index of entries without a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One replica in one segment: its live entries there, and what it ends in earlier ones."""
+
+    base: int
+    runs: tuple[Run, ...]
+    cut: int
+    checkpoint: int
+    open_checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """What the log holds of one replica.
+
+    `first_index` to `last_index` has no gap; both are 0 if there is no entry. `removed`: the
+    replica id has ended. `damaged`: empty, or why the replica must not vote (rule 8); if a lost
+    frame had superseded others, those show again, so only what is committed is right.
+    """
+
+    replica_id: int
+    raft_group: int
+    first_index: int = 0
+    last_index: int = 0
+    last_term: int = 0
+    term: int = 0
+    vote: int = 0
+    commit: int = 0
+    removed: bool = False
+    damaged: str = ""
+
+
+@dataclass(slots=True)
+class ReplicaState:
+    """One replica over all segments. `active` is its section in the active segment."""
+
+    replica_id: int
+    raft_group: int
+    spans: tuple[Span, ...] = ()
+    active: Section | None = None
+    active_base: int = 0
+    last_index: int = 0
+    last_term: int = 0
+    term: int = 0
+    vote: int = 0
+    commit: int = 0
+    removed: bool = False
+    damaged: str = ""
+    # Carried from section to section.
+    checkpoint: int = NO_CHECKPOINT
+    open_checkpoint: int = NO_CHECKPOINT
+    next_part: int = -1
+
+    @property
+    def has_hard_state(self) -> bool:
+        """Whether a hard state of the replica is known."""
+        return bool(self.term or self.vote or self.commit)
+
+    def all_spans(self) -> tuple[Span, ...]:
+        """Return the spans, that of the active segment included."""
+        active = self.active
+        if active is None:
+            return self.spans
+        return (*self.spans, _span_of(active, self.active_base))
+
+    def live_runs(self) -> Iterator[tuple[int, Run]]:
+        """Yield (segment base, run) of the entries that rule 9 leaves, newest segment first.
+
+        Two segments may both name an index (a moved copy); both can serve it.
+        """
+        bound = NO_CUT
+        for span in reversed(self.all_spans()):
+            for first, last in reversed(span.runs):
+                if first < bound:
+                    yield span.base, (first, min(last, bound - 1))
+            bound = min(bound, span.cut)
+
+    def first_index(self) -> int:
+        """Return the lowest index from which on no entry up to `last_index` is missing."""
+        low = self.last_index + 1
+        for first, last in sorted((run for _, run in self.live_runs()), key=_last_of, reverse=True):
+            if last < low - 1:
+                break
+            low = min(low, first)
+        return low if low <= self.last_index else 0
+
+    def summary(self) -> ReplicaLog:
+        """Return what the owner of the replica needs to know."""
+        first = 0 if self.removed else self.first_index()
+        return ReplicaLog(
+            self.replica_id,
+            self.raft_group,
+            first,
+            self.last_index if first else 0,
+            self.last_term if first else 0,
+            self.term,
+            self.vote,
+            self.commit,
+            self.removed,
+            self.damaged,
+        )
+
+
+class LogIndex:
+    """Replica states by replica id, and the contents of the active segment."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.replicas: dict[int, ReplicaState] = {}
+        self.active = Contents(NO_SEGMENT)
+
+    def begin_segment(self, base: int) -> None:
+        """Make an empty segment the active one; the one before was sealed."""
+        self.active = Contents(base)
+
+    def add(
+        self,
+        kind: int,
+        replica_id: int,
+        raft_group: int,
+        term: int,
+        index: int,
+        entry_kind: int,
+        flags: int,
+        position: int,
+        payload: Sequence[bytes],
+    ) -> int:
+        """Note a frame in the active segment; call under `lock` if others may look up.
+
+        Returns:
+            The last index that this frame ended, 0 if none (they begin at `index`).
+        """
+        if replica_id == NO_REPLICA:
+            return 0
+        state = self.replicas.get(replica_id)
+        if state is None:
+            state = self.replicas[replica_id] = ReplicaState(replica_id, raft_group)
+        section = state.active
+        if section is None:
+            section = self.active.section(replica_id, raft_group)
+            section.open_checkpoint, section.next_part = state.open_checkpoint, state.next_part
+            state.active, state.active_base = section, self.active.base
+        self.active.add(section, kind, position, term, index, entry_kind, flags, payload)
+        if kind == FrameKind.ENTRY:
+            before, moved = state.last_index, flags & FLAG_MOVED
+            if index > before or not moved:
+                state.last_index, state.last_term = index, term
+            return before if index <= before and not moved else 0
+        self._note_state(state, section)
+        return state.last_index if kind == FrameKind.REMOVED else 0
+
+    def add_sealed(self, contents: Contents) -> None:
+        """Note a sealed segment that follows all noted before."""
+        for section in contents.sections.values():
+            state = self.replicas.get(section.replica_id)
+            if state is None:
+                state = ReplicaState(section.replica_id, section.raft_group)
+                self.replicas[section.replica_id] = state
+            columns = section.columns
+            live = columns.live_indexes
+            if live and (columns.cut != NO_CUT or live[-1] > state.last_index):
+                state.last_index = live[-1]
+                state.last_term = columns.terms[columns.find(live[-1])]
+            state.spans = (*state.spans, _span_of(section, contents.base))
+            self._note_state(state, section)
+
+    def seal(self) -> Contents:
+        """Turn the active segment into a sealed one and return its contents; under `lock`."""
+        contents = self.active
+        for section in contents.sections.values():
+            state = self.replicas[section.replica_id]
+            # Spans first: a reader sees the entries in one of the two places, or in both.
+            if not state.removed:
+                state.spans = (*state.spans, _span_of(section, contents.base))
+            state.active = None
+        self.active = Contents(NO_SEGMENT)
+        return contents
+
+    def drop_segment(self, base: int) -> None:
+        """Forget a sealed segment, and replicas of which nothing is left."""
+        for replica_id, state in list(self.replicas.items()):
+            state.spans = tuple(span for span in state.spans if span.base != base)
+            gone = not state.spans and state.active is None
+            if gone and (state.removed or not state.has_hard_state):
+                del self.replicas[replica_id]
+
+    def locate(
+        self, replica_id: int, index: int, load: Callable[[int], Contents]
+    ) -> tuple[int, int] | None:
+        """Find a live entry.
+
+        Args:
+            replica_id: whose log.
+            index: raft index.
+            load: gives the contents of the sealed segment with this base; may read the disk.
+
+        Returns:
+            (segment base, offset in the segment), or None.
+        """
+        state = self.replicas.get(replica_id)
+        if state is None or state.removed:
+            return None
+        with self.lock:
+            section, base = state.active, self.active.base
+            if section is not None:
+                row = section.columns.find(index)
+                if row >= 0:
+                    return base, section.columns.offsets[row]
+                if section.columns.cut <= index:
+                    return None
+        for span in reversed(state.spans):
+            if any(first <= index <= last for first, last in span.runs):
+                columns = load(span.base).sections[replica_id].columns
+                return span.base, columns.offsets[columns.find(index)]
+            if span.cut <= index:
+                return None
+        return None
+
+    @staticmethod
+    def _note_state(state: ReplicaState, section: Section) -> None:
+        if section.has_hard_state:
+            state.term, state.vote, state.commit = section.term, section.vote, section.commit
+        if section.checkpoint != NO_CHECKPOINT:
+            state.checkpoint = section.checkpoint
+        state.open_checkpoint, state.next_part = section.open_checkpoint, section.next_part
+        if section.removed:
+            state.removed = True
+            state.spans = ()
+
+
+def _span_of(section: Section, base: int) -> Span:
+    return Span(
+        base,
+        _runs(section.columns.live_indexes),
+        section.columns.cut,
+        section.checkpoint,
+        section.open_checkpoint,
+    )
+
+
+def _runs(indexes: array[int]) -> tuple[Run, ...]:
+    """Split ascending indexes into runs without a gap."""
+    if not indexes:
+        return ()
+    if indexes[-1] - indexes[0] + 1 == len(indexes):
+        return ((indexes[0], indexes[-1]),)
+    runs: list[Run] = []
+    first = last = indexes[0]
+    for index in indexes[1:]:
+        if index != last + 1:
+            runs.append((first, last))
+            first = index
+        last = index
+    runs.append((first, last))
+    return tuple(runs)
+
+
+def _last_of(run: Run) -> int:
+    return run[1]

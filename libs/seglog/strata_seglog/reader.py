@@ -1,0 +1,313 @@
+"""Reading the CommitLog: entries by index, frames by position, checked on the way out.
+
+Invariant: every byte that leaves was checked against its CRC (rule 31; of a slice the header's);
+what fails is reported once and never returned.
+
+Threads: `recent` may be called anywhere, the event loop included, for it does no I/O and takes
+no lock. `replicas`, `segments` and the positions do no I/O. All else reads the disk; any thread but
+the event loop's may call it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from strata_runtime.metrics import Metrics
+from strata_seglog.errors import CorruptFrame, Corruption, MissingEntry, ReadFailed
+from strata_seglog.footer import NO_CHECKPOINT, Contents
+from strata_seglog.frames import (
+    HEADER_BYTES,
+    NO_REPLICA,
+    FrameKind,
+    StoredFrame,
+    checkpoint_part,
+)
+from strata_seglog.index import LogIndex, ReplicaLog
+from strata_seglog.options import LogOptions
+from strata_seglog.ports import Disk, DiskFile
+from strata_seglog.recent import RecentRing
+from strata_seglog.recovery import blame
+from strata_seglog.scrub import Scrubber, ScrubResult, corruption_among
+from strata_seglog.sealed import ContentsCache, read_sealed
+from strata_seglog.segments import OpenFiles, Segment, SegmentInfo, segment_name
+from strata_seglog.walk import Gap, read_frame, read_header, walk
+
+_REPORTED_MAX = 10_000
+
+
+class View(NamedTuple):
+    """The segments as far as they are durable: what readers may see, replaced as one."""
+
+    sealed: tuple[Segment, ...]
+    active: Segment
+
+    def all(self) -> tuple[Segment, ...]:
+        """Return all segments, oldest first."""
+        return (*self.sealed, self.active)
+
+
+class LogReader:
+    """What can be read of a CommitLog.
+
+    Args:
+        disk: the folder.
+        options: limits.
+        report: gets what is found damaged, in the thread that found it.
+        metrics: where to count.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: LogOptions,
+        report: Callable[[Corruption], None],
+        metrics: Metrics,
+    ) -> None:
+        self._report = report
+        self._reported: set[int] = set()
+        self._labels = {"log": options.name}
+        self._corruptions = metrics.counter("strata_log_corruptions_total")
+        self._scrubbed_bytes = metrics.counter("strata_log_scrubbed_bytes_total")
+        self._files = OpenFiles(disk, options.open_files)
+        self._cache = ContentsCache(
+            self._read_contents,
+            limit_segments=options.footer_cache_segments,
+            limit_bytes=options.footer_cache_bytes,
+        )
+        self._ring = RecentRing(options.recent_bytes)
+        self._index = LogIndex()
+        self._view = View((), Segment(0, 0))
+        self._scrubber = Scrubber(self._files, self._corruption_of, lambda: self._view.all())
+
+    def entry(self, replica_id: int, index: int) -> StoredFrame | None:
+        """Return a live entry, from memory or disk; None: the log has none of that index.
+
+        Raises:
+            CorruptFrame: it is damaged.
+            ReadFailed: the disk could not read it.
+        """
+        recent = self._ring.find(replica_id, index)
+        if recent is not None:
+            return recent.stored()
+        location = self._locate(replica_id, index)
+        return None if location is None else self._read(*location, replica_id)
+
+    def recent(self, replica_id: int, index: int) -> bytes | None:
+        """Return an entry's payload if it is in memory: no I/O, no lock."""
+        recent = self._ring.find(replica_id, index)
+        return None if recent is None else recent.whole()
+
+    def read_slice(self, replica_id: int, index: int, offset: int, length: int) -> bytes:
+        """Return part of an entry's payload, fewer bytes at its end.
+
+        From the disk only the header's CRC is checked: the caller checks that of the part.
+
+        Raises:
+            MissingEntry: the log has no such entry.
+            CorruptFrame: its header is damaged.
+            ReadFailed: the disk could not read it.
+        """
+        recent = self._ring.find(replica_id, index)
+        if recent is not None:
+            return recent.piece(offset, length)
+        location = self._locate(replica_id, index)
+        if location is not None:
+            base, at = location
+            with self._reading(base, replica_id) as file:
+                header = read_header(file, segment_name(base), base, at)
+                length = max(0, min(length, header.payload_bytes - offset))
+                return file.read(at + HEADER_BYTES + offset, length)
+        raise MissingEntry(f"replica {replica_id} has no entry {index}")
+
+    def entries(
+        self, replica_id: int, first: int, last: int, max_bytes: int
+    ) -> Iterator[StoredFrame]:
+        """Yield entries `first` to `last` up to the first that is missing.
+
+        They end after `max_bytes` of payload; one is always yielded.
+
+        Raises:
+            CorruptFrame, ReadFailed: as `entry`.
+        """
+        for index in range(first, last + 1):
+            frame = self.entry(replica_id, index)
+            if frame is None:
+                return
+            yield frame
+            max_bytes -= len(frame.payload)
+            if max_bytes <= 0:
+                return
+
+    def scan(self, from_position: int | None = None) -> Iterator[StoredFrame]:
+        """Yield all durable frames in log order, superseded ones too, footers and marks not.
+
+        Args:
+            from_position: position of a frame or of a segment; default: the oldest.
+
+        Raises:
+            CorruptFrame: at the first that is damaged; to go on, ask from the next one.
+            ReadFailed: the disk could not read.
+        """
+        start = 0 if from_position is None else from_position
+        for segment in self._view.all():
+            if segment.end <= start:
+                continue
+            with self._reading(segment.base) as file:
+                for item in walk(file, segment.base, max(start - segment.base, 0), segment.used):
+                    if isinstance(item, Gap):
+                        self._found(self._corruption_of(segment, item))
+                        raise CorruptFrame(item.position, segment.name, item.reason)
+                    if item[0].replica_id != NO_REPLICA:
+                        yield item[0].with_payload(item[1])
+
+    def read_at(self, position: int) -> StoredFrame:
+        """Return the frame whose header is at a log position.
+
+        Raises:
+            CorruptFrame: there is no good frame.
+            ReadFailed: the disk could not read it.
+            MissingEntry: the position is not in the log.
+        """
+        segments = self._view.all()
+        at = bisect_right(segments, position, key=_base_of) - 1
+        if at < 0 or position >= segments[at].end:
+            raise MissingEntry(f"position {position} is not in the log")
+        base = segments[at].base
+        frame = self._read(base, position - base, None)
+        if frame is None:
+            raise MissingEntry(f"position {position} is not in the log any more")
+        return frame
+
+    def checkpoints(self, replica_id: int) -> list[int]:
+        """Return the positions of the newest complete set of checkpoint frames, in order.
+
+        Empty: there is none.
+
+        Raises:
+            CorruptFrame, ReadFailed: the set cannot be read.
+        """
+        state = self._index.replicas.get(replica_id)
+        if state is None or state.removed or state.checkpoint == NO_CHECKPOINT:
+            return []
+        positions = []
+        for frame in self.scan(state.checkpoint):
+            if frame.replica_id == replica_id and frame.kind == FrameKind.CHECKPOINT:
+                positions.append(frame.position)
+                if checkpoint_part((frame.payload,))[1]:
+                    break
+        return positions
+
+    @property
+    def first_position(self) -> int:
+        """Log position of the oldest segment."""
+        return self._view.all()[0].base
+
+    @property
+    def synced_position(self) -> int:
+        """Log position below which everything is durable and readable."""
+        return self._view.active.end
+
+    def replicas(self) -> dict[int, ReplicaLog]:
+        """Return what the log holds, by replica id."""
+        with self._index.lock:
+            return {key: state.summary() for key, state in self._index.replicas.items()}
+
+    def segments(self) -> list[SegmentInfo]:
+        """Return all segments, oldest first."""
+        ranges: dict[int, dict[int, tuple[int, int]]] = {}
+        with self._index.lock:
+            for replica_id, state in self._index.replicas.items():
+                for base, (first, last) in state.live_runs():
+                    held = ranges.setdefault(base, {})
+                    low, high = held.get(replica_id, (first, last))
+                    held[replica_id] = min(low, first), max(high, last)
+        return [
+            SegmentInfo(
+                segment.name,
+                segment.base,
+                segment.end,
+                segment.sealed,
+                segment.used,
+                segment.capacity,
+                ranges.get(segment.base, {}),
+            )
+            for segment in self._view.all()
+        ]
+
+    def scrub_step(self, max_bytes: int) -> ScrubResult:
+        """Check the CRCs of the next `max_bytes` of the log; one thread at a time.
+
+        Damage is reported, and marks the replicas that lost something live.
+
+        Raises:
+            ReadFailed: the disk could not read; the next step tries again.
+        """
+        try:
+            result = self._scrubber.step(max_bytes)
+        except OSError as error:
+            raise ReadFailed(f"scrub: {error.strerror or error}") from error
+        self._scrubbed_bytes.add(result.read_bytes, self._labels)
+        for corruption in result.corruptions:
+            self._found(corruption)
+        return result
+
+    def _locate(self, replica_id: int, index: int) -> tuple[int, int] | None:
+        try:
+            return self._index.locate(replica_id, index, self._cache.get)
+        except MissingEntry:
+            return None  # Its segment was freed meanwhile.
+
+    def _read(self, base: int, offset: int, replica_id: int | None) -> StoredFrame | None:
+        """Read a frame, of a known replica if it is an entry; None: its segment was freed."""
+        try:
+            with self._reading(base, replica_id) as file:
+                header, payload = read_frame(file, segment_name(base), base, offset)
+        except MissingEntry:
+            return None
+        return header.with_payload(payload)
+
+    @contextmanager
+    def _reading(self, base: int, replica_id: int | None = None) -> Iterator[DiskFile]:
+        """Open a segment for reading; what goes wrong inside is typed and reported."""
+        name = segment_name(base)
+        try:
+            with self._files.use(name) as file:
+                yield file
+        except FileNotFoundError as error:
+            raise MissingEntry(f"{name} was freed") from error
+        except OSError as error:
+            raise ReadFailed(f"{name}: {error.strerror or error}") from error
+        except CorruptFrame as error:
+            owners = () if replica_id is None else (replica_id,)
+            self._found(Corruption(name, error.position, error.reason, owners))
+            raise
+
+    def _read_contents(self, base: int) -> Contents:
+        sealed = self._view.sealed
+        at = bisect_right(sealed, base, key=_base_of) - 1
+        if at < 0 or sealed[at].base != base:
+            raise MissingEntry(f"{segment_name(base)} was freed")
+        with self._reading(base) as file:
+            reading = read_sealed(file, sealed[at])
+        for corruption in reading.corruptions:
+            self._found(corruption)
+        return reading.contents
+
+    def _corruption_of(self, segment: Segment, gap: Gap) -> Corruption:
+        return corruption_among(segment, gap, self._index, self._cache.get)
+
+    def _found(self, corruption: Corruption) -> None:
+        """Count, remember and report damage, once per position."""
+        if corruption.position in self._reported:
+            return
+        if len(self._reported) < _REPORTED_MAX:
+            self._reported.add(corruption.position)
+        self._corruptions.add(1, self._labels)
+        self._report(blame(self._index, corruption))
+
+
+def _base_of(segment: Segment) -> int:
+    return segment.base

@@ -1,0 +1,92 @@
+"""Which segments may go, and how the oldest one is emptied (rules 6 and 10).
+
+Choosing is here, doing is the log's: segments go from the oldest on, so that what a frame
+superseded never comes back.
+
+A hard state never pins a segment: every segment begins with a copy of all of them. A checkpoint
+does, until its owner has written a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from strata_seglog.footer import Contents
+from strata_seglog.index import LogIndex
+from strata_seglog.segments import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Relocation:
+    """What one step of relocation did.
+
+    Attributes:
+        copied_frames: frames copied to the end of the log.
+        copied_bytes: their payload bytes.
+        freed: name of the segment that is gone, empty if there is more to copy.
+        waiting_for: replicas that must write a checkpoint first; nothing was done.
+    """
+
+    copied_frames: int = 0
+    copied_bytes: int = 0
+    freed: str = ""
+    waiting_for: tuple[int, ...] = ()
+
+
+def freeable_segments(
+    sealed: Sequence[Segment], index: LogIndex, low: Mapping[int, int]
+) -> list[Segment]:
+    """Return the oldest sealed segments that hold nothing anybody needs.
+
+    Args:
+        sealed: all sealed segments, in log order.
+        index: of the log.
+        low: replica id -> lowest index still needed; a replica that is not named needs all.
+    """
+    lowest_pin = sealed[-1].base + sealed[-1].capacity if sealed else 0
+    for state in index.replicas.values():
+        if state.removed:
+            continue
+        limit = low.get(state.replica_id, 0)
+        pins = [base for base, (_, last) in state.live_runs() if last >= limit]
+        lowest_pin = min(lowest_pin, state.checkpoint, state.open_checkpoint, *pins)
+    return [segment for segment in sealed if segment.base + segment.capacity <= lowest_pin]
+
+
+def checkpoint_owners(segment: Segment, index: LogIndex) -> tuple[int, ...]:
+    """Return the replicas whose newest checkpoint, or one being written, begins in a segment."""
+    return tuple(
+        state.replica_id
+        for state in index.replicas.values()
+        if not state.removed
+        and any(
+            segment.base <= position < segment.base + segment.capacity
+            for position in (state.checkpoint, state.open_checkpoint)
+        )
+    )
+
+
+def entries_to_keep(
+    contents: Contents,
+    index: LogIndex,
+    locate: Callable[[int, int], tuple[int, int] | None],
+    is_needed: Callable[[int, int], bool],
+) -> Iterator[tuple[int, int]]:
+    """Yield (replica id, index) of the entries that live only in this segment and are needed.
+
+    Args:
+        contents: of the segment.
+        index: of the log.
+        locate: gives (segment base, offset) of the newest copy of a live entry.
+        is_needed: says of (replica id, index) whether it is still wanted.
+    """
+    for section in list(contents.sections.values()):
+        state = index.replicas.get(section.replica_id)
+        if state is None or state.removed:
+            continue
+        for entry_index, offset in section.columns.live():
+            if locate(section.replica_id, entry_index) != (contents.base, offset):
+                continue
+            if is_needed(section.replica_id, entry_index):
+                yield section.replica_id, entry_index
