@@ -1,0 +1,1 @@
+"""The compute tier: speaks RocketMQ 5 to clients, keeps no state that matters."""

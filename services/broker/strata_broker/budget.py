@@ -1,0 +1,56 @@
+"""Back-pressure for sends: bytes taken from clients and not yet answered are bounded.
+
+Three limits: the broker's, one per namespace (so that one tenant's flood leaves room for others)
+and one per raft group (so that one slow raft group does not fill the broker).
+"""
+
+from __future__ import annotations
+
+from strata_broker.config import SendSection
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+
+
+class SendBudget:
+    """Bytes of requests in flight."""
+
+    def __init__(self, config: SendSection, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._broker = Limit("sends in flight", config.max_bytes_in_flight, "bytes", metrics)
+        # Namespaces and raft groups that exist: their number is bounded by the metadata.
+        self._namespaces: dict[str, Limit] = {}
+        self._raft_groups: dict[int, Limit] = {}
+
+    def try_take(self, namespace: str, raft_group: int, size_bytes: int) -> bool:
+        """Charge a request, to the raft group of its first message; False: a limit is reached."""
+        in_namespace = self._namespaces.get(namespace)
+        if in_namespace is None:
+            in_namespace = self._namespaces[namespace] = Limit(
+                f"sends in flight of namespace [{namespace}]",
+                self._config.max_namespace_bytes_in_flight,
+                "bytes",
+                self._metrics,
+            )
+        in_raft_group = self._raft_groups.get(raft_group)
+        if in_raft_group is None:
+            in_raft_group = self._raft_groups[raft_group] = Limit(
+                f"sends in flight to raft group {raft_group}",
+                self._config.max_raft_group_bytes_in_flight,
+                "bytes",
+                self._metrics,
+            )
+        if not self._broker.try_take(size_bytes):
+            return False
+        if in_namespace.try_take(size_bytes):
+            if in_raft_group.try_take(size_bytes):
+                return True
+            in_namespace.give_back(size_bytes)
+        self._broker.give_back(size_bytes)
+        return False
+
+    def give_back(self, namespace: str, raft_group: int, size_bytes: int) -> None:
+        """Return what was charged."""
+        self._broker.give_back(size_bytes)
+        self._namespaces[namespace].give_back(size_bytes)
+        self._raft_groups[raft_group].give_back(size_bytes)

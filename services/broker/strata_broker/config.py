@@ -1,0 +1,180 @@
+"""Configuration of a broker: every limit and period with its unit.
+
+Sections become TOML tables; a process that holds more than a broker inherits `BrokerConfig` or has
+the same sections beside its own.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from strata_mq.validation import Limits
+from strata_runtime.config import Config, Section
+
+
+class RouteSection(Section):
+    """What clients are told to connect to."""
+
+    advertised_endpoint: str = Field(
+        default="",
+        description="host:port that every route names, the tier's virtual address. Empty: each "
+        "raft group's queues name one live broker, chosen by rendezvous hash.",
+    )
+    max_cached_routes: int = Field(default=1_024, ge=1, description="Answers kept ready.")
+
+
+class SendSection(Section):
+    """SendMessage."""
+
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1, description="Body of a message.")
+    max_properties_bytes: int = Field(
+        default=16_384, ge=1, description="User properties, tag and keys of a message together."
+    )
+    max_property_count: int = Field(default=128, ge=1, description="User properties of a message.")
+    max_key_count: int = Field(default=255, ge=0, le=255, description="Keys of a message.")
+    max_message_group_bytes: int = Field(
+        default=64, ge=1, description="A message group must be shorter than this."
+    )
+    max_messages_per_request: int = Field(default=1_024, ge=1, description="Messages at once.")
+    max_bytes_in_flight: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1,
+        description="Requests taken and not yet answered; beyond it TOO_MANY_REQUESTS.",
+    )
+    max_namespace_bytes_in_flight: int = Field(
+        default=96 * 1024 * 1024, ge=1, description="The same for one namespace."
+    )
+    max_raft_group_bytes_in_flight: int = Field(
+        default=64 * 1024 * 1024, ge=1, description="The same for one raft group."
+    )
+    max_batches_per_call: int = Field(
+        default=64, ge=1, description="Raft groups in one Append call."
+    )
+    timeout_ms: int = Field(
+        default=3_000, ge=1, description="Time for a send whose client set no deadline."
+    )
+
+
+class ReceiveSection(Section):
+    """ReceiveMessage."""
+
+    max_messages: int = Field(default=32, ge=1, description="Messages of one answer.")
+    max_bytes: int = Field(
+        default=8 * 1024 * 1024,
+        ge=1,
+        description="Messages of one answer, except that one always goes.",
+    )
+    min_polling_ms: int = Field(default=5_000, ge=0, description="Shortest wait for messages.")
+    max_polling_ms: int = Field(default=20_000, ge=1_000, description="Longest wait for messages.")
+    deadline_margin_ms: int = Field(
+        default=100, ge=0, description="Kept free before the client's deadline."
+    )
+    min_invisible_ms: int = Field(default=10_000, ge=0, description="Shortest lease of a receive.")
+    max_invisible_ms: int = Field(default=43_200_000, ge=1, description="Longest lease.")
+    max_parked: int = Field(default=20_000, ge=1, description="Receives under way.")
+    max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
+    gone_grace_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="A pop whose client has gone may still end by itself this long.",
+    )
+    start_from_latest: bool = Field(
+        default=False,
+        description="Where a new consumer group starts: at new messages, or at the oldest.",
+    )
+    max_cached_filters: int = Field(default=4_096, ge=1, description="Parsed tag expressions.")
+
+
+class StorageClientSection(Section):
+    """Calls to storage nodes."""
+
+    first_retry_ms: int = Field(default=5, ge=1, description="First pause before a repeat.")
+    max_retry_ms: int = Field(default=200, ge=1, description="Longest pause before a repeat.")
+    call_timeout_ms: int = Field(
+        default=3_000, ge=1, description="Time for a call whose client set no deadline."
+    )
+    max_acks_per_call: int = Field(default=4_096, ge=1, description="Acks in one call.")
+    max_acks_waiting: int = Field(default=200_000, ge=1, description="Acks not yet answered.")
+
+
+class TelemetrySection(Section):
+    """The settings stream."""
+
+    max_streams: int = Field(default=20_000, ge=1, description="Open streams.")
+    max_frames_queued: int = Field(
+        default=64, ge=1, description="Frames that wait for one client to read."
+    )
+    node_repeat_ms: tuple[int, ...] = Field(
+        default=(500, 1_500, 4_000), description="When settings are pushed again to Node clients."
+    )
+    lite_subscription_quota: int = Field(
+        default=2_000, ge=1, description="Lite topics of one client."
+    )
+    max_lite_topic_bytes: int = Field(default=64, ge=1, description="Name of a lite topic.")
+
+
+class SessionSection(Section):
+    """Who is connected."""
+
+    max_clients: int = Field(default=50_000, ge=1, description="Clients remembered.")
+    max_subscriptions_per_client: int = Field(
+        default=256, ge=1, description="Topics remembered of one client."
+    )
+    silent_ms: int = Field(
+        default=15_000,
+        ge=1,
+        description="A client without stream or receive counts as gone after this.",
+    )
+    expire_ms: int = Field(
+        default=120_000, ge=1, description="Any client counts as gone after this."
+    )
+    report_period_ms: int = Field(
+        default=5_000, ge=1, description="How often storage nodes are told who lives."
+    )
+
+
+class MetadataSection(Section):
+    """Topics and consumer groups."""
+
+    auto_create_topic: bool = Field(
+        default=False, description="Make unknown topics on first use, of type MIXED."
+    )
+    auto_create_group: bool = Field(
+        default=True, description="Make unknown consumer groups on first receive."
+    )
+    auto_topic_queue_count: int = Field(
+        default=8, ge=1, description="Queues of a topic made on first use."
+    )
+    first_retry_ms: int = Field(default=50, ge=1, description="First pause before a repeat.")
+    max_retry_ms: int = Field(default=2_000, ge=1, description="Longest pause before a repeat.")
+    call_timeout_ms: int = Field(default=3_000, ge=1, description="Time for a nameserver call.")
+    max_creations_in_flight: int = Field(
+        default=256, ge=1, description="Topics and consumer groups being made on first use."
+    )
+
+
+class BrokerConfig(Config):
+    """All of a broker."""
+
+    route: RouteSection = RouteSection()
+    send: SendSection = SendSection()
+    receive: ReceiveSection = ReceiveSection()
+    storage_client: StorageClientSection = StorageClientSection()
+    telemetry: TelemetrySection = TelemetrySection()
+    session: SessionSection = SessionSection()
+    metadata: MetadataSection = MetadataSection()
+
+    def limits(self) -> Limits:
+        """Return the limits that requests are checked against."""
+        return Limits(
+            max_body_bytes=self.send.max_body_bytes,
+            max_properties_bytes=self.send.max_properties_bytes,
+            max_property_count=self.send.max_property_count,
+            max_key_count=self.send.max_key_count,
+            max_message_group_bytes=self.send.max_message_group_bytes,
+            min_receive_invisible_ms=self.receive.min_invisible_ms,
+            max_invisible_ms=self.receive.max_invisible_ms,
+            min_polling_ms=self.receive.min_polling_ms,
+            max_polling_ms=self.receive.max_polling_ms,
+            max_receive_batch=self.receive.max_messages,
+        )

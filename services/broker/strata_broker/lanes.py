@@ -1,0 +1,40 @@
+"""One loop per storage node, so that one call is under way there while the rest accumulates.
+
+There is no timer (rule 19, one Append per node): an idle broker adds no delay, a busy one batches
+by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from strata_runtime.tasks import Tasks
+
+Exchange = Callable[[str], Awaitable[bool]]
+"""Sends what waits for a node and takes in the answer; False: nothing waited."""
+
+
+class NodeLanes:
+    """Runs `exchange` for a node as long as it has something to send."""
+
+    def __init__(self, name: str, tasks: Tasks, exchange: Exchange) -> None:
+        self._name = name
+        self._tasks = tasks
+        self._exchange = exchange
+        self._wakes: dict[str, asyncio.Event] = {}
+
+    def wake(self, node_id: str) -> None:
+        """Something waits for the node."""
+        wake = self._wakes.get(node_id)
+        if wake is None:
+            wake = self._wakes[node_id] = asyncio.Event()
+            self._tasks.spawn(f"{self._name} {node_id}", self._run(node_id, wake))
+        wake.set()
+
+    async def _run(self, node_id: str, wake: asyncio.Event) -> None:
+        while True:
+            await wake.wait()
+            wake.clear()
+            while await self._exchange(node_id):
+                pass

@@ -1,0 +1,96 @@
+"""Tells every storage node which clients live, so that auto-renewed leases live with them.
+
+Rule 25: the delta every few seconds, everything at first and when asked, a goodbye at once. A
+node that could not be told gets everything next time. Invariant: only a client that said goodbye
+is reported as gone; one that fell silent merely leaves the list, because another broker may still
+hear it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker.config import SessionSection
+from strata_broker.metadata import MetadataView
+from strata_broker.sessions import Sessions
+from strata_broker.storage_client import SERVICE, StorageChannels
+
+_REPORT_CLIENTS = SERVICE + "ReportClients"
+
+
+class LivenessReporter:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        boot_id: int,
+        view: MetadataView,
+        channels: StorageChannels,
+        sessions: Sessions,
+        config: SessionSection,
+    ) -> None:
+        self._boot_id = boot_id
+        self._view = view
+        self._channels = channels
+        self._sessions = sessions
+        self._period_s = config.report_period_ms / 1000
+        self._wake = asyncio.Event()
+        # node -> holders it was told to be alive; absent: it must be told everything
+        self._told: dict[str, set[int]] = {}
+        # node -> goodbyes it has not confirmed
+        self._goodbyes: dict[str, set[int]] = {}
+        sessions.on_goodbye(self._wake.set)
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await self.report()
+            try:
+                async with asyncio.timeout(self._period_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def report(self) -> None:
+        """Tell every storage node once."""
+        self._wake.clear()
+        live = self._sessions.live_holders()
+        goodbyes = self._sessions.take_goodbyes()
+        nodes = [node.node_id for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE)]
+        self._told = {node: told for node, told in self._told.items() if node in nodes}
+        self._goodbyes = {
+            node: (self._goodbyes.get(node, set()) | goodbyes) - live for node in nodes
+        }
+        # As many calls as there are storage nodes; a silent one must not delay the others.
+        async with asyncio.TaskGroup() as calls:
+            for node in nodes:
+                calls.create_task(self._report_to(node, live))
+
+    async def _report_to(self, node: str, live: set[int]) -> None:
+        told = self._told.pop(node, None)
+        goodbyes = self._goodbyes[node]
+        fell_silent = told is not None and bool(told - live - goodbyes)
+        full = told is None or fell_silent
+        request = storage_pb2.ReportClientsRequest(
+            broker_boot_id=self._boot_id,
+            full=full,
+            live=sorted(live if told is None or full else live - told),
+            gone=sorted(goodbyes),
+        )
+        try:
+            response = await self._channels.to(node).call(
+                _REPORT_CLIENTS,
+                request,
+                storage_pb2.ReportClientsResponse,
+                timeout_s=self._period_s,
+            )
+        except AngeliaError:
+            return
+        if not response.want_full:
+            self._told[node] = live
+            self._goodbyes[node] = set()
+        elif not full:
+            await self._report_to(node, live)

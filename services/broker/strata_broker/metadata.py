@@ -1,0 +1,286 @@
+"""What the broker knows of topics, consumer groups, raft groups, nodes and slots.
+
+Role: a read-only copy of the nameserver's rows, fed by `WatchResponse`s in order of revision.
+Invariants: (namespace, name) is the key of topics and consumer groups (namespaces isolate); a
+response is taken in whole before anyone looks; a row costs one small object, so that 10,000
+topics cost a few megabytes. It does not know how the responses get here (`metadata_watch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from strata.meta.v1 import meta_pb2
+from strata_mq.slots import SLOT_COUNT
+
+Name = tuple[str, str]
+"""(namespace, name)."""
+
+Row = TypeVar("Row", bound=Message)
+
+NO_RAFT_GROUP = 0
+"""Raft group ids start at 1; a slot that nobody owns has this one."""
+
+
+class TopicRow:
+    """A topic. `row` is the serialised `meta.v1.Topic`, for what is rarely asked."""
+
+    __slots__ = (
+        "_groups",
+        "_groups_at",
+        "_homes",
+        "_homes_at",
+        "name",
+        "namespace",
+        "queue_count",
+        "row",
+        "slot_base",
+        "topic_id",
+        "topic_type",
+    )
+
+    def __init__(self, topic: meta_pb2.Topic) -> None:
+        self.topic_id = topic.topic_id
+        self.namespace = topic.namespace
+        self.name = topic.name
+        self.topic_type = topic.type
+        self.queue_count = topic.queue_count
+        self.slot_base = topic.slot_base
+        self.row = topic.SerializeToString()
+        self._groups: tuple[int, ...] = ()
+        self._groups_at = -1
+        self._homes: tuple[Home, ...] = ()
+        self._homes_at = -1
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Whether its queue numbers are raft group ids (rule 26)."""
+        return self.topic_type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
+
+    def parsed(self) -> meta_pb2.Topic:
+        """Return the whole row."""
+        return meta_pb2.Topic.FromString(self.row)
+
+
+class Home(NamedTuple):
+    """The public names of a topic's queues under one broker name (rule 20).
+
+    A route lists local ids 0 .. len(queues) - 1. Id 0 means any of the queues, id i > 0 means
+    `queues[i - 1]`; the last queue is therefore reached through "any" (docs/adr/0002).
+    """
+
+    raft_group: int
+    broker_name: str
+    queues: Sequence[int]
+
+
+class MetadataView:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        # Raised whenever slots, raft groups or nodes change: what was derived from them is stale.
+        self.placement_version = 0
+        self._ready = False
+        self._topics: dict[Name, TopicRow] = {}
+        self._topics_by_id: dict[int, TopicRow] = {}
+        self._consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
+        self._consumer_groups_by_id: dict[int, meta_pb2.ConsumerGroup] = {}
+        self._raft_groups: dict[int, meta_pb2.RaftGroup] = {}
+        self._nodes: dict[str, meta_pb2.Node] = {}
+        self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first snapshot is here."""
+        return self._ready
+
+    def topic(self, namespace: str, name: str) -> TopicRow | None:
+        """Find a topic by name."""
+        return self._topics.get((namespace, name))
+
+    def topic_by_id(self, topic_id: int) -> TopicRow | None:
+        """Find a topic by the number the nameserver gave."""
+        return self._topics_by_id.get(topic_id)
+
+    def topics(self) -> Collection[TopicRow]:
+        """Return all topics, in no order."""
+        return self._topics.values()
+
+    def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup | None:
+        """Find a consumer group by name."""
+        return self._consumer_groups.get((namespace, name))
+
+    def consumer_group_by_id(self, consumer_group_id: int) -> meta_pb2.ConsumerGroup | None:
+        """Find a consumer group by number."""
+        return self._consumer_groups_by_id.get(consumer_group_id)
+
+    def consumer_groups(self) -> Collection[meta_pb2.ConsumerGroup]:
+        """Return all consumer groups, in no order."""
+        return self._consumer_groups.values()
+
+    def raft_group(self, raft_group: int) -> meta_pb2.RaftGroup | None:
+        """Find a raft group."""
+        return self._raft_groups.get(raft_group)
+
+    def raft_groups(self) -> Sequence[meta_pb2.RaftGroup]:
+        """Return all raft groups by number."""
+        return [self._raft_groups[number] for number in sorted(self._raft_groups)]
+
+    def node(self, node_id: str) -> meta_pb2.Node | None:
+        """Find a node."""
+        return self._nodes.get(node_id)
+
+    def nodes(self, kind: meta_pb2.NodeKind.ValueType | None = None) -> list[meta_pb2.Node]:
+        """Return the nodes of a kind (None: all) by id."""
+        return [
+            self._nodes[node_id]
+            for node_id in sorted(self._nodes)
+            if kind is None or self._nodes[node_id].kind == kind
+        ]
+
+    def owner(self, topic: TopicRow, queue: int) -> int:
+        """Return the raft group that a queue's appends and pops go to."""
+        if topic.is_dead_letter:
+            return queue
+        return self._slots[(topic.slot_base + queue) % SLOT_COUNT]
+
+    def owners(self, topic: TopicRow) -> tuple[int, ...]:
+        """Return the raft groups that own queues of a topic, by number."""
+        if topic._groups_at != self.placement_version:
+            if topic.is_dead_letter:
+                groups = set(self._raft_groups)
+            else:
+                groups = {self.owner(topic, queue) for queue in range(topic.queue_count)}
+            topic._groups = tuple(sorted(groups - {NO_RAFT_GROUP}))
+            topic._groups_at = self.placement_version
+        return topic._groups
+
+    def homes(self, topic: TopicRow) -> tuple[Home, ...]:
+        """Return the public names of a topic's queues, by raft group number."""
+        if topic._homes_at != self.placement_version:
+            topic._homes = self._homes_of(topic)
+            topic._homes_at = self.placement_version
+        return topic._homes
+
+    def home(self, topic: TopicRow, broker_name: str) -> Home | None:
+        """Return a topic's queues under one broker name; None: it is home of none."""
+        return next((h for h in self.homes(topic) if h.broker_name == broker_name), None)
+
+    def apply(self, response: meta_pb2.WatchResponse) -> None:
+        """Take in one event of the watch."""
+        if response.snapshot:
+            self._forget_all()
+        for change in response.changes:
+            self._apply_change(change)
+        self.revision = response.revision
+        self._ready = True
+        still_waiting = []
+        for revision, waiter in self._waiters:
+            if revision > self.revision:
+                still_waiting.append((revision, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self._waiters = still_waiting
+
+    async def wait_for_revision(self, revision: int, timeout_s: float) -> bool:
+        """Wait until everything up to `revision` is taken in; False: not within the time."""
+        if self._ready and self.revision >= revision:
+            return True
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append((revision, waiter))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters = [pair for pair in self._waiters if pair[1] is not waiter]
+        return True
+
+    def _homes_of(self, topic: TopicRow) -> tuple[Home, ...]:
+        rows: dict[int, tuple[int, ...]]
+        if topic.is_dead_letter:
+            rows = {number: (number,) for number in self._raft_groups}
+        else:
+            rows = {home.raft_group: tuple(home.queues) for home in topic.parsed().homes}
+            if not rows:
+                rows = self._homes_by_slot(topic)
+        return tuple(
+            Home(number, self._raft_groups[number].broker_name, rows[number])
+            for number in sorted(rows)
+            if number in self._raft_groups and rows[number]
+        )
+
+    def _homes_by_slot(self, topic: TopicRow) -> dict[int, tuple[int, ...]]:
+        rows: dict[int, tuple[int, ...]] = {}
+        for queue in range(topic.queue_count):
+            owner = self.owner(topic, queue)
+            rows[owner] = (*rows.get(owner, ()), queue)
+        return rows
+
+    def _forget_all(self) -> None:
+        for table in (
+            self._topics,
+            self._topics_by_id,
+            self._consumer_groups,
+            self._consumer_groups_by_id,
+            self._raft_groups,
+            self._nodes,
+        ):
+            table.clear()
+        self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
+        self.placement_version += 1
+
+    def _apply_change(self, change: meta_pb2.Change) -> None:
+        match change.WhichOneof("row"):
+            case "topic":
+                self._apply_topic(change.topic, deleted=change.deleted)
+            case "consumer_group":
+                self._apply_consumer_group(change.consumer_group, deleted=change.deleted)
+            case "raft_group":
+                number = change.raft_group.raft_group
+                self._raft_groups.pop(number, None)
+                if not change.deleted:
+                    self._raft_groups[number] = _copy(change.raft_group)
+                self.placement_version += 1
+            case "node":
+                self._nodes.pop(change.node.node_id, None)
+                if not change.deleted:
+                    self._nodes[change.node.node_id] = _copy(change.node)
+                self.placement_version += 1
+            case "slots":
+                owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
+                first, count = change.slots.first_slot, change.slots.slot_count
+                self._slots[first : first + count] = [owner] * count
+                self.placement_version += 1
+
+    def _apply_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
+        old = self._topics.pop((topic.namespace, topic.name), None)
+        if old is not None:
+            self._topics_by_id.pop(old.topic_id, None)
+        if not deleted:
+            row = TopicRow(topic)
+            self._topics[row.namespace, row.name] = row
+            self._topics_by_id[row.topic_id] = row
+
+    def _apply_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
+        old = self._consumer_groups.pop((group.namespace, group.name), None)
+        if old is not None:
+            self._consumer_groups_by_id.pop(old.consumer_group_id, None)
+        if not deleted:
+            row = _copy(group)
+            self._consumer_groups[row.namespace, row.name] = row
+            self._consumer_groups_by_id[row.consumer_group_id] = row
+
+
+def _copy(row: Row) -> Row:
+    """Return a row that does not keep the whole response it came in alive."""
+    copy = type(row)()
+    copy.CopyFrom(row)
+    return copy

@@ -1,0 +1,418 @@
+"""What operators ask for: topics, consumer groups, lag, single messages, the cluster's state.
+
+Role: the work behind `strata.admin.v1`: forwards writes to the nameserver and waits until this
+broker shows them, asks every raft group concerned and merges. Failures are `RequestError`,
+`MetaRefusedError` or `AngeliaError`; which gRPC status they become is not known here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.config import BrokerConfig
+from strata_broker.metadata import MetadataView, Name, TopicRow
+from strata_broker.metadata_watch import MetaClient
+from strata_broker.provision import consumer_group_not_found, topic_not_found
+from strata_broker.receive import topic_ref
+from strata_broker.sessions import Sessions
+from strata_broker.storage_client import StorageClient
+from strata_mq.errors import Code, RequestError
+from strata_runtime.logs import get_logger
+
+Response = TypeVar("Response", bound=Message)
+Result = TypeVar("Result")
+
+_MAX_FOUND_MESSAGES = 1_000
+
+
+class Operations:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        meta: MetaClient,
+        storage: StorageClient,
+        sessions: Sessions,
+        config: BrokerConfig,
+    ) -> None:
+        self._view = view
+        self._meta = meta
+        self._storage = storage
+        self._sessions = sessions
+        self._timeout_s = config.metadata.call_timeout_ms / 1000
+        self._log = get_logger("broker")
+
+    # Topics
+
+    async def create_topic(self, topic: meta_pb2.Topic) -> meta_pb2.Topic:
+        """Make a topic; this broker serves it when the call returns."""
+        request = meta_pb2.CreateTopicRequest(topic=topic)
+        response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+        await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+        return response.topic
+
+    async def update_topic(
+        self, topic: meta_pb2.Topic, update_mask: Sequence[str]
+    ) -> meta_pb2.Topic:
+        """Change a topic; this broker serves it so when the call returns."""
+        request = meta_pb2.UpdateTopicRequest(topic=topic, update_mask=update_mask)
+        response = await self._meta.call("UpdateTopic", request, meta_pb2.UpdateTopicResponse)
+        await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+        return response.topic
+
+    async def delete_topic(self, namespace: str, name: str) -> None:
+        """Delete a topic, then its data. What cannot be dropped now is never served again."""
+        topic = self._view.topic(namespace, name)
+        owners = self._view.owners(topic) if topic else ()
+        request = meta_pb2.DeleteTopicRequest(namespace=namespace, name=name)
+        await self._meta.call("DeleteTopic", request, meta_pb2.DeleteTopicResponse)
+        await self._until(lambda: self._view.topic(namespace, name) is None)
+        if topic is not None:
+            await self._drop(owners, topic_id=topic.topic_id)
+
+    async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
+        """Return where each queue of a topic is and what it holds, by number."""
+        answers = await self._ask_owners(
+            topic,
+            "GetOffsets",
+            storage_pb2.GetOffsetsResponse,
+            lambda raft_group: storage_pb2.GetOffsetsRequest(
+                raft_group=raft_group, topic=topic_ref(topic), queues=_explicit(topic, raft_group)
+            ),
+        )
+        statuses = [
+            admin_pb2.QueueStatus(
+                queue=queue.queue,
+                raft_group=raft_group,
+                broker_name=self._broker_name(raft_group),
+                min_offset=queue.min_offset,
+                next_offset=queue.next_offset,
+                last_store_time_ms=queue.last_store_time_ms,
+            )
+            for raft_group, answer in answers
+            for queue in answer.queues
+        ]
+        return sorted(statuses, key=lambda status: status.queue)
+
+    # Consumer groups
+
+    async def create_consumer_group(self, group: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
+        """Make a consumer group; this broker serves it when the call returns."""
+        response = await self._meta.call(
+            "CreateConsumerGroup",
+            meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
+            meta_pb2.CreateConsumerGroupResponse,
+        )
+        await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+        return response.consumer_group
+
+    async def update_consumer_group(
+        self, group: meta_pb2.ConsumerGroup, update_mask: Sequence[str]
+    ) -> meta_pb2.ConsumerGroup:
+        """Change a consumer group; this broker serves it so when the call returns."""
+        response = await self._meta.call(
+            "UpdateConsumerGroup",
+            meta_pb2.UpdateConsumerGroupRequest(consumer_group=group, update_mask=update_mask),
+            meta_pb2.UpdateConsumerGroupResponse,
+        )
+        await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+        return response.consumer_group
+
+    async def delete_consumer_group(self, namespace: str, name: str) -> None:
+        """Delete a consumer group with its dead-letter topic, then their data."""
+        group = self._view.consumer_group(namespace, name)
+        request = meta_pb2.DeleteConsumerGroupRequest(namespace=namespace, name=name)
+        await self._meta.call("DeleteConsumerGroup", request, meta_pb2.DeleteConsumerGroupResponse)
+        await self._until(lambda: self._view.consumer_group(namespace, name) is None)
+        if group is None:
+            return
+        raft_groups = [row.raft_group for row in self._view.raft_groups()]
+        await self._drop(raft_groups, consumer_group_id=group.consumer_group_id)
+        if group.dead_letter_topic_id:
+            await self._drop(raft_groups, topic_id=group.dead_letter_topic_id)
+
+    def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
+        """Return a consumer group.
+
+        Raises:
+            RequestError: CONSUMER_GROUP_NOT_FOUND.
+        """
+        group = self._view.consumer_group(namespace, name)
+        if group is None:
+            raise consumer_group_not_found(name)
+        return group
+
+    async def consumer_lags(
+        self, group: meta_pb2.ConsumerGroup
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        """Return how far a consumer group is, on every queue of every topic it consumes."""
+        lags: list[admin_pb2.ConsumerQueueLag] = []
+        subscribed = self._subscribed((group.namespace, group.name))
+        for topic in self._candidates(group):
+            states = await self._states(group, topic)
+            named = (topic.namespace, topic.name) in subscribed
+            if named or any(map(_has_state, states)):
+                lags.extend(_lag(topic, state) for state in states)
+        return lags
+
+    async def reset_consumer_group(
+        self, request: admin_pb2.ResetConsumerGroupRequest
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        """Move a consumer group's cursors on one topic, or on all it consumes.
+
+        Raises:
+            RequestError: unknown names, or no target.
+        """
+        target = request.WhichOneof("to")
+        if target is None:
+            raise RequestError(Code.BAD_REQUEST, "a reset names earliest, latest or a time")
+        group = self.consumer_group(request.namespace, request.name)
+        if request.topic:
+            topics = [self.topic(request.namespace, request.topic)]
+        else:
+            topics = [
+                topic
+                for topic in self._candidates(group)
+                if any(map(_has_state, await self._states(group, topic)))
+            ]
+        lags: list[admin_pb2.ConsumerQueueLag] = []
+        for topic in topics:
+            reset = storage_pb2.ResetConsumerRequest(
+                consumer_group_id=group.consumer_group_id, topic=topic_ref(topic)
+            )
+            setattr(reset, target, getattr(request, target))
+            lags.extend(await self._reset(topic, reset))
+        return lags
+
+    # Messages
+
+    async def find_messages(
+        self, request: admin_pb2.FindMessagesRequest
+    ) -> list[admin_pb2.FoundMessage]:
+        """Find messages by id, key or position, by queue and offset; consumes nothing.
+
+        Raises:
+            RequestError: unknown topic, or nothing to find by.
+        """
+        topic = self.topic(request.namespace, request.topic)
+        most = min(request.max_messages or _MAX_FOUND_MESSAGES, _MAX_FOUND_MESSAGES)
+        query = storage_pb2.QueryRequest(topic_id=topic.topic_id, max_messages=most)
+        owners: Sequence[int] = self._view.owners(topic)
+        match request.WhichOneof("by"):
+            case "message_id":
+                query.message_id = request.message_id
+            case "key":
+                query.key = request.key
+            case "position":
+                query.position.queue = request.position.queue
+                query.position.offset = request.position.offset
+                owner = self._view.owner(topic, request.position.queue)
+                owners = [owner] if owner in owners else []
+            case _:
+                raise RequestError(Code.BAD_REQUEST, "name a message id, a key or a position")
+
+        def query_of(raft_group: int) -> storage_pb2.QueryRequest:
+            one = storage_pb2.QueryRequest(raft_group=raft_group)
+            one.MergeFrom(query)
+            return one
+
+        answers = await self._ask(owners, "Query", storage_pb2.QueryResponse, query_of)
+        found = [
+            admin_pb2.FoundMessage(
+                queue=stored.queue,
+                offset=stored.offset,
+                store_time_ms=stored.store_time_ms,
+                message=stored.message,
+            )
+            for _, answer in answers
+            for stored in answer.messages
+        ]
+        return sorted(found, key=lambda message: (message.queue, message.offset))[:most]
+
+    # The cluster
+
+    async def raft_group_health(self) -> list[admin_pb2.GroupHealth]:
+        """Return the state of every raft group as its leader sees it, else as anyone does."""
+        nodes = self._view.nodes(meta_pb2.NODE_KIND_STORAGE)
+        statuses = await _gather(
+            [self._storage.node_status(node.node_id, self._timeout_s) for node in nodes]
+        )
+        health: dict[int, admin_pb2.GroupHealth] = {}
+        for status in statuses:
+            if status is None:
+                continue
+            for replica in status.replicas:
+                if replica.leader or replica.raft_group not in health:
+                    health[replica.raft_group] = admin_pb2.GroupHealth(
+                        raft_group=replica.raft_group,
+                        broker_name=self._broker_name(replica.raft_group),
+                        leader_node_id=status.node_id if replica.leader else "",
+                        term=replica.term,
+                        commit_index=replica.commit_index,
+                        applied_index=replica.applied_index,
+                        state=storage_pb2.ReplicaState.Name(replica.state).removeprefix(
+                            "REPLICA_STATE_"
+                        ),
+                        reason=replica.reason,
+                    )
+        for row in self._view.raft_groups():
+            health.setdefault(
+                row.raft_group,
+                admin_pb2.GroupHealth(
+                    raft_group=row.raft_group,
+                    broker_name=row.broker_name,
+                    state="UNREACHABLE",
+                    reason="no storage node answers for it",
+                ),
+            )
+        return [health[raft_group] for raft_group in sorted(health)]
+
+    def topic(self, namespace: str, name: str) -> TopicRow:
+        """Return a topic.
+
+        Raises:
+            RequestError: TOPIC_NOT_FOUND.
+        """
+        topic = self._view.topic(namespace, name)
+        if topic is None:
+            raise topic_not_found(name)
+        return topic
+
+    async def _states(
+        self, group: meta_pb2.ConsumerGroup, topic: TopicRow
+    ) -> list[storage_pb2.ConsumerQueueState]:
+        answers = await self._ask_owners(
+            topic,
+            "GetConsumerState",
+            storage_pb2.GetConsumerStateResponse,
+            lambda raft_group: storage_pb2.GetConsumerStateRequest(
+                raft_group=raft_group,
+                consumer_group_id=group.consumer_group_id,
+                topic=topic_ref(topic),
+            ),
+        )
+        states = [state for _, answer in answers for state in answer.queues]
+        return sorted(states, key=lambda state: state.queue)
+
+    async def _reset(
+        self, topic: TopicRow, reset: storage_pb2.ResetConsumerRequest
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        def reset_of(raft_group: int) -> storage_pb2.ResetConsumerRequest:
+            one = storage_pb2.ResetConsumerRequest()
+            one.CopyFrom(reset)
+            one.raft_group = raft_group
+            one.queues.extend(_explicit(topic, raft_group))
+            return one
+
+        answers = await self._ask_owners(
+            topic, "ResetConsumer", storage_pb2.ResetConsumerResponse, reset_of
+        )
+        return [_lag(topic, state) for _, answer in answers for state in answer.queues]
+
+    def _subscribed(self, group: Name) -> set[Name]:
+        return {topic for client in self._sessions.members(group) for topic in client.subscriptions}
+
+    def _candidates(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
+        """Return the topics a consumer group may have state for: those of its namespace.
+
+        Which ones it does have state for is known to storage only; a broker keeps no such list.
+        """
+        topics = {
+            topic.topic_id: topic
+            for topic in self._view.topics()
+            if topic.namespace == group.namespace and not topic.is_dead_letter
+        }
+        for name in self._subscribed((group.namespace, group.name)):
+            topic = self._view.topic(*name)
+            if topic is not None:
+                topics[topic.topic_id] = topic
+        return sorted(topics.values(), key=lambda topic: (topic.namespace, topic.name))
+
+    async def _ask_owners(
+        self,
+        topic: TopicRow,
+        rpc: str,
+        response_type: type[Response],
+        request_for: Callable[[int], Message],
+    ) -> list[tuple[int, Response]]:
+        return await self._ask(self._view.owners(topic), rpc, response_type, request_for)
+
+    async def _ask(
+        self,
+        raft_groups: Iterable[int],
+        rpc: str,
+        response_type: type[Response],
+        request_for: Callable[[int], Message],
+    ) -> list[tuple[int, Response]]:
+        """Ask raft groups at once; as many calls as there are raft groups with the topic."""
+        numbers = list(raft_groups)
+        answers = await _gather(
+            [
+                self._storage.call(
+                    number, rpc, request_for(number), response_type, timeout_s=self._timeout_s
+                )
+                for number in numbers
+            ]
+        )
+        return list(zip(numbers, answers, strict=True))
+
+    async def _drop(self, raft_groups: Iterable[int], **what: int) -> None:
+        for raft_group in raft_groups:
+            request = storage_pb2.DropRequest(raft_group=raft_group, **what)
+            try:
+                await self._storage.call(
+                    raft_group,
+                    "Drop",
+                    request,
+                    storage_pb2.DropResponse,
+                    timeout_s=self._timeout_s,
+                )
+            except RequestError as failure:
+                # The id is never given again, so what stays is garbage and nothing else.
+                self._log.warning(
+                    "data not dropped", raft_group=raft_group, reason=failure.text, **what
+                )
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        """Wait until the view shows a deletion; it carries no revision of its own."""
+        while not true():
+            if not await self._view.wait_for_revision(self._view.revision + 1, self._timeout_s):
+                return
+
+    def _broker_name(self, raft_group: int) -> str:
+        row = self._view.raft_group(raft_group)
+        return row.broker_name if row else ""
+
+
+async def _gather(work: Sequence[Awaitable[Result]]) -> list[Result]:
+    """Await all; the first failure is the failure. Callers bound the number."""
+    return list(await asyncio.gather(*work))
+
+
+def _explicit(topic: TopicRow, raft_group: int) -> list[int]:
+    """Return the queue numbers to name in a call: a dead-letter topic's are raft group ids."""
+    return [raft_group] if topic.is_dead_letter else []
+
+
+def _has_state(state: storage_pb2.ConsumerQueueState) -> bool:
+    return bool(state.head or state.in_flight or state.waiting)
+
+
+def _lag(topic: TopicRow, state: storage_pb2.ConsumerQueueState) -> admin_pb2.ConsumerQueueLag:
+    return admin_pb2.ConsumerQueueLag(
+        topic=topic.name,
+        queue=state.queue,
+        min_offset=state.min_offset,
+        next_offset=state.next_offset,
+        cursor=state.cursor,
+        in_flight=state.in_flight,
+        lag=max(state.next_offset - state.cursor, 0),
+    )

@@ -1,0 +1,287 @@
+"""ReceiveMessage: one pop at the leader per call, waiting there; what comes back is delivered.
+
+Role: checks, the queue a client names, the pop, the per-delivery fragment, the answer. Invariants:
+a message that was leased is delivered, acked silently (its tag only shares a hash), or released
+because its client has gone; a receive that waits is counted in a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker import errors, wire
+from strata_broker.config import BrokerConfig
+from strata_broker.deliver import Deliverer
+from strata_broker.metadata import Home, MetadataView, Name, TopicRow
+from strata_broker.provision import Provisioner
+from strata_broker.recorder import Recorder
+from strata_broker.requests import caller_of, milliseconds
+from strata_broker.sessions import Client, Sessions
+from strata_broker.settings import group_policy
+from strata_broker.storage_client import StorageClient
+from strata_edge.ports import HotCall
+from strata_mq.errors import Code, RequestError
+from strata_mq.filters import TagFilter, parse_tag_expression
+from strata_mq.hashing import text_hash
+from strata_mq.names import check_consumer_group
+from strata_mq.validation import check_receive_invisible, polling_ms
+from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+RECEIVE = "ReceiveMessage"
+_ANY_QUEUE = -1
+# The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
+# the one before, so it must not get two of one message group.
+_GO = "GO"
+
+
+class Receive(NamedTuple):
+    """A checked request."""
+
+    client_id: str
+    group: Name
+    topic: TopicRow
+    raft_group: int
+    queue: int
+    max_messages: int
+    invisible_ms: int
+    auto_renew: bool
+    attempt: int
+    wait_ms: int
+    expression: str
+    tag_filter: TagFilter
+    one_per_message_group: bool
+
+
+class Receiver:
+    """Serves ReceiveMessage."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        provisioner: Provisioner,
+        storage: StorageClient,
+        deliverer: Deliverer,
+        sessions: Sessions,
+        config: BrokerConfig,
+        clock: Clock,
+        tasks: Tasks,
+        recorder: Recorder,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._provisioner = provisioner
+        self._storage = storage
+        self._deliverer = deliverer
+        self._sessions = sessions
+        self._config = config
+        self._limits = config.limits()
+        self._clock = clock
+        self._tasks = tasks
+        self._recorder = recorder
+        self._parked = Limit("receives", config.receive.max_parked, "receives", metrics)
+        self._parked_of: dict[str, int] = {}
+        self._waiting: set[HotCall] = set()
+        self._parse_tags = lru_cache(config.receive.max_cached_filters)(parse_tag_expression)
+
+    def take(self, call: HotCall) -> None:
+        """Take one call; it is answered now or when messages or the end of the wait come."""
+        started_s = self._clock.monotonic_s()
+        try:
+            receive = self._check(call)
+            parked = self._parked_of.get(receive.client_id, 0)
+            if parked >= self._config.receive.max_parked_per_client or not self._parked.try_take():
+                raise errors.too_many_requests()
+        except RequestError as bad:
+            self._refuse(call, bad, started_s)
+            return
+        self._parked_of[receive.client_id] = parked + 1
+        client = self._sessions.heard(receive.client_id)
+        topic = (receive.topic.namespace, receive.topic.name)
+        self._sessions.subscribed(client, receive.group, topic, receive.expression)
+        task = self._tasks.spawn("receive", self._serve(call, receive, client, started_s))
+        call.on_gone(lambda: self._gone(task))
+
+    def end_all(self) -> None:
+        """Answer every parked receive with "nothing": the broker stops.
+
+        A pop that takes leases after this finds its call answered and releases them.
+        """
+        for call in self._waiting:
+            call.complete(wire.nothing(self._clock.wall_ms()))
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        """End a pop whose client has gone, after a grace.
+
+        A pop that is being answered right now would take leases that nobody knows of, so it may
+        end by itself and its messages are released; one that still waits then took none.
+        """
+        grace_s = self._config.receive.gone_grace_ms / 1000
+        asyncio.get_running_loop().call_later(grace_s, task.cancel)
+
+    async def _serve(
+        self, call: HotCall, receive: Receive, client: Client, started_s: float
+    ) -> None:
+        client.open_calls += 1
+        self._waiting.add(call)
+        try:
+            group = await self._provisioner.consumer_group_for_use(*receive.group)
+            response = await self._storage.call(
+                receive.raft_group,
+                "Pop",
+                self._pop(receive, client, group),
+                storage_pb2.PopResponse,
+                timeout_s=(receive.wait_ms + self._config.storage_client.call_timeout_ms) / 1000,
+            )
+            if call.done():
+                await self._deliverer.release(receive.raft_group, group, receive.topic, response)
+                return
+            responses = self._deliverer.responses(
+                receive.raft_group, group, receive.topic, receive.tag_filter, response
+            )
+            call.complete(responses)
+            self._recorder.answered(RECEIVE, Code.OK, started_s)
+        except RequestError as bad:
+            self._refuse(call, bad, started_s)
+        finally:
+            client.open_calls -= 1
+            self._waiting.discard(call)
+            self._parked.give_back()
+            self._unpark(receive.client_id)
+
+    def _unpark(self, client_id: str) -> None:
+        left = self._parked_of[client_id] - 1
+        if left:
+            self._parked_of[client_id] = left
+        else:
+            del self._parked_of[client_id]
+
+    def _refuse(self, call: HotCall, failure: RequestError, started_s: float) -> None:
+        call.complete(
+            [
+                wire.receive_status(failure.code, failure.text),
+                wire.delivery_timestamp(self._clock.wall_ms()),
+            ]
+        )
+        self._recorder.answered(RECEIVE, failure.code, started_s)
+
+    def _check(self, call: HotCall) -> Receive:
+        """Check a request and find out where it goes.
+
+        Raises:
+            RequestError: the first thing that is wrong.
+        """
+        caller = caller_of(call.metadata)
+        try:
+            request = service_pb2.ReceiveMessageRequest.FromString(call.request)
+        except DecodeError as error:
+            raise RequestError(Code.BAD_REQUEST, "not a ReceiveMessageRequest") from error
+        group = caller.name_of(request.group)
+        if self._view.consumer_group(*group) is None:
+            check_consumer_group(group[1])
+        topic = self._provisioner.topic(*caller.name_of(request.message_queue.topic))
+        tag_filter = self._filter(request.filter_expression)
+        invisible_ms = milliseconds(request.invisible_duration)
+        if not request.auto_renew:
+            check_receive_invisible(self._limits, invisible_ms)
+        left_s = call.time_left_s()
+        left_ms = None
+        if left_s is not None:
+            left_ms = int(left_s * 1000) - self._config.receive.deadline_margin_ms
+        raft_group, queue = self._queue(topic, request)
+        return Receive(
+            client_id=caller.client_id,
+            group=group,
+            topic=topic,
+            raft_group=raft_group,
+            queue=queue,
+            max_messages=min(max(request.batch_size, 1), self._config.receive.max_messages),
+            invisible_ms=0 if request.auto_renew else invisible_ms,
+            auto_renew=request.auto_renew,
+            attempt=text_hash(request.attempt_id) if request.attempt_id else 0,
+            wait_ms=polling_ms(self._limits, milliseconds(request.long_polling_timeout), left_ms),
+            expression=request.filter_expression.expression,
+            tag_filter=tag_filter,
+            one_per_message_group=request.auto_renew and caller.language == _GO,
+        )
+
+    def _filter(self, expression: definition_pb2.FilterExpression) -> TagFilter:
+        if expression.type == definition_pb2.TAG:
+            return self._parse_tags(expression.expression)
+        if expression.type == definition_pb2.SQL and expression.expression.strip():
+            raise RequestError(Code.NOT_IMPLEMENTED, "SQL92 filters are not supported yet")
+        raise RequestError(
+            Code.ILLEGAL_FILTER_EXPRESSION, "filter expression has no type or is empty"
+        )
+
+    def _queue(
+        self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest
+    ) -> tuple[int, int]:
+        """Return (raft group, queue) that a receive's public queue stands for (rule 20).
+
+        A simple consumer's queue id does not matter, as in the real product: it reads every queue
+        under the broker name, so that it never waits at an empty one beside a full one.
+        """
+        named = request.message_queue
+        home = self._view.home(topic, named.broker.name)
+        if home is None:
+            raise RequestError(Code.FORBIDDEN, "no readable queue")
+        if topic.is_dead_letter:
+            return home.raft_group, home.queues[0]
+        if named.id <= 0 or not request.auto_renew:
+            return home.raft_group, _ANY_QUEUE
+        queue = _named_queue(home, named.id)
+        return self._view.owner(topic, queue), queue
+
+    def _pop(
+        self, receive: Receive, client: Client, group: meta_pb2.ConsumerGroup
+    ) -> storage_pb2.PopRequest:
+        latest = self._config.receive.start_from_latest
+        kind = (
+            storage_pb2.FILTER_KIND_ALL
+            if receive.tag_filter.hashes is None
+            else storage_pb2.FILTER_KIND_TAG
+        )
+        return storage_pb2.PopRequest(
+            raft_group=receive.raft_group,
+            consumer_group_id=group.consumer_group_id,
+            topic=topic_ref(receive.topic),
+            queue=receive.queue,
+            max_messages=receive.max_messages,
+            invisible_ms=receive.invisible_ms,
+            auto_renew=receive.auto_renew,
+            holder=client.holder,
+            attempt=receive.attempt,
+            wait_ms=receive.wait_ms,
+            filter=storage_pb2.Filter(kind=kind, expression=receive.expression),
+            fifo=group.fifo,
+            max_attempts=group_policy(group).max_attempts,
+            dead_letter_topic_id=group.dead_letter_topic_id,
+            start=(
+                storage_pb2.START_POSITION_LATEST if latest else storage_pb2.START_POSITION_EARLIEST
+            ),
+            max_bytes=self._config.receive.max_bytes,
+            one_per_message_group=receive.one_per_message_group,
+        )
+
+
+def _named_queue(home: Home, local_id: int) -> int:
+    if local_id > len(home.queues):
+        raise RequestError(Code.FORBIDDEN, "no readable queue")
+    return home.queues[local_id - 1]
+
+
+def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:
+    """Return a topic as far as storage must know it."""
+    return storage_pb2.TopicRef(
+        topic_id=topic.topic_id, slot_base=topic.slot_base, queue_count=topic.queue_count
+    )

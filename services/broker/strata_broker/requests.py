@@ -1,0 +1,51 @@
+"""What all requests have in common: who calls, and what its names mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from apache.rocketmq.v2 import definition_pb2
+from strata_broker.metadata import Name
+from strata_mq.errors import Code, RequestError
+
+_CLIENT_ID = "x-mq-client-id"
+_NAMESPACE = "x-mq-namespace"
+_LANGUAGE = "x-mq-language"
+
+
+class Caller(NamedTuple):
+    """Who calls: the client's id, the namespace it was configured with, its language."""
+
+    client_id: str
+    namespace: str
+    # As the client's metadata says it: JAVA, GO, PYTHON, HTTP (Node) ...
+    language: str = ""
+
+    def name_of(self, resource: definition_pb2.Resource) -> Name:
+        """Return the key under which a topic or consumer group is known.
+
+        Most clients write their namespace into every resource, Node clients into the metadata
+        only.
+        """
+        return resource.resource_namespace or self.namespace, resource.name
+
+
+def caller_of(metadata: Mapping[str, str]) -> Caller:
+    """Return who calls.
+
+    Raises:
+        RequestError: CLIENT_ID_REQUIRED.
+    """
+    client_id = metadata.get(_CLIENT_ID, "")
+    if not client_id:
+        raise RequestError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+    return Caller(client_id, metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, ""))
+
+
+def milliseconds(value: Duration | Timestamp) -> int:
+    """Return a time in milliseconds; unlike protobuf's own, fit for any field values."""
+    return int(value.seconds) * 1000 + int(value.nanos) // 1_000_000

@@ -1,0 +1,269 @@
+"""SendMessage: from the bytes of many calls to staged messages, and back to their answers.
+
+Role: parse, check, choose raft group and queue (rule 23), stage, answer. Invariants: a request is
+staged whole or refused whole; every call is answered once, with one entry per message; what a
+client may hold in flight is bounded before anything is staged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker import errors, wire
+from strata_broker.append import Appender
+from strata_broker.budget import SendBudget
+from strata_broker.config import BrokerConfig
+from strata_broker.metadata import MetadataView, TopicRow
+from strata_broker.outgoing import (
+    LEADER_CHOOSES,
+    MessagePreparer,
+    ParsedSend,
+    parse_send,
+    queues_of,
+)
+from strata_broker.provision import Provisioner, topic_not_found
+from strata_broker.recorder import Recorder
+from strata_broker.requests import caller_of
+from strata_edge.ports import HotCall
+from strata_mq.batch import Checksum, OutgoingMessage, PartKey
+from strata_mq.errors import Code, RequestError
+from strata_mq.slots import rendezvous
+from strata_runtime.clock import Clock
+from strata_runtime.tasks import Tasks
+
+SEND = "SendMessage"
+# A queue that moves is known to everyone within a few watch events.
+_MOVED_PAUSE_S = 0.02
+
+
+class Sender:
+    """Serves SendMessage."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        provisioner: Provisioner,
+        appender: Appender,
+        budget: SendBudget,
+        config: BrokerConfig,
+        checksum: Checksum,
+        clock: Clock,
+        tasks: Tasks,
+        recorder: Recorder,
+    ) -> None:
+        self._view = view
+        self._provisioner = provisioner
+        self.appender = appender
+        self.budget = budget
+        self.clock = clock
+        self.recorder = recorder
+        self._tasks = tasks
+        self._preparer = MessagePreparer(config.limits(), checksum)
+        self._auto_create_topic = config.metadata.auto_create_topic
+        self._max_messages = config.send.max_messages_per_request
+        self._timeout_s = config.send.timeout_ms / 1000
+
+    def take(self, call: HotCall) -> None:
+        """Take one call; it is answered now or when its messages are durable."""
+        started_s = self.clock.monotonic_s()
+        message_count = 0
+        try:
+            caller = caller_of(call.metadata)
+            parsed = parse_send(call.request, caller, self._max_messages)
+            message_count = len(parsed.messages)
+            if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
+                self._tasks.spawn("create topic", self._stage_later(call, parsed, started_s))
+            else:
+                self._stage(call, parsed, started_s)
+        except RequestError as bad:
+            self.refuse(call, message_count, bad, started_s)
+
+    def refuse(
+        self, call: HotCall, message_count: int, failure: RequestError, started_s: float
+    ) -> None:
+        """Answer with one error for the request and each of its messages."""
+        status = errors.status_of(failure)
+        response = service_pb2.SendMessageResponse(status=status)
+        for _ in range(message_count):
+            response.entries.add(status=status)
+        call.complete([response.SerializeToString()])
+        self.recorder.answered(SEND, failure.code, started_s)
+
+    def choose(self, topic: TopicRow, key: bytes, queue: int) -> int:
+        """Return the raft group for a queue, or for "any queue" by the key.
+
+        Raises:
+            RequestError: FORBIDDEN, nobody owns the queue.
+        """
+        if queue != LEADER_CHOOSES:
+            owner = self._view.owner(topic, queue)
+            if owner:
+                return owner
+        elif owners := self._view.owners(topic):
+            return rendezvous(key, owners)
+        raise RequestError(Code.FORBIDDEN, "no writable queue")
+
+    def topic_by_id(self, topic_id: int) -> TopicRow | None:
+        """Find a topic again for messages that have to be staged anew."""
+        return self._view.topic_by_id(topic_id)
+
+    async def _stage_later(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
+        try:
+            await self._provisioner.topic_for_use(*parsed.topic)
+            self._stage(call, parsed, started_s)
+        except RequestError as bad:
+            self.refuse(call, len(parsed.messages), bad, started_s)
+
+    def _stage(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
+        """Check all messages, then stage all.
+
+        Raises:
+            RequestError: nothing was staged.
+        """
+        topic = self._provisioner.topic(*parsed.topic)
+        if topic.is_dead_letter:
+            raise RequestError(Code.FORBIDDEN, "no writable queue")
+        queues = queues_of(parsed, topic)
+        prepare = self._preparer.prepare
+        outgoing = [prepare(message, topic) for message in parsed.messages]
+        left_s = call.time_left_s()
+        deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
+        pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s)
+        parts = [
+            (self.choose(topic, outgoing[indexes[0]].message_id, queue), queue, indexes)
+            for queue, indexes in queues
+        ]
+        if not self.budget.try_take(topic.namespace, parts[0][0], pending.size_bytes):
+            raise errors.too_many_requests()
+        pending.charged_raft_group = parts[0][0]
+        for raft_group, queue, indexes in parts:
+            pending.stage(raft_group, queue, indexes)
+
+
+class PendingSend:
+    """One request between staging and answer; the `Waiter` of its messages."""
+
+    __slots__ = (
+        "_call",
+        "_deadline_s",
+        "_failures",
+        "_left",
+        "_message_ids",
+        "_offsets",
+        "_outgoing",
+        "_sender",
+        "_started_s",
+        "_topic",
+        "charged_raft_group",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        call: HotCall,
+        parsed: ParsedSend,
+        outgoing: Sequence[OutgoingMessage],
+        topic: TopicRow,
+        started_s: float,
+        deadline_s: float,
+    ) -> None:
+        self._sender = sender
+        self._call = call
+        self._message_ids = parsed.message_ids
+        self._outgoing = outgoing
+        self._topic = topic
+        self._started_s = started_s
+        self._deadline_s = deadline_s
+        self._offsets = [0] * len(outgoing)
+        self._failures: dict[int, RequestError] = {}
+        self._left = len(outgoing)
+        self.size_bytes = len(call.request)
+        self.charged_raft_group = 0
+
+    def stage(self, raft_group: int, queue: int, indexes: Sequence[int]) -> None:
+        """Put messages of one queue into the raft group's batch."""
+        topic = self._topic
+        outgoing = self._outgoing
+        if len(indexes) != len(outgoing):
+            outgoing = [outgoing[index] for index in indexes]
+        key = PartKey(topic.topic_id, queue, topic.slot_base, topic.queue_count)
+        self._sender.appender.stage(raft_group, key, outgoing, indexes, self, self._deadline_s)
+
+    def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
+        """See `append.Waiter`."""
+        for index, offset in zip(indexes, offsets, strict=True):
+            self._offsets[index] = offset
+        self._settled(len(indexes))
+
+    def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
+        """See `append.Waiter`."""
+        for index in indexes:
+            self._failures[index] = failure
+        self._settled(len(indexes))
+
+    def moved(self, indexes: Sequence[int], queue: int) -> None:
+        """See `append.Waiter`; the pause lets the metadata catch up."""
+        asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self._stage_again, indexes, queue)
+
+    def _stage_again(self, indexes: Sequence[int], queue: int) -> None:
+        sender = self._sender
+        if sender.clock.monotonic_s() >= self._deadline_s:
+            self.refused(indexes, errors.timed_out())
+            return
+        topic = sender.topic_by_id(self._topic.topic_id)
+        if topic is None:
+            self.refused(indexes, topic_not_found(self._topic.name))
+            return
+        self._topic = topic
+        try:
+            raft_group = sender.choose(topic, self._outgoing[indexes[0]].message_id, queue)
+        except RequestError as nobody:
+            self.refused(indexes, nobody)
+            return
+        self.stage(raft_group, queue, indexes)
+
+    def _settled(self, count: int) -> None:
+        self._left -= count
+        if self._left:
+            return
+        sender = self._sender
+        sender.budget.give_back(self._topic.namespace, self.charged_raft_group, self.size_bytes)
+        if self._failures:
+            self._answer_failures()
+            return
+        entries = list(
+            map(wire.send_result_entry, map(str.encode, self._message_ids), self._offsets)
+        )
+        self._call.complete([wire.send_response(entries)])
+        sender.recorder.sent(
+            self._topic, self._outgoing[0].message_type, len(entries), self.size_bytes
+        )
+        sender.recorder.answered(SEND, Code.OK, self._started_s)
+
+    def _answer_failures(self) -> None:
+        response = service_pb2.SendMessageResponse()
+        codes = []
+        for index, message_id in enumerate(self._message_ids):
+            failure = self._failures.get(index)
+            entry = response.entries.add()
+            if failure is None:
+                codes.append(Code.OK)
+                entry.status.CopyFrom(errors.ok_status())
+                entry.message_id = entry.transaction_id = message_id
+                entry.offset = self._offsets[index]
+            else:
+                codes.append(failure.code)
+                entry.status.CopyFrom(errors.status_of(failure))
+        code = errors.fold(codes)
+        text = code.name
+        if len(self._failures) == len(codes) and code is not Code.MULTIPLE_RESULTS:
+            # All failed alike: the reason says more than the name.
+            text = next(iter(self._failures.values())).text
+        response.status.CopyFrom(
+            definition_pb2.Status(code=definition_pb2.Code.ValueType(int(code)), message=text)
+        )
+        self._call.complete([response.SerializeToString()])
+        self._sender.recorder.answered(SEND, code, self._started_s)

@@ -1,0 +1,1 @@
+"""Translators between the wire and the broker's own objects; they decide nothing."""

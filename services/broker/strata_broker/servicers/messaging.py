@@ -1,0 +1,305 @@
+"""`apache.rocketmq.v2.MessagingService`: every RPC but the hot ones, bytes to bytes.
+
+A translator: it parses, calls, and puts every `RequestError` into a Status. Bytes that are no
+request fail the call with INVALID_ARGUMENT, because there is nothing to answer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker import errors
+from strata_broker.ack import LeaseKeeper
+from strata_broker.config import BrokerConfig
+from strata_broker.hot import HotCalls
+from strata_broker.metadata import MetadataView
+from strata_broker.provision import Provisioner
+from strata_broker.recorder import Recorder
+from strata_broker.requests import Caller, caller_of
+from strata_broker.route import Routes
+from strata_broker.sessions import Sessions
+from strata_broker.telemetry import Telemetry
+from strata_edge.ports import CallError, CallInfo, Edge
+from strata_mq.errors import Code, RequestError
+from strata_mq.names import check_consumer_group
+from strata_runtime.clock import Clock
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+
+Request = TypeVar("Request", bound=Message)
+
+_LATER_UNARY: dict[str, tuple[type[Message], type[Message], str]] = {
+    "EndTransaction": (
+        service_pb2.EndTransactionRequest,
+        service_pb2.EndTransactionResponse,
+        "transactions are not supported yet",
+    ),
+    "RecallMessage": (
+        service_pb2.RecallMessageRequest,
+        service_pb2.RecallMessageResponse,
+        "recall is not supported yet",
+    ),
+    "SyncLiteSubscription": (
+        service_pb2.SyncLiteSubscriptionRequest,
+        service_pb2.SyncLiteSubscriptionResponse,
+        "lite topics are not supported yet",
+    ),
+    "UpdateOffset": (
+        service_pb2.UpdateOffsetRequest,
+        service_pb2.UpdateOffsetResponse,
+        "offsets of clients are not supported yet",
+    ),
+    "GetOffset": (
+        service_pb2.GetOffsetRequest,
+        service_pb2.GetOffsetResponse,
+        "offsets of clients are not supported yet",
+    ),
+    "QueryOffset": (
+        service_pb2.QueryOffsetRequest,
+        service_pb2.QueryOffsetResponse,
+        "offsets of clients are not supported yet",
+    ),
+}
+
+
+class MessagingServicer:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        provisioner: Provisioner,
+        routes: Routes,
+        leases: LeaseKeeper,
+        telemetry: Telemetry,
+        sessions: Sessions,
+        config: BrokerConfig,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._view = view
+        self._provisioner = provisioner
+        self._routes = routes
+        self._leases = leases
+        self._telemetry = telemetry
+        self._sessions = sessions
+        self._timeout_s = config.storage_client.call_timeout_ms / 1000
+        self._clock = clock
+        self._recorder = recorder
+
+    def register(self, edge: Edge, hot: HotCalls) -> None:
+        """Serve all 17 RPCs on an edge."""
+        edge.set_hot_handler(SERVICE, hot)
+        for rpc, handler in (
+            ("QueryRoute", self.query_route),
+            ("QueryAssignment", self.query_assignment),
+            ("Heartbeat", self.heartbeat),
+            ("NotifyClientTermination", self.notify_client_termination),
+            ("ChangeInvisibleDuration", self.change_invisible_duration),
+            ("ForwardMessageToDeadLetterQueue", self.forward_to_dead_letter_queue),
+        ):
+            edge.add_unary(f"/{SERVICE}/{rpc}", handler)
+        for rpc in _LATER_UNARY:
+            edge.add_unary(f"/{SERVICE}/{rpc}", self._later(rpc))
+        edge.add_server_stream(f"/{SERVICE}/PullMessage", self.pull_message)
+        edge.add_stream(f"/{SERVICE}/Telemetry", self._telemetry.serve)
+
+    async def query_route(self, data: bytes, info: CallInfo) -> bytes:
+        """Answer with the queues of a topic."""
+
+        async def answer(caller: Caller, request: service_pb2.QueryRouteRequest) -> bytes:
+            topic = await self._provisioner.topic_for_use(*caller.name_of(request.topic))
+            return self._routes.route(topic)
+
+        return await self._serve(
+            "QueryRoute",
+            data,
+            info,
+            service_pb2.QueryRouteRequest,
+            service_pb2.QueryRouteResponse,
+            answer,
+        )
+
+    async def query_assignment(self, data: bytes, info: CallInfo) -> bytes:
+        """Answer with what a push consumer receives from."""
+
+        async def answer(caller: Caller, request: service_pb2.QueryAssignmentRequest) -> bytes:
+            topic = await self._provisioner.topic_for_use(*caller.name_of(request.topic))
+            group = self._view.consumer_group(*caller.name_of(request.group))
+            if group is None:
+                check_consumer_group(request.group.name)
+            fifo = group is not None and group.fifo
+            return service_pb2.QueryAssignmentResponse(
+                status=errors.ok_status(), assignments=self._routes.assignments(topic, fifo=fifo)
+            ).SerializeToString()
+
+        return await self._serve(
+            "QueryAssignment",
+            data,
+            info,
+            service_pb2.QueryAssignmentRequest,
+            service_pb2.QueryAssignmentResponse,
+            answer,
+        )
+
+    async def heartbeat(self, data: bytes, info: CallInfo) -> bytes:
+        """Note that a client lives."""
+
+        async def answer(caller: Caller, request: service_pb2.HeartbeatRequest) -> bytes:
+            if request.client_type not in definition_pb2.ClientType.values():
+                raise RequestError(Code.UNRECOGNIZED_CLIENT_TYPE)
+            if request.group.name:
+                check_consumer_group(request.group.name)
+            client = self._sessions.heard(caller.client_id)
+            client.client_type = request.client_type or client.client_type
+            if request.group.name:
+                client.consumer_group = caller.name_of(request.group)
+            return service_pb2.HeartbeatResponse(status=errors.ok_status()).SerializeToString()
+
+        return await self._serve(
+            "Heartbeat",
+            data,
+            info,
+            service_pb2.HeartbeatRequest,
+            service_pb2.HeartbeatResponse,
+            answer,
+        )
+
+    async def notify_client_termination(self, data: bytes, info: CallInfo) -> bytes:
+        """Forget a client; its auto-renewed leases are released."""
+
+        async def answer(
+            caller: Caller, request: service_pb2.NotifyClientTerminationRequest
+        ) -> bytes:
+            if request.group.name:
+                check_consumer_group(request.group.name)
+            self._sessions.terminated(caller.client_id)
+            return service_pb2.NotifyClientTerminationResponse(
+                status=errors.ok_status()
+            ).SerializeToString()
+
+        return await self._serve(
+            "NotifyClientTermination",
+            data,
+            info,
+            service_pb2.NotifyClientTerminationRequest,
+            service_pb2.NotifyClientTerminationResponse,
+            answer,
+        )
+
+    async def change_invisible_duration(self, data: bytes, info: CallInfo) -> bytes:
+        """Change when a message is visible again."""
+
+        async def answer(
+            caller: Caller, request: service_pb2.ChangeInvisibleDurationRequest
+        ) -> bytes:
+            changed = await self._leases.change_invisible(caller, request, self._time_left_s(info))
+            return service_pb2.ChangeInvisibleDurationResponse(
+                status=errors.ok_status(), receipt_handle=changed
+            ).SerializeToString()
+
+        return await self._serve(
+            "ChangeInvisibleDuration",
+            data,
+            info,
+            service_pb2.ChangeInvisibleDurationRequest,
+            service_pb2.ChangeInvisibleDurationResponse,
+            answer,
+        )
+
+    async def forward_to_dead_letter_queue(self, data: bytes, info: CallInfo) -> bytes:
+        """Give a message up."""
+
+        async def answer(
+            caller: Caller, request: service_pb2.ForwardMessageToDeadLetterQueueRequest
+        ) -> bytes:
+            await self._leases.forward_to_dead_letter(caller, request, self._time_left_s(info))
+            return service_pb2.ForwardMessageToDeadLetterQueueResponse(
+                status=errors.ok_status()
+            ).SerializeToString()
+
+        return await self._serve(
+            "ForwardMessageToDeadLetterQueue",
+            data,
+            info,
+            service_pb2.ForwardMessageToDeadLetterQueueRequest,
+            service_pb2.ForwardMessageToDeadLetterQueueResponse,
+            answer,
+        )
+
+    async def pull_message(self, data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+        """Answer that pulling is not supported."""
+
+        async def answer(_: Caller, __: service_pb2.PullMessageRequest) -> bytes:
+            raise RequestError(Code.NOT_IMPLEMENTED, "pulling is not supported yet")
+
+        yield await self._serve(
+            "PullMessage",
+            data,
+            info,
+            service_pb2.PullMessageRequest,
+            service_pb2.PullMessageResponse,
+            answer,
+        )
+
+    def _later(self, rpc: str) -> Callable[[bytes, CallInfo], Awaitable[bytes]]:
+        request_type, response_type, text = _LATER_UNARY[rpc]
+
+        async def refuse(_: Caller, __: Message) -> bytes:
+            raise RequestError(Code.NOT_IMPLEMENTED, text)
+
+        async def serve(data: bytes, info: CallInfo) -> bytes:
+            return await self._serve(
+                rpc,
+                data,
+                info,
+                request_type,
+                response_type,
+                refuse,
+            )
+
+        return serve
+
+    async def _serve(
+        self,
+        rpc: str,
+        data: bytes,
+        info: CallInfo,
+        request_type: type[Request],
+        response_type: type[Message],
+        answer: Callable[[Caller, Request], Awaitable[bytes]],
+    ) -> bytes:
+        """Parse, check the client id, answer; a RequestError becomes the response's Status."""
+        started_s = self._clock.monotonic_s()
+        try:
+            request = request_type.FromString(data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+        code = Code.OK
+        try:
+            caller = caller_of(info.metadata)
+            response = await answer(caller, request)
+        except RequestError as bad:
+            code = bad.code
+            response = _refusal(bad, request, response_type).SerializeToString()
+        self._recorder.answered(rpc, code, started_s)
+        return response
+
+    def _time_left_s(self, info: CallInfo) -> float:
+        left_s = info.time_left_s()
+        return self._timeout_s if left_s is None else left_s
+
+
+def _refusal(failure: RequestError, request: Message, response_type: type[Message]) -> Message:
+    """Return a response with a Status, and with the request's receipt handle if it has one.
+
+    Python clients take the handle of any answer, an empty one too.
+    """
+    fields = {"status": errors.status_of(failure)}
+    if "receipt_handle" in response_type.DESCRIPTOR.fields_by_name:
+        return response_type(**fields, receipt_handle=request.receipt_handle)  # type: ignore[attr-defined]
+    return response_type(**fields)

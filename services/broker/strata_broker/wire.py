@@ -1,0 +1,158 @@
+"""Protobuf wire format by hand, for the few places where an object per message is too dear.
+
+Role: the form in which messages are stored and delivered, and the answers of the hot calls, by
+joining bytes. Everything else uses the generated classes.
+
+Invariant: what is built here parses to what the generated classes would build for the same values
+(a test compares both).
+"""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_mq.errors import Code
+
+_LENGTH_DELIMITED = 2
+_SYSTEM_PROPERTIES_KEY = b"\x1a"  # Message.system_properties: field 3, length-delimited
+_VARINT_MASK = (1 << 64) - 1
+
+
+def varint(value: int) -> bytes:
+    """Encode an integer as int32, int64 or an enum field does (negative: two's complement)."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
+    value &= _VARINT_MASK
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+
+
+def length_delimited(field: int, value: bytes) -> bytes:
+    """Encode a bytes, string or message field, key included."""
+    return b"".join((varint(field << 3 | _LENGTH_DELIMITED), varint(len(value)), value))
+
+
+def stored_message(properties: bytes, fragment: bytes, rest: bytes) -> bytes:
+    """Put a message together so that its system properties are one field, the first.
+
+    Protobuf lets a message field appear twice and merges both, but the JavaScript runtime keeps
+    the last one only. So what is added goes inside the one field, and the field stands first,
+    where `received_message` finds it without a walk over the others.
+
+    Args:
+        properties: serialised SystemProperties.
+        fragment: a serialised Message with nothing but system properties, to be added.
+        rest: the serialised Message without system properties.
+    """
+    added = fragment[_payload_at(fragment) :]
+    return b"%b%b%b%b%b" % (
+        _SYSTEM_PROPERTIES_KEY,
+        varint(len(properties) + len(added)),
+        properties,
+        added,
+        rest,
+    )
+
+
+def _payload_at(data: bytes) -> int:
+    """Return where the payload of the first field begins; its key is one byte."""
+    at = 1
+    while data[at] > 0x7F:
+        at += 1
+    return at + 1
+
+
+def status(code: int, text: str) -> bytes:
+    """Serialise a `Status`."""
+    return definition_pb2.Status(
+        code=definition_pb2.Code.ValueType(code), message=text
+    ).SerializeToString()
+
+
+OK_STATUS = status(20000, "OK")
+_OK_FIRST_FIELD = length_delimited(1, OK_STATUS)
+
+
+def send_result_entry(message_id: bytes, offset: int) -> bytes:
+    """Serialise an OK `SendResultEntry` as a field of SendMessageResponse.
+
+    Args:
+        message_id: UTF-8; it is the transaction id as well, as the real product has it.
+        offset: position of the message in its queue.
+    """
+    length = varint(len(message_id))
+    # proto3 leaves a zero out.
+    last = b"\x20" + varint(offset) if offset else b""
+    entry = b"%b\x12%b%b\x1a%b%b%b" % (
+        _OK_FIRST_FIELD,
+        length,
+        message_id,
+        length,
+        message_id,
+        last,
+    )
+    return b"\x12%b%b" % (varint(len(entry)), entry)
+
+
+def send_response(entries: list[bytes]) -> bytes:
+    """Serialise a SendMessageResponse whose entries are all OK."""
+    return b"".join((_OK_FIRST_FIELD, *entries))
+
+
+def received_message(stored: bytes, fragment: bytes, rest: bytes = b"") -> bytes:
+    """Serialise a ReceiveMessageResponse with one message.
+
+    Args:
+        stored: as `stored_message` made it.
+        fragment: a serialised Message with nothing but system properties, added to the stored
+            ones: of a field in both, the fragment's holds.
+        rest: more fields of the message.
+    """
+    properties_at = _payload_at(stored)
+    length = 0
+    for shift, byte in enumerate(stored[1:properties_at]):
+        length |= (byte & 0x7F) << (7 * shift)
+    properties_end = properties_at + length
+    added = fragment[_payload_at(fragment) :]
+    head = _SYSTEM_PROPERTIES_KEY + varint(length + len(added))
+    size = len(head) + len(stored) - properties_at + len(added) + len(rest)
+    return b"".join(
+        (
+            b"\x12",
+            varint(size),
+            head,
+            stored[properties_at:properties_end],
+            added,
+            stored[properties_end:],
+            rest,
+        )
+    )
+
+
+def receive_status(code: int, text: str) -> bytes:
+    """Serialise a ReceiveMessageResponse with a status."""
+    return length_delimited(1, status(code, text))
+
+
+RECEIVE_OK = length_delimited(1, OK_STATUS)
+
+
+_NOTHING = receive_status(Code.MESSAGE_NOT_FOUND, "no new message")
+
+
+def nothing(wall_ms: int) -> list[bytes]:
+    """Serialise the responses of a receive that found no message."""
+    return [_NOTHING, delivery_timestamp(wall_ms)]
+
+
+def delivery_timestamp(wall_ms: int) -> bytes:
+    """Serialise the last ReceiveMessageResponse of a stream."""
+    response = service_pb2.ReceiveMessageResponse()
+    response.delivery_timestamp.FromMilliseconds(wall_ms)
+    return response.SerializeToString()

@@ -1,0 +1,126 @@
+"""An edge without sockets: it holds the handlers and lets a test make calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from strata_edge.ports import (
+    HotHandler,
+    ServerStreamHandler,
+    StreamHandler,
+    UnaryHandler,
+)
+
+MESSAGING = "/apache.rocketmq.v2.MessagingService/"
+ADMIN = "/strata.admin.v1.AdminService/"
+METADATA = {"x-mq-client-id": "client-1", "x-mq-language": "JAVA"}
+
+Response = TypeVar("Response", bound=Message)
+
+
+class FakeCall:
+    """A hot call and a call's information in one; a call takes one answer."""
+
+    def __init__(
+        self,
+        method: str,
+        request: bytes,
+        metadata: Mapping[str, str] = METADATA,
+        time_left_s: float | None = 25.0,
+    ) -> None:
+        self.method = method
+        self.request = request
+        self.metadata = metadata
+        self.peer = "127.0.0.1:5555"
+        self._time_left_s = time_left_s
+        self._gone = False
+        self._on_gone: list[Callable[[], None]] = []
+        self.answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
+
+    def time_left_s(self) -> float | None:
+        return self._time_left_s
+
+    def done(self) -> bool:
+        return self._gone or self.answer.done()
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        self._on_gone.append(callback)
+
+    def complete(self, responses: Sequence[bytes]) -> None:
+        if not self.done():
+            assert responses, "a call is answered with something"
+            self.answer.set_result(responses)
+
+    def leave(self) -> None:
+        """The client goes away."""
+        self._gone = True
+        for callback in self._on_gone:
+            callback()
+
+
+class FakeEdge:
+    """See `strata_edge.ports.Edge`."""
+
+    def __init__(self) -> None:
+        self.unary: dict[str, UnaryHandler] = {}
+        self.server_streams: dict[str, ServerStreamHandler] = {}
+        self.streams: dict[str, StreamHandler] = {}
+        self.hot: HotHandler | None = None
+        self.running = False
+
+    def add_unary(self, path: str, handler: UnaryHandler) -> None:
+        assert path not in self.unary
+        self.unary[path] = handler
+
+    def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
+        self.server_streams[path] = handler
+
+    def add_stream(self, path: str, handler: StreamHandler) -> None:
+        self.streams[path] = handler
+
+    def set_hot_handler(self, service: str, handler: HotHandler) -> None:
+        assert service == "apache.rocketmq.v2.MessagingService"
+        self.hot = handler
+
+    async def start(self) -> int:
+        self.running = True
+        return 18081
+
+    async def stop(self, grace_s: float) -> None:
+        self.running = False
+
+    async def call(
+        self,
+        path: str,
+        request: Message | bytes,
+        response_type: type[Response],
+        metadata: Mapping[str, str] = METADATA,
+    ) -> Response:
+        """Make a unary call of a rare RPC."""
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        response = await self.unary[path](data, FakeCall("", b"", metadata))
+        return response_type.FromString(response)
+
+    def begin(
+        self,
+        method: str,
+        request: Message | bytes,
+        metadata: Mapping[str, str] = METADATA,
+        time_left_s: float | None = 25.0,
+    ) -> FakeCall:
+        """Hand a hot call to the broker."""
+        data = request if isinstance(request, bytes) else request.SerializeToString()
+        call = FakeCall(method, data, metadata, time_left_s)
+        assert self.hot is not None
+        self.hot.handle([call])
+        return call
+
+    def open_stream(
+        self, path: str, requests: AsyncIterator[bytes], metadata: Mapping[str, str] = METADATA
+    ) -> AsyncIterator[bytes]:
+        """Open a bidirectional stream."""
+        return self.streams[path](requests, FakeCall("", b"", metadata))

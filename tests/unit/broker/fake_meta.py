@@ -1,0 +1,176 @@
+"""A nameserver in memory: small, real, and strict about what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import google_crc32c
+from google.protobuf.message import Message
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
+from strata_mq.slots import slot_base, slot_of, striped_slots
+
+RAFT_GROUPS = (1, 2)
+NODE = "storage-a"
+OK = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+
+
+class FakeMeta:
+    """`strata.meta.v1` over one dict of rows and a list of watchers."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.rows: list[meta_pb2.Change] = []
+        self.watchers: list[asyncio.Queue[meta_pb2.WatchResponse | None]] = []
+        self.calls: list[str] = []
+        self.next_id = 100
+        self.slots = striped_slots(RAFT_GROUPS)
+        for raft_group in RAFT_GROUPS:
+            row = meta_pb2.RaftGroup(raft_group=raft_group, broker_name=f"strata-{raft_group}")
+            row.replicas.add(replica_id=raft_group, node_id=NODE)
+            self.put(meta_pb2.Change(raft_group=row))
+        self.put(
+            meta_pb2.Change(
+                node=meta_pb2.Node(
+                    node_id=NODE, kind=meta_pb2.NODE_KIND_STORAGE, endpoints=["inproc:storage"]
+                )
+            )
+        )
+        for slot, owner in enumerate(self.slots):
+            run = meta_pb2.SlotRange(first_slot=slot, slot_count=1, raft_group=owner)
+            self.put(meta_pb2.Change(slots=run))
+
+    def put(self, change: meta_pb2.Change) -> None:
+        """Commit one row and tell the watchers."""
+        self.revision += 1
+        self.rows.append(change)
+        for watcher in self.watchers:
+            watcher.put_nowait(meta_pb2.WatchResponse(revision=self.revision, changes=[change]))
+
+    def add_topic(
+        self,
+        name: str,
+        kind: meta_pb2.TopicType.ValueType = meta_pb2.TOPIC_TYPE_NORMAL,
+        *,
+        namespace: str = "",
+        queue_count: int = 4,
+    ) -> meta_pb2.Topic:
+        """Make a topic with homes, as the nameserver does."""
+        self.next_id += 1
+        base = slot_base(namespace, name, google_crc32c.value)
+        topic = meta_pb2.Topic(
+            topic_id=self.next_id,
+            namespace=namespace,
+            name=name,
+            type=kind,
+            queue_count=0 if kind == meta_pb2.TOPIC_TYPE_DEAD_LETTER else queue_count,
+            slot_base=base,
+            revision=self.revision + 1,
+        )
+        for raft_group in RAFT_GROUPS:
+            queues = [
+                queue
+                for queue in range(topic.queue_count)
+                if self.slots[slot_of(base, queue)] == raft_group
+            ]
+            if queues:
+                topic.homes.add(raft_group=raft_group, queues=queues)
+        self.put(meta_pb2.Change(topic=topic))
+        return topic
+
+    def add_group(self, wanted: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
+        """Make a consumer group with its dead-letter topic."""
+        dead_letter = self.add_topic(
+            f"%DLQ%{wanted.name}",
+            meta_pb2.TOPIC_TYPE_DEAD_LETTER,
+            namespace=wanted.namespace,
+        )
+        self.next_id += 1
+        group = meta_pb2.ConsumerGroup()
+        group.CopyFrom(wanted)
+        group.consumer_group_id = self.next_id
+        group.dead_letter_topic_id = dead_letter.topic_id
+        group.revision = self.revision + 1
+        self.put(meta_pb2.Change(consumer_group=group))
+        return group
+
+    async def call(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[Any],
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """See `strata_angelia.ports.Channel`."""
+        rpc = method.rpartition("/")[2]
+        self.calls.append(rpc)
+        match request:
+            case meta_pb2.CreateTopicRequest(topic=topic):
+                if self._find("topic", topic.namespace, topic.name):
+                    return _refusal(response_type, meta_pb2.META_OUTCOME_ALREADY_EXISTS, "exists")
+                made = self.add_topic(
+                    topic.name,
+                    topic.type,
+                    namespace=topic.namespace,
+                    queue_count=topic.queue_count or 8,
+                )
+                return meta_pb2.CreateTopicResponse(status=OK, topic=made)
+            case meta_pb2.CreateConsumerGroupRequest(consumer_group=group):
+                if self._find("consumer_group", group.namespace, group.name):
+                    return _refusal(response_type, meta_pb2.META_OUTCOME_ALREADY_EXISTS, "exists")
+                return meta_pb2.CreateConsumerGroupResponse(
+                    status=OK, consumer_group=self.add_group(group)
+                )
+            case meta_pb2.DeleteTopicRequest(namespace=namespace, name=name):
+                if not self._find("topic", namespace, name):
+                    return _refusal(response_type, meta_pb2.META_OUTCOME_NOT_FOUND, "no topic")
+                gone = meta_pb2.Topic(namespace=namespace, name=name)
+                self.put(meta_pb2.Change(deleted=True, topic=gone))
+                return meta_pb2.DeleteTopicResponse(status=OK)
+            case meta_pb2.RegisterNodeRequest(node=node):
+                self.put(meta_pb2.Change(node=node))
+                return meta_pb2.RegisterNodeResponse(status=OK)
+        raise AngeliaError(UNKNOWN_METHOD, method)
+
+    async def stream(
+        self, method: str, request: Message, response_type: type[Any]
+    ) -> AsyncIterator[Any]:
+        """See `strata_angelia.ports.Channel`: rows after a revision, then changes."""
+        assert isinstance(request, meta_pb2.WatchRequest)
+        watcher: asyncio.Queue[meta_pb2.WatchResponse | None] = asyncio.Queue()
+        self.watchers.append(watcher)
+        yield meta_pb2.WatchResponse(
+            revision=self.revision,
+            snapshot=request.from_revision == 0,
+            changes=self.rows[request.from_revision :],
+        )
+        while (response := await watcher.get()) is not None:
+            yield response
+        raise AngeliaError(UNAVAILABLE, "the watch was cut")
+
+    def cut(self) -> None:
+        """Lose all watchers."""
+        for watcher in self.watchers:
+            watcher.put_nowait(None)
+        self.watchers.clear()
+
+    async def close(self) -> None:
+        """See `strata_angelia.ports.Channel`."""
+
+    def _find(self, kind: str, namespace: str, name: str) -> bool:
+        found = False
+        for change in self.rows:
+            if change.WhichOneof("row") == kind:
+                row = getattr(change, kind)
+                if (row.namespace, row.name) == (namespace, name):
+                    found = not change.deleted
+        return found
+
+
+def _refusal(response_type: type, outcome: meta_pb2.MetaOutcome.ValueType, reason: str) -> Message:
+    message: Message = response_type(status=meta_pb2.MetaStatus(outcome=outcome, reason=reason))
+    return message

@@ -1,0 +1,361 @@
+"""A storage node in memory: small, real, and strict about what it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import google_crc32c
+from google.protobuf.message import Message
+from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
+
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import UNKNOWN_METHOD, AngeliaError
+from strata_mq.batch import BatchView
+from strata_mq.filters import parse_tag_expression
+from strata_mq.slots import SLOT_COUNT
+
+
+class Stored:
+    """A message as storage has it."""
+
+    def __init__(self, data: bytes, message_id: bytes, tag_hash: int) -> None:
+        self.data = data
+        self.message_id = message_id
+        self.tag_hash = tag_hash
+
+
+class FakeStorage:
+    """`strata.storage.v1` of one node that leads all raft groups."""
+
+    def __init__(self, slots: list[int]) -> None:
+        self.slots = slots
+        self.calls: list[tuple[str, Message]] = []
+        self.queues: dict[tuple[int, int], list[Stored]] = defaultdict(list)
+        self.ids: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self.appended: dict[tuple[int, int, int], tuple[bytes, storage_pb2.GroupResult]] = {}
+        self.last_sequence: dict[tuple[int, int], int] = {}
+        # (consumer group, topic, queue) -> next offset; leases by (..., offset) -> lease number
+        self.heads: dict[tuple[int, int, int], int] = defaultdict(int)
+        self.leases: dict[tuple[int, int, int, int], int] = {}
+        self.waiting: deque[tuple[int, int, int, int]] = deque()
+        # What the next calls of an RPC answer instead: a refusal, or a failure.
+        self.trouble: dict[str, deque[storage_pb2.Refusal | AngeliaError]] = defaultdict(deque)
+        self.gate: asyncio.Event | None = None
+        self.park = False
+        self.arrived = asyncio.Event()
+        self.parked = 0
+        self.clients: dict[int, set[int]] = {}
+        self.turn = 0
+
+    async def call(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[Any],
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """See `strata_angelia.ports.Channel`."""
+        assert timeout_s is not None, "every call has a deadline"
+        assert timeout_s > 0, "no call is made after its deadline"
+        rpc = method.removeprefix("/strata.storage.v1.StorageService/")
+        self.calls.append((rpc, request))
+        if self.gate is not None and rpc == "Append":
+            await self.gate.wait()
+        handler: Callable[..., object] = getattr(self, f"_{rpc.lower()}")
+        trouble = self.trouble[rpc].popleft() if self.trouble[rpc] else None
+        if isinstance(trouble, AngeliaError):
+            raise trouble
+        response = handler(request, trouble)
+        if asyncio.iscoroutine(response):
+            response = await response
+        assert isinstance(response, response_type)
+        return response
+
+    async def stream(
+        self, method: str, request: Message, response_type: type[Any]
+    ) -> AsyncIterator[Any]:
+        """See `strata_angelia.ports.Channel`."""
+        raise AngeliaError(UNKNOWN_METHOD, method)
+        yield
+
+    async def close(self) -> None:
+        """See `strata_angelia.ports.Channel`."""
+
+    @property
+    def reports(self) -> list[storage_pb2.ReportClientsRequest]:
+        """What was reported of clients."""
+        return [
+            request
+            for _, request in self.calls
+            if isinstance(request, storage_pb2.ReportClientsRequest)
+        ]
+
+    def count(self, rpc: str) -> int:
+        """How many calls of an RPC came."""
+        return sum(name == rpc for name, _ in self.calls)
+
+    async def called(self, rpc: str) -> None:
+        """Wait until an RPC came; bounded by the test's own timeout."""
+        await until(lambda: self.count(rpc) > 0)
+
+    def messages(self, topic_id: int) -> list[Stored]:
+        """All messages of a topic, by queue and offset."""
+        keys = sorted(key for key in self.queues if key[0] == topic_id)
+        return [stored for key in keys for stored in self.queues[key]]
+
+    def _append(
+        self, request: storage_pb2.AppendRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.AppendResponse:
+        groups = [batch.raft_group for batch in request.batches]
+        assert len(groups) == len(set(groups)), "one batch per raft group and call"
+        response = storage_pb2.AppendResponse()
+        for batch in request.batches:
+            if trouble is not None:
+                response.results.add(raft_group=batch.raft_group, refusal=trouble)
+                continue
+            response.results.append(self._append_one(request.broker_boot_id, batch))
+        return response
+
+    def _append_one(self, boot_id: int, batch: storage_pb2.GroupBatch) -> storage_pb2.GroupResult:
+        key = (boot_id, batch.raft_group, batch.sequence)
+        if key in self.appended:
+            data, result = self.appended[key]
+            assert data == batch.batch, "a repeat is byte-identical"
+            return result
+        last = self.last_sequence.get(key[:2], 0)
+        assert batch.sequence == last + 1, "sequences count up by one"
+        self.last_sequence[key[:2]] = batch.sequence
+        view = BatchView(batch.batch, google_crc32c.value)
+        result = storage_pb2.GroupResult(
+            raft_group=batch.raft_group, store_time_ms=1_700_000_000_123
+        )
+        for part in view.parts:
+            result.parts.append(self._append_part(batch.raft_group, view, part))
+        self.appended[key] = (batch.batch, result)
+        self.arrived.set()
+        return result
+
+    def _append_part(
+        self, raft_group: int, view: BatchView, part: object
+    ) -> storage_pb2.PartResult:
+        key = part.key  # type: ignore[attr-defined]
+        owned = [
+            queue
+            for queue in range(key.queue_count)
+            if self.slots[(key.slot_base + queue) % SLOT_COUNT] == raft_group
+        ]
+        queue = key.queue
+        if queue == -1 and owned:
+            self.turn += 1
+            queue = owned[self.turn % len(owned)]
+        if queue not in owned:
+            return storage_pb2.PartResult(outcome=storage_pb2.OUTCOME_WRONG_GROUP)
+        rows = self.queues[key.topic_id, queue]
+        result = storage_pb2.PartResult(
+            queue=queue, base_offset=len(rows), outcome=storage_pb2.OUTCOME_OK
+        )
+        at = part.messages_at  # type: ignore[attr-defined]
+        first, count = part.first, part.count  # type: ignore[attr-defined]
+        tag_hashes = view.tag_hashes(first, count)
+        for number, length in enumerate(view.lengths(first, count)):
+            message_id = view.message_id(first + number)
+            known = self.ids.get((key.topic_id, message_id))
+            if known is not None:
+                result.duplicates.add(ordinal=number, queue=known[0], offset=known[1])
+            else:
+                self.ids[key.topic_id, message_id] = (queue, len(rows))
+                data = view.data[at : at + length]
+                rows.append(Stored(data, message_id, tag_hashes[number]))
+            at += length
+        return result
+
+    async def _pop(
+        self, request: storage_pb2.PopRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.PopResponse:
+        if trouble is not None:
+            return storage_pb2.PopResponse(refusal=trouble)
+        while True:
+            response = storage_pb2.PopResponse()
+            for queue in self._readable(request):
+                self._take(request, queue, response)
+            if response.messages or not self.park:
+                return response
+            self.arrived.clear()
+            self.parked += 1
+            try:
+                await self.arrived.wait()
+            finally:
+                self.parked -= 1
+
+    def _readable(self, request: storage_pb2.PopRequest) -> list[int]:
+        if request.queue >= 0:
+            return [request.queue]
+        return [
+            queue
+            for queue in range(request.topic.queue_count)
+            if self.slots[(request.topic.slot_base + queue) % SLOT_COUNT] == request.raft_group
+        ]
+
+    def _take(
+        self, request: storage_pb2.PopRequest, queue: int, response: storage_pb2.PopResponse
+    ) -> None:
+        key = (request.consumer_group_id, request.topic.topic_id, queue)
+        wanted = parse_tag_expression(request.filter.expression).hashes
+        for taken in [lease for lease in self.waiting if lease[:3] == key]:
+            if len(response.messages) < request.max_messages:
+                self.waiting.remove(taken)
+                self._lease(key, taken[3], request, response)
+        rows = self.queues[key[1], queue]
+        while self.heads[key] < len(rows) and len(response.messages) < request.max_messages:
+            offset = self.heads[key]
+            self.heads[key] += 1
+            if wanted is None or rows[offset].tag_hash in wanted:
+                self._lease(key, offset, request, response)
+
+    def _lease(
+        self,
+        key: tuple[int, int, int],
+        offset: int,
+        request: storage_pb2.PopRequest,
+        response: storage_pb2.PopResponse,
+    ) -> None:
+        number = self.leases.get((*key, offset), 0) + 1
+        self.leases[*key, offset] = number
+        response.messages.add(
+            queue=key[2],
+            offset=offset,
+            attempt_count=number,
+            lease_number=number,
+            visible_at_ms=0 if request.auto_renew else 1_700_000_000_000 + request.invisible_ms,
+            store_time_ms=1_700_000_000_123,
+            message=self.queues[key[1], key[2]][offset].data,
+        )
+
+    def _ack(
+        self, request: storage_pb2.AckRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.AckResponse:
+        response = storage_pb2.AckResponse()
+        for group in request.groups:
+            outcomes = response.groups.add(raft_group=group.raft_group)
+            if trouble is not None:
+                outcomes.refusal.CopyFrom(trouble)
+                continue
+            for lease in group.leases:
+                outcomes.outcomes.append(self._ack_one(lease))
+        return response
+
+    def _ack_one(self, lease: storage_pb2.LeaseRef) -> storage_pb2.Outcome.ValueType:
+        key = (lease.consumer_group_id, lease.topic_id, lease.queue, lease.offset)
+        if self.leases.get(key) != lease.lease_number:
+            return storage_pb2.OUTCOME_INVALID_HANDLE
+        del self.leases[key]
+        return storage_pb2.OUTCOME_OK
+
+    def _changeinvisible(
+        self, request: storage_pb2.ChangeInvisibleRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.ChangeInvisibleResponse:
+        lease = request.lease
+        key = (lease.consumer_group_id, lease.topic_id, lease.queue, lease.offset)
+        if trouble is None and self.leases.get(key) != lease.lease_number:
+            trouble = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_INVALID_HANDLE)
+        if trouble is not None:
+            return storage_pb2.ChangeInvisibleResponse(refusal=trouble)
+        self.leases[key] += 1
+        changed = storage_pb2.LeaseRef()
+        changed.CopyFrom(lease)
+        changed.lease_number = self.leases[key]
+        changed.visible_at_ms = 1_700_000_000_000 + request.invisible_ms
+        if not request.invisible_ms:
+            self.waiting.append(key)
+        return storage_pb2.ChangeInvisibleResponse(lease=changed)
+
+    def _forwardtodeadletter(
+        self, request: storage_pb2.ForwardToDeadLetterRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.ForwardToDeadLetterResponse:
+        lease = request.lease
+        outcome = self._ack_one(lease)
+        if outcome != storage_pb2.OUTCOME_OK:
+            refusal = storage_pb2.Refusal(outcome=outcome)
+            return storage_pb2.ForwardToDeadLetterResponse(refusal=refusal)
+        stored = self.queues[lease.topic_id, lease.queue][lease.offset]
+        self.queues[request.dead_letter_topic_id, request.raft_group].append(stored)
+        return storage_pb2.ForwardToDeadLetterResponse()
+
+    def _reportclients(
+        self, request: storage_pb2.ReportClientsRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.ReportClientsResponse:
+        if request.broker_boot_id not in self.clients and not request.full:
+            return storage_pb2.ReportClientsResponse(want_full=True)
+        known = set() if request.full else self.clients[request.broker_boot_id]
+        self.clients[request.broker_boot_id] = (known | set(request.live)) - set(request.gone)
+        return storage_pb2.ReportClientsResponse()
+
+    def _getoffsets(
+        self, request: storage_pb2.GetOffsetsRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.GetOffsetsResponse:
+        response = storage_pb2.GetOffsetsResponse()
+        pop = storage_pb2.PopRequest(raft_group=request.raft_group, topic=request.topic, queue=-1)
+        for queue in request.queues or self._readable(pop):
+            rows = self.queues[request.topic.topic_id, queue]
+            response.queues.add(queue=queue, next_offset=len(rows))
+        return response
+
+    def _getconsumerstate(
+        self, request: storage_pb2.GetConsumerStateRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.GetConsumerStateResponse:
+        response = storage_pb2.GetConsumerStateResponse()
+        pop = storage_pb2.PopRequest(raft_group=request.raft_group, topic=request.topic, queue=-1)
+        for queue in self._readable(pop):
+            key = (request.consumer_group_id, request.topic.topic_id, queue)
+            offsets = [lease[3] for lease in self.leases if lease[:3] == key]
+            response.queues.add(
+                queue=queue,
+                next_offset=len(self.queues[key[1], queue]),
+                head=self.heads[key],
+                cursor=min(offsets, default=self.heads[key]),
+                in_flight=len(offsets),
+            )
+        return response
+
+    def _query(
+        self, request: storage_pb2.QueryRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.QueryResponse:
+        response = storage_pb2.QueryResponse()
+        if request.WhichOneof("by") == "position":
+            rows = self.queues[request.topic_id, request.position.queue]
+            if request.position.offset < len(rows):
+                response.messages.add(
+                    queue=request.position.queue,
+                    offset=request.position.offset,
+                    message=rows[request.position.offset].data,
+                )
+        return response
+
+    def _drop(
+        self, request: storage_pb2.DropRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.DropResponse:
+        for key in [key for key in self.queues if key[0] == request.topic_id]:
+            del self.queues[key]
+        return storage_pb2.DropResponse()
+
+    def _getstatus(
+        self, _: storage_pb2.GetStatusRequest, __: storage_pb2.Refusal | None
+    ) -> storage_pb2.GetStatusResponse:
+        response = storage_pb2.GetStatusResponse(node_id=NODE)
+        for raft_group in RAFT_GROUPS:
+            response.replicas.add(
+                raft_group=raft_group, state=storage_pb2.REPLICA_STATE_SERVING, leader=True
+            )
+        return response
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Let other tasks run until something holds; fails after 2 s."""
+    async with asyncio.timeout(2):
+        # There is no event to wait for: what is waited for happens inside the broker.
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0)

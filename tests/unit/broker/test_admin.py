@@ -1,0 +1,154 @@
+"""`strata.admin.v1` as any broker serves it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+from tests.unit.broker.conftest import Client, message
+from tests.unit.broker.fake_edge import ADMIN, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_edge.ports import CallError
+
+
+async def create(edge: FakeEdge, name: str, namespace: str = "") -> meta_pb2.Topic:
+    """Make a topic."""
+    response = await edge.call(
+        ADMIN + "CreateTopic",
+        admin_pb2.CreateTopicRequest(
+            topic=meta_pb2.Topic(
+                name=name, namespace=namespace, type=meta_pb2.TOPIC_TYPE_NORMAL, queue_count=4
+            )
+        ),
+        admin_pb2.CreateTopicResponse,
+    )
+    return response.topic
+
+
+async def test_a_topic_is_usable_when_its_creation_returns(edge: FakeEdge, client: Client) -> None:
+    """No client sees TOPIC_NOT_FOUND after the answer."""
+    topic = await create(edge, "made")
+    assert topic.topic_id
+    assert (await client.send(message("made", 1))).status.code == 20000
+
+
+async def test_existing_and_missing_topics_are_grpc_statuses(edge: FakeEdge) -> None:
+    """ALREADY_EXISTS and NOT_FOUND, with a line for people."""
+    with pytest.raises(CallError) as twice:
+        await create(edge, "orders")
+    assert twice.value.status == "ALREADY_EXISTS"
+    for rpc in ("GetTopic", "DeleteTopic"):
+        with pytest.raises(CallError) as missing:
+            request = getattr(admin_pb2, f"{rpc}Request")(name="nowhere")
+            await edge.call(ADMIN + rpc, request, admin_pb2.GetTopicResponse)
+        assert missing.value.status == "NOT_FOUND"
+        assert missing.value.reason
+
+
+async def test_a_topic_shows_its_queues(edge: FakeEdge, client: Client) -> None:
+    """Every queue once, by number, with raft group, broker name and offsets."""
+    await client.send(*(message("orders", number) for number in range(1, 4)))
+    response = await edge.call(
+        ADMIN + "GetTopic", admin_pb2.GetTopicRequest(name="orders"), admin_pb2.GetTopicResponse
+    )
+    assert [status.queue for status in response.queues] == [0, 1, 2, 3]
+    assert sum(status.next_offset for status in response.queues) == 3
+    assert {status.broker_name for status in response.queues} == {"strata-1", "strata-2"}
+
+
+async def test_topics_are_listed_by_pages(edge: FakeEdge) -> None:
+    """Sorted by namespace and name; pages join without gaps; dead-letter topics on demand."""
+    for number in range(5):
+        await create(edge, f"t{number}", "tenant")
+    request = admin_pb2.ListTopicsRequest(namespace="tenant", page_size=2)
+    names = []
+    while True:
+        response = await edge.call(ADMIN + "ListTopics", request, admin_pb2.ListTopicsResponse)
+        names.append([topic.name for topic in response.topics])
+        request.page_token = response.next_page_token
+        if not response.next_page_token:
+            break
+    assert names == [["t0", "t1"], ["t2", "t3"], ["t4"]]
+    everything = await edge.call(
+        ADMIN + "ListTopics", admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse
+    )
+    assert len(everything.topics) == 7
+
+
+async def test_a_deleted_topic_is_gone_with_its_data(
+    edge: FakeEdge, client: Client, storage: FakeStorage
+) -> None:
+    """Storage drops it; sends find no topic."""
+    await client.send(message("orders", 1))
+    await edge.call(
+        ADMIN + "DeleteTopic",
+        admin_pb2.DeleteTopicRequest(name="orders"),
+        admin_pb2.DeleteTopicResponse,
+    )
+    assert storage.messages(101) == []
+    assert (await client.send(message("orders", 2))).status.code == 40402
+
+
+async def test_a_consumer_group_shows_lag_and_members(edge: FakeEdge, client: Client) -> None:
+    """Lag counts un-acked messages; members are those heard of."""
+    await client.send(*(message("orders", number) for number in range(1, 5)))
+    await client.receive_all("orders", "g", batch_size=3)
+    response = await edge.call(
+        ADMIN + "GetConsumerGroup",
+        admin_pb2.GetConsumerGroupRequest(name="g"),
+        admin_pb2.GetConsumerGroupResponse,
+    )
+    assert response.consumer_group.name == "g"
+    assert {queue.topic for queue in response.queues} == {"orders"}
+    assert sum(queue.lag for queue in response.queues) == 4
+    assert sum(queue.in_flight for queue in response.queues) == 3
+    (member,) = response.members
+    assert member.client_id == "client-1"
+    assert dict(member.subscriptions) == {"orders": "*"}
+
+
+async def test_a_message_is_found_by_position(edge: FakeEdge, client: Client) -> None:
+    """The bytes are a Message; nothing is consumed."""
+    await client.send(message("orders", 1, body=b"find me"))
+    found: list[admin_pb2.FoundMessage] = []
+    for queue in range(4):
+        request = admin_pb2.FindMessagesRequest(topic="orders")
+        request.position.queue = queue
+        response = await edge.call(ADMIN + "FindMessages", request, admin_pb2.FindMessagesResponse)
+        found.extend(response.messages)
+    assert [b"find me" in one.message for one in found] == [True]
+
+
+@pytest.mark.parametrize("rpc", ["FindMessages", "ResetConsumerGroup"])
+async def test_requests_that_name_nothing_are_invalid(edge: FakeEdge, rpc: str) -> None:
+    """INVALID_ARGUMENT rather than a guess."""
+    request = getattr(admin_pb2, f"{rpc}Request")(topic="orders")
+    with pytest.raises(CallError) as failure:
+        await edge.call(ADMIN + rpc, request, admin_pb2.FindMessagesResponse)
+    assert failure.value.status == "INVALID_ARGUMENT"
+
+
+async def test_the_configuration_is_shown_as_toml_and_json(edge: FakeEdge) -> None:
+    """Both hold every section."""
+    response = await edge.call(
+        ADMIN + "GetConfig", admin_pb2.GetConfigRequest(), admin_pb2.GetConfigResponse
+    )
+    assert tomllib.loads(response.text)["send"]["max_body_bytes"] == 4 * 1024 * 1024
+    assert json.loads(response.json).keys() == tomllib.loads(response.text).keys()
+
+
+async def test_the_cluster_is_shown(edge: FakeEdge, meta: FakeMeta) -> None:
+    """Nodes, this broker among them, and the health of every raft group."""
+    response = await edge.call(
+        ADMIN + "GetCluster", admin_pb2.GetClusterRequest(), admin_pb2.GetClusterResponse
+    )
+    assert {node.node_id for node in response.nodes} == {"broker-a", "storage-a"}
+    assert [(row.broker_name, row.state) for row in response.raft_groups] == [
+        ("strata-1", "SERVING"),
+        ("strata-2", "SERVING"),
+    ]

@@ -1,0 +1,148 @@
+"""The metadata view, its watch, and creation on first use."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+
+import pytest
+from tests.unit.broker.conftest import Client, message
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import until
+
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.metadata import MetadataView
+from strata_mq.slots import slot_of, striped_slots
+
+
+def view_of(meta: FakeMeta) -> MetadataView:
+    """A view that took in everything."""
+    view = MetadataView()
+    view.apply(meta_pb2.WatchResponse(revision=meta.revision, snapshot=True, changes=meta.rows))
+    return view
+
+
+def test_topics_are_found_by_namespace_and_name_and_by_id(meta: FakeMeta) -> None:
+    """The same name in two namespaces is two topics."""
+    other = meta.add_topic("orders", namespace="tenant")
+    view = view_of(meta)
+    here, there = view.topic("", "orders"), view.topic("tenant", "orders")
+    assert here is not None
+    assert there is not None
+    assert here.topic_id != there.topic_id == other.topic_id
+    assert view.topic_by_id(other.topic_id) is there
+    assert there.parsed() == other
+
+
+def test_queues_belong_to_the_raft_group_of_their_slot(meta: FakeMeta) -> None:
+    """Owner by slot, homes cover each queue once, owners are their union."""
+    topic = view_of(meta).topic("", "orders")
+    assert topic is not None
+    view = view_of(meta)
+    slots = striped_slots((1, 2))
+    for queue in range(topic.queue_count):
+        assert view.owner(topic, queue) == slots[slot_of(topic.slot_base, queue)]
+    assert view.owners(topic) == (1, 2)
+    homes = view.homes(topic)
+    assert sorted(queue for home in homes for queue in home.queues) == [0, 1, 2, 3]
+    assert [home.broker_name for home in homes] == ["strata-1", "strata-2"]
+
+
+def test_a_changed_slot_moves_queues_but_not_their_public_names(meta: FakeMeta) -> None:
+    """Rule 20: the home stays, the owner changes."""
+    view = view_of(meta)
+    topic = view.topic("", "orders")
+    assert topic is not None
+    before = view.homes(topic)
+    run = meta_pb2.SlotRange(first_slot=0, slot_count=4096, raft_group=2)
+    view.apply(
+        meta_pb2.WatchResponse(revision=view.revision + 1, changes=[meta_pb2.Change(slots=run)])
+    )
+    assert view.owners(topic) == (2,)
+    assert view.homes(topic) == before
+
+
+def test_a_dead_letter_topic_has_a_queue_per_raft_group(meta: FakeMeta) -> None:
+    """Rule 26: its queue numbers are raft group ids."""
+    meta.add_group(meta_pb2.ConsumerGroup(name="g"))
+    view = view_of(meta)
+    topic = view.topic("", "%DLQ%g")
+    assert topic is not None
+    assert [(home.raft_group, tuple(home.queues)) for home in view.homes(topic)] == [
+        (1, (1,)),
+        (2, (2,)),
+    ]
+    assert view.owner(topic, 2) == 2
+
+
+def test_deletions_and_snapshots_forget(meta: FakeMeta) -> None:
+    """A deleted row goes; a snapshot is the whole state."""
+    view = view_of(meta)
+    gone = meta_pb2.Change(deleted=True, topic=meta_pb2.Topic(name="orders"))
+    view.apply(meta_pb2.WatchResponse(revision=view.revision + 1, changes=[gone]))
+    assert view.topic("", "orders") is None
+    assert view.topic_by_id(101) is None
+    view.apply(meta_pb2.WatchResponse(revision=1, snapshot=True))
+    assert len(view.topics()) == 0
+    assert view.raft_groups() == []
+
+
+async def test_waiting_for_a_revision_ends_when_it_is_taken_in_or_late() -> None:
+    """True once applied, False after the time."""
+    view = MetadataView()
+    waiting = asyncio.ensure_future(view.wait_for_revision(3, 5))
+    await asyncio.sleep(0)
+    view.apply(meta_pb2.WatchResponse(revision=2))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    view.apply(meta_pb2.WatchResponse(revision=3))
+    assert await waiting
+    assert not await view.wait_for_revision(4, 0.001)
+
+
+async def test_a_cut_watch_is_resumed_from_its_revision(app: BrokerApp, meta: FakeMeta) -> None:
+    """Nothing is lost and nothing is forgotten meanwhile."""
+    meta.cut()
+    assert app.view.topic("", "orders") is not None
+    meta.add_topic("later")
+    await until(lambda: app.view.topic("", "later"))
+    assert app.view.revision == meta.revision
+
+
+async def test_ten_thousand_topics_cost_little(meta: FakeMeta) -> None:
+    """A topic's row is far below a kilobyte, routes and all not built."""
+    changes = [
+        meta_pb2.Change(
+            topic=meta_pb2.Topic(
+                topic_id=1000 + number,
+                name=f"topic-{number}",
+                type=meta_pb2.TOPIC_TYPE_NORMAL,
+                queue_count=8,
+                homes=[
+                    meta_pb2.HomeQueues(raft_group=1, queues=[0, 2, 4, 6]),
+                    meta_pb2.HomeQueues(raft_group=2, queues=[1, 3, 5, 7]),
+                ],
+            )
+        )
+        for number in range(10_000)
+    ]
+    response = meta_pb2.WatchResponse(revision=1, snapshot=True, changes=changes)
+    view = MetadataView()
+    tracemalloc.start()
+    view.apply(response)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(view.topics()) == 10_000
+    assert used / 10_000 < 800
+
+
+@pytest.mark.parametrize("names", [["made"], ["made"] * 5])
+async def test_unknown_topics_are_not_made_by_default(
+    client: Client, meta: FakeMeta, names: list[str]
+) -> None:
+    """auto_create_topic is off: no call reaches the nameserver."""
+    for name in names:
+        response = await client.send(message(name, 1))
+        assert response.status.code == 40402
+    assert "CreateTopic" not in meta.calls

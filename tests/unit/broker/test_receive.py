@@ -1,0 +1,397 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.broker.conftest import Client, message, receive_request, received, resource
+from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage, until
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp
+from strata_mq.hashing import text_hash
+
+
+async def test_a_delivered_message_is_what_was_sent_plus_its_delivery(
+    client: Client, storage: FakeStorage
+) -> None:
+    """Body, tag, keys and properties come back; every delivery field is set."""
+    sent = message("orders", 1, tag="t", keys=["k"], body=b"\x00payload\xff")
+    sent.user_properties["emoji"] = "🙂"
+    # A client cannot forge what the broker says.
+    sent.system_properties.receipt_handle = "forged"
+    sent.system_properties.delivery_attempt = 99
+    await client.send(sent)
+    (got,) = await client.receive_all("orders", "g")
+    assert got.topic == sent.topic
+    assert got.body == sent.body
+    assert dict(got.user_properties) == {"emoji": "🙂"}
+    properties = got.system_properties
+    assert properties.message_id == sent.system_properties.message_id
+    assert (properties.tag, list(properties.keys)) == ("t", ["k"])
+    assert properties.delivery_attempt == 1
+    assert properties.HasField("queue_offset")
+    assert properties.queue_offset == 0
+    assert properties.store_timestamp.ToMilliseconds() == 1_700_000_000_123
+    assert properties.store_host == "127.0.0.1:18081"
+    assert len(properties.receipt_handle) == 60
+
+
+async def test_an_unknown_consumer_group_is_made_once_on_first_receive(
+    client: Client, meta: FakeMeta
+) -> None:
+    """Ten receives at once make one consumer group; all are answered."""
+    calls = [client.begin_receive("orders", "new-group") for _ in range(10)]
+    for call in calls:
+        status, _ = received(await call.answer)
+        assert (status.code, status.message) == (definition_pb2.MESSAGE_NOT_FOUND, "no new message")
+    assert meta.calls.count("CreateConsumerGroup") == 1
+
+
+async def test_a_pop_says_what_the_leader_must_know(
+    client: Client, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """Group policy, holder, attempt, wait and filter reach storage."""
+    await client.receive("orders", "g", attempt_id="try-1", tags="a||b", polling_s=2)
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    assert pop.holder == text_hash("client-1")
+    assert pop.attempt == text_hash("try-1")
+    assert pop.wait_ms == 5_000
+    assert pop.invisible_ms == 30_000
+    assert not pop.auto_renew
+    assert pop.max_attempts == 17
+    assert pop.filter.kind == storage_pb2.FILTER_KIND_TAG
+    assert pop.filter.expression == "a||b"
+    assert pop.start == storage_pb2.START_POSITION_EARLIEST
+    assert pop.dead_letter_topic_id
+
+
+@pytest.mark.parametrize(
+    ("auto_renew", "queue_id", "expected"),
+    [(True, -1, -1), (True, 0, -1), (True, 1, "first"), (False, 1, -1), (False, -1, -1)],
+)
+async def test_public_queue_ids_stand_for_queues(
+    client: Client,
+    storage: FakeStorage,
+    app: BrokerApp,
+    auto_renew: bool,
+    queue_id: int,
+    expected: int | str,
+) -> None:
+    """Rule 20: ids up to 0 mean any queue, id i the i-th; a simple consumer reads any."""
+    await client.receive("orders", "g", auto_renew=auto_renew, queue_id=queue_id)
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    home = app.view.home(topic, "strata-1")
+    assert home is not None
+    assert pop.queue == (home.queues[0] if expected == "first" else expected)
+    assert pop.raft_group == 1
+
+
+REFUSALS = [
+    ({"group": "bad group!"}, definition_pb2.ILLEGAL_CONSUMER_GROUP, "illegal characters"),
+    ({"topic": "nowhere"}, definition_pb2.TOPIC_NOT_FOUND, "CODE: 17  DESC: No topic route info"),
+    ({"invisible_s": 1}, definition_pb2.ILLEGAL_INVISIBLE_TIME,
+     "the invisibleTime is too small. min is 10000"),
+    ({"invisible_s": 43_201}, definition_pb2.ILLEGAL_INVISIBLE_TIME,
+     "the invisibleTime is too large. max is 43200000"),
+    ({"broker": "strata-9"}, definition_pb2.FORBIDDEN, "no readable queue"),
+    ({"queue_id": 9, "auto_renew": True}, definition_pb2.FORBIDDEN, "no readable queue"),
+    ({"tags": "||"}, definition_pb2.ILLEGAL_FILTER_EXPRESSION, "names no tag"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "code", "text"), REFUSALS)
+async def test_bad_receives_are_refused(
+    client: Client,
+    storage: FakeStorage,
+    fields: dict[str, object],
+    code: definition_pb2.Code.ValueType,
+    text: str,
+) -> None:
+    """The status says why, the delivery timestamp still ends the stream, nothing is popped."""
+    arguments: dict[str, object] = {"topic": "orders", "group": "g", **fields}
+    status, messages = await client.receive(**arguments)  # type: ignore[arg-type]
+    assert status.code == code
+    assert text in status.message
+    assert messages == []
+    assert storage.count("Pop") == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "expression", "code"),
+    [
+        (definition_pb2.SQL, "a > 1", definition_pb2.NOT_IMPLEMENTED),
+        (definition_pb2.SQL, " ", definition_pb2.ILLEGAL_FILTER_EXPRESSION),
+        (definition_pb2.FILTER_TYPE_UNSPECIFIED, "*", definition_pb2.ILLEGAL_FILTER_EXPRESSION),
+    ],
+)
+async def test_filters_of_other_types(
+    client: Client,
+    kind: definition_pb2.FilterType.ValueType,
+    expression: str,
+    code: definition_pb2.Code.ValueType,
+) -> None:
+    """SQL comes later, no type is an error."""
+    request = receive_request("orders", "g")
+    request.filter_expression.type = kind
+    request.filter_expression.expression = expression
+    status, _ = received(await client.edge.begin("ReceiveMessage", request).answer)
+    assert status.code == code
+
+
+@pytest.mark.parametrize(
+    ("left_s", "wait_ms"), [(None, 20_000), (25.0, 20_000), (9.0, 8_900), (4.0, None)]
+)
+async def test_the_wait_fits_the_deadline(
+    edge: FakeEdge, storage: FakeStorage, left_s: float | None, wait_ms: int | None
+) -> None:
+    """A long poll ends 100 ms before the deadline; less than 5 s is ILLEGAL_POLLING_TIME."""
+    call = edge.begin("ReceiveMessage", receive_request("orders", "g"), time_left_s=left_s)
+    status, _ = received(await call.answer)
+    if wait_ms is None:
+        assert status.code == definition_pb2.ILLEGAL_POLLING_TIME
+        return
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    assert pop.wait_ms == wait_ms
+
+
+async def test_the_batch_size_is_clamped(client: Client, storage: FakeStorage) -> None:
+    """100,000 is taken as 32."""
+    await client.send(*(message("orders", number) for number in range(1, 41)))
+    got = await client.receive_all("orders", "g", batch_size=100_000)
+    assert len(got) == 32
+
+
+async def test_tags_with_equal_hashes_do_not_leak(client: Client, storage: FakeStorage) -> None:
+    """A leased message whose tag only shares the hash is acked silently."""
+    await client.send(message("orders", 1, tag="wanted"), message("orders", 2, tag="twin"))
+    for stored in storage.messages(101):
+        stored.tag_hash = text_hash("wanted")
+    (got,) = await client.receive_all("orders", "g", tags="wanted")
+    assert got.system_properties.tag == "wanted"
+    await until(lambda: len(storage.leases) == 1)
+    assert storage.count("Ack") == 1
+
+
+async def test_acks_end_leases_and_echo_entries(client: Client, storage: FakeStorage) -> None:
+    """One call to storage, one status per entry, the name of the common code on top."""
+    await client.send(*(message("orders", number) for number in range(1, 6)))
+    got = await client.receive_all("orders", "g")
+    handles = [one.system_properties.receipt_handle for one in got]
+    response = await client.ack("orders", "g", *handles)
+    assert (response.status.code, response.status.message) == (definition_pb2.OK, "OK")
+    assert [entry.receipt_handle for entry in response.entries] == handles
+    assert {entry.status.code for entry in response.entries} == {definition_pb2.OK}
+    assert storage.count("Ack") == 1
+    assert storage.leases == {}
+
+
+async def test_a_bad_handle_fails_its_entry_only(client: Client, storage: FakeStorage) -> None:
+    """Mixed outcomes fold to MULTIPLE_RESULTS; one bad entry alone gives its own code's name."""
+    await client.send(message("orders", 1))
+    (got,) = await client.receive_all("orders", "g")
+    response = await client.ack("orders", "g", got.system_properties.receipt_handle, "nonsense")
+    assert response.status.code == definition_pb2.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in response.entries] == [
+        definition_pb2.OK,
+        definition_pb2.INVALID_RECEIPT_HANDLE,
+    ]
+    alone = await client.ack("orders", "g", "nonsense")
+    assert alone.status.message == "INVALID_RECEIPT_HANDLE"
+
+
+async def test_a_handle_of_another_group_or_topic_is_invalid(
+    client: Client, storage: FakeStorage
+) -> None:
+    """Nobody acks for another consumer group by mistake."""
+    await client.send(message("orders", 1))
+    (got,) = await client.receive_all("orders", "g")
+    await client.receive("orders", "other")
+    handle = got.system_properties.receipt_handle
+    for topic, group in (("orders", "other"), ("fifo", "g"), ("orders", "unknown")):
+        response = await client.ack(topic, group, handle)
+        assert response.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
+    assert len(storage.leases) == 1
+
+
+async def test_acks_are_repeated_after_a_refusal(client: Client, storage: FakeStorage) -> None:
+    """A leader change costs time only."""
+    await client.send(message("orders", 1))
+    (got,) = await client.receive_all("orders", "g")
+    storage.trouble["Ack"].append(storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER))
+    response = await client.ack("orders", "g", got.system_properties.receipt_handle)
+    assert response.status.code == definition_pb2.OK
+
+
+async def change(
+    client: Client, handle: str, seconds: int
+) -> service_pb2.ChangeInvisibleDurationResponse:
+    """Change when a message is visible again."""
+    request = service_pb2.ChangeInvisibleDurationRequest(
+        group=resource("g"), topic=resource("orders"), receipt_handle=handle
+    )
+    request.invisible_duration.seconds = seconds
+    return await client.edge.call(
+        MESSAGING + "ChangeInvisibleDuration", request, service_pb2.ChangeInvisibleDurationResponse
+    )
+
+
+async def test_a_change_gives_a_new_handle_and_zero_makes_it_visible(
+    client: Client, storage: FakeStorage
+) -> None:
+    """The old handle is void, the redelivery is attempt 2 or later and its handle acks."""
+    await client.send(message("orders", 1))
+    (got,) = await client.receive_all("orders", "g")
+    old = got.system_properties.receipt_handle
+    response = await change(client, old, 0)
+    assert response.status.code == definition_pb2.OK
+    assert response.receipt_handle != old
+    assert (
+        await client.ack("orders", "g", old)
+    ).status.code == definition_pb2.INVALID_RECEIPT_HANDLE
+    (again,) = await client.receive_all("orders", "g")
+    assert again.system_properties.delivery_attempt > 1
+    handle = again.system_properties.receipt_handle
+    assert (await client.ack("orders", "g", handle)).status.code == definition_pb2.OK
+
+
+@pytest.mark.parametrize(
+    ("handle", "seconds", "code"),
+    [
+        ("nonsense", 5, definition_pb2.INVALID_RECEIPT_HANDLE),
+        ("nonsense", -1, definition_pb2.ILLEGAL_INVISIBLE_TIME),
+        ("nonsense", 43_201, definition_pb2.ILLEGAL_INVISIBLE_TIME),
+    ],
+)
+async def test_a_refused_change_gives_the_old_handle_back(
+    client: Client, handle: str, seconds: int, code: definition_pb2.Code.ValueType
+) -> None:
+    """Python clients take the handle of any answer."""
+    await client.receive("orders", "g")
+    response = await change(client, handle, seconds)
+    assert response.status.code == code
+    assert response.receipt_handle == handle
+
+
+async def test_a_forwarded_message_is_read_from_the_dead_letter_topic(
+    client: Client, storage: FakeStorage, app: BrokerApp
+) -> None:
+    """It keeps id, body and properties, names its origin, and has the dead-letter topic's name."""
+    sent = message("orders", 1, body=b"dead")
+    sent.user_properties["p"] = "v"
+    await client.send(sent)
+    (got,) = await client.receive_all("orders", "g")
+    response = await client.edge.call(
+        MESSAGING + "ForwardMessageToDeadLetterQueue",
+        service_pb2.ForwardMessageToDeadLetterQueueRequest(
+            group=resource("g"),
+            topic=resource("orders"),
+            receipt_handle=got.system_properties.receipt_handle,
+        ),
+        service_pb2.ForwardMessageToDeadLetterQueueResponse,
+    )
+    assert (response.status.code, response.status.message) == (definition_pb2.OK, "OK")
+    topic = app.view.topic("", "%DLQ%g")
+    assert topic is not None
+    assert topic.topic_type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
+    (dead,) = await client.receive_all("%DLQ%g", "undertaker")
+    assert dead.topic.name == "%DLQ%g"
+    assert (dead.body, dead.user_properties["p"]) == (b"dead", "v")
+    origin = dead.system_properties.dead_letter_queue
+    assert (origin.topic, origin.message_id) == ("orders", sent.system_properties.message_id)
+
+
+async def test_the_pop_of_a_gone_client_is_cancelled(client: Client, storage: FakeStorage) -> None:
+    """A parked pop ends soon after its client went away."""
+    storage.park = True
+    call = client.begin_receive("orders", "g")
+    await until(lambda: storage.parked == 1)
+    call.leave()
+    await until(lambda: storage.parked == 0)
+    assert storage.leases == {}
+
+
+async def test_messages_popped_for_a_gone_client_are_released(
+    client: Client, storage: FakeStorage
+) -> None:
+    """They are visible again at once for another consumer."""
+    await client.receive("orders", "g")
+    storage.park = True
+    calls = [client.begin_receive("orders", "g", broker=f"strata-{n}") for n in (1, 2)]
+    await until(lambda: storage.parked == 2)
+    for call in calls:
+        call.leave()
+    await client.send(message("orders", 1))
+    await until(lambda: storage.waiting)
+    storage.park = False
+    (again,) = await client.receive_all("orders", "g")
+    assert again.system_properties.message_id == f"01{1:032X}"
+
+
+async def test_too_many_parked_receives_of_a_client_are_refused(
+    client: Client, storage: FakeStorage
+) -> None:
+    """The 257th receive of one client is TOO_MANY_REQUESTS with "flow limit"."""
+    storage.park = True
+    await client.edge.call(
+        MESSAGING + "Heartbeat", service_pb2.HeartbeatRequest(), service_pb2.HeartbeatResponse
+    )
+    calls = [client.begin_receive("orders", "g") for _ in range(257)]
+    status, _ = received(await calls[256].answer)
+    assert (status.code, status.message) == (definition_pb2.TOO_MANY_REQUESTS, "flow limit")
+    for call in calls:
+        call.leave()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (storage_pb2.OUTCOME_TOO_MANY_WAITERS, definition_pb2.TOO_MANY_REQUESTS),
+        (storage_pb2.OUTCOME_CORRUPT, definition_pb2.INTERNAL_SERVER_ERROR),
+        (storage_pb2.OUTCOME_TIMEOUT, definition_pb2.PROXY_TIMEOUT),
+    ],
+)
+async def test_storage_refusals_of_a_pop(
+    client: Client,
+    storage: FakeStorage,
+    outcome: storage_pb2.Outcome.ValueType,
+    code: definition_pb2.Code.ValueType,
+) -> None:
+    """One table maps them."""
+    storage.trouble["Pop"].append(storage_pb2.Refusal(outcome=outcome, reason="why"))
+    status, _ = await client.receive("orders", "g")
+    assert status.code == code
+
+
+@pytest.mark.parametrize(
+    ("language", "auto_renew", "limited"),
+    [("GO", True, True), ("GO", False, False), ("JAVA", True, False)],
+)
+async def test_go_push_consumers_get_one_message_of_a_message_group(
+    client: Client, storage: FakeStorage, language: str, auto_renew: bool, limited: bool
+) -> None:
+    """They would go on with a batch before a failed message's retry."""
+    client.metadata = {**client.metadata, "x-mq-language": language}
+    await client.receive("orders", "g", auto_renew=auto_renew)
+    (pop,) = [call for rpc, call in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    assert pop.one_per_message_group is limited
+
+
+async def test_a_stopping_broker_answers_parked_receives(
+    client: Client, storage: FakeStorage, app: BrokerApp
+) -> None:
+    """Nobody waits for the end of a long poll: the answer is "nothing", at once."""
+    parked = client.begin_receive("orders", "g")
+    await storage.called("Pop")
+    await app.stop(5)
+    status, messages = received(await parked.answer)
+    assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])

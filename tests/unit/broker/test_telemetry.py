@@ -1,0 +1,231 @@
+"""Telemetry streams and the settings on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.unit.broker.conftest import resource
+from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_storage import until
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker import settings
+from strata_broker.app import BrokerApp
+from strata_broker.config import BrokerConfig
+from strata_broker.requests import Caller
+from strata_broker.telemetry import TelemetryStream
+from strata_edge.ports import CallError
+
+TELEMETRY = MESSAGING + "Telemetry"
+
+
+class Stream:
+    """The client's side of a stream."""
+
+    def __init__(self, edge: FakeEdge, client_id: str = "c1", language: str = "JAVA") -> None:
+        self._said: asyncio.Queue[bytes | None] = asyncio.Queue()
+        metadata = {"x-mq-client-id": client_id, "x-mq-language": language}
+        self.answers = edge.open_stream(TELEMETRY, self._requests(), metadata)
+
+    async def _requests(self) -> AsyncIterator[bytes]:
+        while (frame := await self._said.get()) is not None:
+            yield frame
+
+    def say(self, told: definition_pb2.Settings) -> None:
+        """Send settings."""
+        self._said.put_nowait(service_pb2.TelemetryCommand(settings=told).SerializeToString())
+
+    def say_bytes(self, data: bytes) -> None:
+        """Send anything."""
+        self._said.put_nowait(data)
+
+    def hang_up(self) -> None:
+        """Close the client's side."""
+        self._said.put_nowait(None)
+
+    async def hear(self) -> service_pb2.TelemetryCommand:
+        """Return the next command."""
+        return service_pb2.TelemetryCommand.FromString(await anext(self.answers))
+
+
+def producer(*topics: str) -> definition_pb2.Settings:
+    """A producer's settings."""
+    return definition_pb2.Settings(
+        client_type=definition_pb2.PRODUCER,
+        publishing=definition_pb2.Publishing(topics=map(resource, topics)),
+    )
+
+
+def consumer(group: str, language: int = definition_pb2.JAVA) -> definition_pb2.Settings:
+    """A push consumer's settings."""
+    told = definition_pb2.Settings(client_type=definition_pb2.PUSH_CONSUMER)
+    told.user_agent.language = language  # type: ignore[assignment]
+    told.subscription.group.CopyFrom(resource(group))
+    entry = told.subscription.subscriptions.add(topic=resource("orders"))
+    entry.expression.type = definition_pb2.TAG
+    entry.expression.expression = "*"
+    return told
+
+
+async def test_a_producer_is_told_what_the_real_product_tells(edge: FakeEdge) -> None:
+    """Status OK, the same branch, exponential backoff, limits."""
+    stream = Stream(edge)
+    stream.say(producer("orders"))
+    command = await stream.hear()
+    assert (command.status.code, command.status.message) == (20000, "OK")
+    told = command.settings
+    assert told.client_type == definition_pb2.PRODUCER
+    assert [topic.name for topic in told.publishing.topics] == ["orders"]
+    assert told.publishing.max_body_size == 4_194_304
+    assert told.publishing.validate_message_type
+    assert told.HasField("metric")
+    policy = told.backoff_policy
+    assert policy.max_attempts == 3
+    assert policy.exponential_backoff.initial.ToMilliseconds() == 10
+    assert policy.exponential_backoff.max.ToMilliseconds() == 1_000
+    assert policy.exponential_backoff.multiplier == 2.0
+    stream.hang_up()
+
+
+async def test_a_consumer_is_told_its_groups_policy(edge: FakeEdge) -> None:
+    """Defaults of a group that does not exist yet, as observed."""
+    stream = Stream(edge)
+    stream.say(consumer("g"))
+    told = (await stream.hear()).settings
+    subscription = told.subscription
+    assert subscription.HasField("fifo")
+    assert not subscription.fifo
+    assert subscription.receive_batch_size == 32
+    assert subscription.long_polling_timeout.seconds == 20
+    assert (subscription.lite_subscription_quota, subscription.max_lite_topic_size) == (2_000, 64)
+    assert told.backoff_policy.max_attempts == 17
+    steps = [step.seconds for step in told.backoff_policy.customized_backoff.next]
+    assert steps[:5] == [1, 5, 10, 30, 60]
+    assert steps[-1] == 7_200
+    assert len(steps) == 18
+    stream.hang_up()
+
+
+async def test_node_clients_hear_their_settings_again(edge: FakeEdge) -> None:
+    """Three repeats of the same frame; other clients hear it once."""
+    stream = Stream(edge, language="HTTP")
+    stream.say(consumer("g", definition_pb2.NODE_JS))
+    frames = [await anext(stream.answers) for _ in range(4)]
+    assert len(set(frames)) == 1
+    stream.hang_up()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream.answers)
+
+
+async def test_a_bare_stream_is_registered_by_client_id(app: BrokerApp, edge: FakeEdge) -> None:
+    """Without any settings the client is known and alive."""
+    stream = Stream(edge, client_id="bare")
+    hearing = asyncio.ensure_future(anext(stream.answers, None))
+    await until(lambda: len(app.sessions) == 1)
+    assert len(app.sessions.live_holders()) == 1
+    stream.hang_up()
+    assert await hearing is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        definition_pb2.Settings(),
+        producer("bad topic!"),
+        consumer("bad group!"),
+    ],
+)
+async def test_bad_settings_end_the_stream(edge: FakeEdge, bad: definition_pb2.Settings) -> None:
+    """INVALID_ARGUMENT, as the real product does."""
+    stream = Stream(edge)
+    stream.say(bad)
+    with pytest.raises(CallError) as failure:
+        await stream.hear()
+    assert failure.value.status == "INVALID_ARGUMENT"
+
+
+async def test_garbage_and_a_missing_client_id_end_the_stream(edge: FakeEdge) -> None:
+    """Nothing else suffers."""
+    stream = Stream(edge)
+    stream.say_bytes(b"\xff\xff\xff")
+    with pytest.raises(CallError):
+        await stream.hear()
+    with pytest.raises(CallError):
+        await Stream(edge, client_id="").hear()
+    fine = Stream(edge)
+    fine.say(producer("orders"))
+    assert (await fine.hear()).status.code == 20000
+    fine.hang_up()
+
+
+async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
+    """A thread stack trace is only a sign of life."""
+    stream = Stream(edge)
+    command = service_pb2.TelemetryCommand()
+    command.thread_stack_trace.nonce = "n"
+    stream.say_bytes(command.SerializeToString())
+    stream.say(producer("orders"))
+    assert (await stream.hear()).status.code == 20000
+    stream.hang_up()
+
+
+async def test_a_client_that_does_not_read_loses_its_stream() -> None:
+    """What waits is bounded."""
+    stream = TelemetryStream(Caller("slow", ""), 2)
+    for _ in range(3):
+        stream.push(b"frame")
+    with pytest.raises(CallError) as failure:
+        await stream.next()
+    assert failure.value.status == "RESOURCE_EXHAUSTED"
+
+
+def group_with(**fields: object) -> meta_pb2.ConsumerGroup:
+    """A consumer group's row."""
+    return meta_pb2.ConsumerGroup(name="g", max_attempts=5, **fields)  # type: ignore[arg-type]
+
+
+EXPONENTIAL = meta_pb2.ExponentialBackoff(initial_ms=500, max_ms=5_000, multiplier=2.0)
+CUSTOMIZED = meta_pb2.CustomizedBackoff(next_ms=[1_000, 1_500, 30_000])
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (group_with(exponential=EXPONENTIAL), (500, 5_000)),
+        (group_with(customized=CUSTOMIZED), (1_000, 30_000)),
+    ],
+)
+def test_node_is_told_exponential_seconds_that_mean_milliseconds(
+    group: meta_pb2.ConsumerGroup, expected: tuple[int, int]
+) -> None:
+    """Node reads the seconds of a duration as milliseconds."""
+    policy = settings.shape_for(definition_pb2.NODE_JS, settings.group_policy(group))
+    backoff = policy.exponential_backoff
+    assert (backoff.initial.seconds, backoff.max.seconds) == expected
+    assert policy.max_attempts == 5
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        (group_with(exponential=EXPONENTIAL), [1, 1, 2, 4]),
+        (group_with(customized=CUSTOMIZED), [1, 2, 30]),
+    ],
+)
+def test_python_is_told_a_list_of_whole_seconds(
+    group: meta_pb2.ConsumerGroup, expected: list[int]
+) -> None:
+    """Python cuts fractions off, so they are rounded up."""
+    policy = settings.shape_for(definition_pb2.PYTHON, settings.group_policy(group))
+    assert [step.seconds for step in policy.customized_backoff.next] == expected
+
+
+def test_a_fifo_group_makes_its_consumers_fifo() -> None:
+    """The client's own word does not count."""
+    told = settings.answer(
+        consumer("g"), group_with(fifo=True), definition_pb2.JAVA, BrokerConfig()
+    )
+    assert told.subscription.fifo

@@ -1,0 +1,108 @@
+"""Bytes made by hand equal the generated classes' bytes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.broker.conftest import message, resource
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker import wire
+from strata_mq.delivery import delivery_fragment, store_fragment
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints(value: int) -> None:
+    """As an int64 field encodes them."""
+    entry = service_pb2.SendResultEntry.FromString(b"\x20" + wire.varint(value))
+    assert entry.offset == value
+
+
+@given(st.lists(st.tuples(st.text(max_size=200), st.integers(0, 2**63 - 1)), max_size=5))
+def test_send_responses(results: list[tuple[str, int]]) -> None:
+    """For any ids and offsets."""
+    expected = service_pb2.SendMessageResponse(
+        status=definition_pb2.Status(code=definition_pb2.OK, message="OK")
+    )
+    for message_id, offset in results:
+        expected.entries.add(
+            status=expected.status,
+            message_id=message_id,
+            transaction_id=message_id,
+            offset=offset,
+        )
+    built = wire.send_response(
+        [wire.send_result_entry(message_id.encode(), offset) for message_id, offset in results]
+    )
+    if any(not message_id for message_id, _ in results):
+        # Explicit empty strings parse to the same message.
+        assert service_pb2.SendMessageResponse.FromString(built) == expected
+    else:
+        assert built == expected.SerializeToString()
+
+
+@given(st.binary(min_size=1, max_size=40_000), st.text(max_size=300), st.booleans())
+def test_stored_and_delivered_messages_have_one_field_of_system_properties(
+    body: bytes, tag: str, dead: bool
+) -> None:
+    """Some runtimes keep only the last of two; parsers that merge must see the same."""
+    whole = message("t", 1, body=body, tag=tag)
+    rest = definition_pb2.Message()
+    rest.CopyFrom(whole)
+    rest.ClearField("system_properties")
+    stored = wire.stored_message(
+        whole.system_properties.SerializeToString(),
+        store_fragment("A" * 32),
+        rest.SerializeToString(),
+    )
+    more = definition_pb2.Message(topic=resource("other")).SerializeToString() if dead else b""
+    response = wire.received_message(
+        stored, delivery_fragment(1_500, "host", "handle", 3, 7, 2), more
+    )
+    got = service_pb2.ReceiveMessageResponse.FromString(response).message
+    assert count_fields(got_bytes(response), 3) == count_fields(stored, 3) == 1
+    properties = got.system_properties
+    assert (got.body, properties.tag) == (body, tag)
+    assert properties.message_id == whole.system_properties.message_id
+    assert properties.body_digest.checksum == "A" * 32
+    assert (properties.receipt_handle, properties.queue_offset) == ("handle", 7)
+    assert got.topic.name == ("other" if dead else "t")
+
+
+def got_bytes(response: bytes) -> bytes:
+    """The message of a ReceiveMessageResponse, as it stands there."""
+    return response[first_payload(response) :]
+
+
+def first_payload(data: bytes) -> int:
+    """Where the first field's payload begins."""
+    at = 1
+    while data[at] & 0x80:
+        at += 1
+    return at + 1
+
+
+def count_fields(data: bytes, number: int) -> int:
+    """How often a field stands in a message of length-delimited fields."""
+    found = at = 0
+    while at < len(data):
+        found += data[at] >> 3 == number
+        length = shift = 0
+        at += 1
+        while True:
+            byte = data[at]
+            at += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        at += length
+    return found
+
+
+def test_the_ends_of_a_receive() -> None:
+    """Status OK first, the delivery timestamp last."""
+    last = service_pb2.ReceiveMessageResponse.FromString(wire.delivery_timestamp(1_500))
+    assert last.delivery_timestamp.ToMilliseconds() == 1_500
+    first = service_pb2.ReceiveMessageResponse.FromString(wire.RECEIVE_OK)
+    assert first.status.code == definition_pb2.OK
