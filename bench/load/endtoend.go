@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	mostOutstanding = 10_000
+	mostCounted     = 1 << 20
+	receiversEach   = 4
+	grace           = 5 * time.Second
+)
+
+// runEndToEnd sends at a fixed rate, whatever the server does, and measures from the moment a send
+// was due until the message is in a consumer's hands.
+func runEndToEnd(ctx context.Context, c *client, chosen options) (*window, error) {
+	queues, err := c.routeQueues(ctx, chosen.topic)
+	if err != nil {
+		return nil, err
+	}
+	measured := newWindow(seconds(chosen.warmup))
+	counted := make(chan struct{}, mostCounted)
+	receiving, cancel := context.WithCancel(ctx)
+	var receivers sync.WaitGroup
+	for number := range len(queues) * receiversEach {
+		request := encodeReceive(chosen.group, queues[number%len(queues)], poll)
+		receivers.Add(1)
+		go func() {
+			defer receivers.Done()
+			for receiving.Err() == nil {
+				receiveAndMeasure(receiving, c, chosen, request, measured, counted)
+			}
+		}()
+	}
+	await(counted, sendAtRate(ctx, c, chosen, measured))
+	measured.close()
+	cancel()
+	receivers.Wait()
+	return measured, nil
+}
+
+func receiveAndMeasure(ctx context.Context, c *client, chosen options, request []byte,
+	measured *window, counted chan<- struct{}) {
+	messages, err := c.receive(ctx, request, poll)
+	for _, message := range messages {
+		sent := time.Unix(0, int64(binary.LittleEndian.Uint64(message.body)))
+		measured.add(sent, 1)
+		if !sent.Before(measured.start) {
+			counted <- struct{}{}
+		}
+	}
+	if err == nil && len(messages) > 0 {
+		_, err = c.call(ctx, "AckMessage", encodeAck(chosen.group, chosen.topic, messages))
+	}
+	if err != nil && ctx.Err() == nil {
+		measured.fail(err)
+	}
+}
+
+// sendAtRate begins each send when it is due, waiting for no answer; it returns how many of the
+// measured time should arrive.
+func sendAtRate(ctx context.Context, c *client, chosen options, measured *window) int {
+	messages := newEncoder(chosen.topic, chosen.bodyBytes)
+	outstanding := make(chan struct{}, mostOutstanding)
+	interval := time.Second / time.Duration(chosen.rate)
+	end := measured.start.Add(seconds(chosen.seconds))
+	var sends sync.WaitGroup
+	var due atomic.Int64
+	for at := time.Now(); at.Before(end); at = at.Add(interval) {
+		time.Sleep(time.Until(at))
+		select {
+		case outstanding <- struct{}{}:
+		default:
+			measured.fail(fmt.Errorf("%d sends are outstanding", mostOutstanding))
+			continue
+		}
+		sends.Add(1)
+		go func() {
+			defer sends.Done()
+			defer func() { <-outstanding }()
+			if _, err := c.call(ctx, "SendMessage", messages.encode(1, at)); err != nil {
+				measured.fail(err)
+			} else if !at.Before(measured.start) {
+				due.Add(1)
+			}
+		}()
+	}
+	sends.Wait()
+	return int(due.Load())
+}
+
+// await returns when all messages were counted, or after the time of grace.
+func await(counted <-chan struct{}, due int) {
+	expired := time.After(grace)
+	for range due {
+		select {
+		case <-counted:
+		case <-expired:
+			return
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// runSend keeps a number of send requests in flight, each worker one after another.
+func runSend(ctx context.Context, c *client, chosen options) (*window, error) {
+	messages := newEncoder(chosen.topic, chosen.bodyBytes)
+	measured := newWindow(seconds(chosen.warmup))
+	end := measured.start.Add(seconds(chosen.seconds))
+	var workers sync.WaitGroup
+	for range chosen.inFlight {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for time.Now().Before(end) {
+				began := time.Now()
+				if _, err := c.call(ctx, "SendMessage", messages.encode(chosen.batch, began)); err != nil {
+					if !measured.fail(err) {
+						return
+					}
+					continue
+				}
+				measured.add(began, chosen.batch)
+			}
+		}()
+	}
+	time.Sleep(time.Until(end))
+	measured.close()
+	workers.Wait()
+	return measured, nil
+}
+
+// runFill sends a number of messages as fast as it can, for a later drain.
+func runFill(ctx context.Context, c *client, chosen options) (*window, error) {
+	messages := newEncoder(chosen.topic, chosen.bodyBytes)
+	measured := newWindow(0)
+	var left atomic.Int64
+	left.Store(int64(chosen.messages))
+	var workers sync.WaitGroup
+	for range chosen.inFlight {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
+			for left.Add(-int64(chosen.batch)) >= 0 {
+				began := time.Now()
+				if _, err := c.call(ctx, "SendMessage", messages.encode(chosen.batch, began)); err != nil {
+					left.Add(int64(chosen.batch))
+					if !measured.fail(err) {
+						return
+					}
+					continue
+				}
+				measured.add(began, chosen.batch)
+			}
+		}()
+	}
+	workers.Wait()
+	measured.close()
+	return measured, nil
+}

@@ -1,0 +1,61 @@
+"""Push consumers: delivery, redelivery after a failure, sharing within a consumer group."""
+
+from collections import Counter
+
+from tests.compat.drivers import Driver
+from tests.e2e.standalone import Standalone
+
+
+def test_all_delivered(node: Standalone, driver: Driver, name: str) -> None:
+    """A push consumer gets every message of all queues once, sent before and after its start."""
+    topic = node.create_topic(name, "--queues", "8")
+    producer = driver.producer(topic)
+    before = [producer.send().message_id for _ in range(10)]
+    consumer = driver.push(name, {topic: "*"})
+    after = [producer.send().message_id for _ in range(10)]
+
+    delivered = consumer.delivered(20)
+    consumer.begin_close()
+
+    assert sorted(message.message_id for message in delivered) == sorted(before + after)
+    assert {message.attempt for message in delivered} == {1}
+
+
+def test_failed_comes_again(node: Standalone, driver: Driver, name: str) -> None:
+    """A message whose listener failed is delivered again as attempt 2; the others are not."""
+    topic = node.create_topic(name, "--queues", "1")
+    group = node.create_group(name, "--backoff-exp", "1000,5000,2")
+    sent = driver.producer(topic).send(b"fails once").message_id
+    consumer = driver.push(group, {topic: "*"}, failures=1)
+
+    delivered = consumer.delivered(2)
+    consumer.begin_close()
+
+    assert [(message.message_id, message.attempt) for message in delivered] == [
+        (sent, 1),
+        (sent, 2),
+    ]
+
+
+def test_members_share(node: Standalone, driver: Driver, name: str) -> None:
+    """Two members of one consumer group get each message once between them."""
+    topic = node.create_topic(name, "--queues", "2")
+    producer = driver.producer(topic)
+    members = [driver.push(name, {topic: "*"}) for _ in range(2)]
+    sent = [producer.send().message_id for _ in range(20)]
+    # All have been delivered once a second consumer group, behind the first, has them.
+    witness = driver.push(f"{name}-witness", {topic: "*"})
+    witness.delivered(len(sent))
+
+    counts: Counter[str] = Counter()
+    for _ in range(100):
+        counts = Counter(
+            message.message_id for member in members for message in member.delivered(0, 0)
+        )
+        if len(counts) == len(sent):
+            break
+        members[0].delivered(len(sent), timeout_s=0.2)
+    for consumer in (*members, witness):
+        consumer.begin_close()
+
+    assert counts == Counter(sent)

@@ -1,0 +1,171 @@
+"""A small v2 client for fault tests: it sends, receives and acknowledges, and retries nothing.
+
+What the server answered is what the caller gets; a call without an answer raises
+`grpc.aio.AioRpcError`, and its outcome is unknown.
+"""
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from apache.rocketmq.v2 import definition_pb2 as definition
+from apache.rocketmq.v2 import service_pb2 as service
+from apache.rocketmq.v2 import service_pb2_grpc
+
+REQUEST_TIMEOUT_S = 10.0
+INVISIBLE_S = 10  # the least the protocol allows
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+class RefusedError(Exception):
+    """The server answered with an error; `code` is the protocol's."""
+
+    def __init__(self, code: "definition.Code.ValueType", text: str) -> None:
+        super().__init__(f"{definition.Code.Name(code)}: {text}")
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A message as it was delivered; `handle` acknowledges it."""
+
+    message_id: str
+    body: bytes
+    queue: int
+    offset: int
+    message_group: str
+    attempt: int
+    handle: str
+
+
+class Client:
+    """One connection to one endpoint; a context manager."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._channel = grpc.aio.insecure_channel(
+            endpoint,
+            options=[
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        self._stub = service_pb2_grpc.MessagingServiceStub(self._channel)
+        self._metadata = (("x-mq-client-id", f"e2e@{os.getpid()}@{id(self)}"),)
+        self._ids = itertools.count()
+        self._prefix = os.urandom(12).hex().upper()
+
+    def new_message_id(self) -> str:
+        """Return an id of the protocol's form, 34 hexadecimal digits, used once."""
+        return f"01{self._prefix}{next(self._ids):08X}"
+
+    async def send(
+        self, topic: str, messages: Sequence[tuple[str, bytes]], message_group: str = ""
+    ) -> list[int]:
+        """Send (message id, body) pairs in one request; return their offsets in order.
+
+        Raises:
+            RefusedError: the server refused them all.
+        """
+        request = service.SendMessageRequest()
+        for message_id, body in messages:
+            message = request.messages.add(body=body)
+            message.topic.name = topic
+            properties = message.system_properties
+            properties.message_id = message_id
+            properties.message_type = definition.FIFO if message_group else definition.NORMAL
+            properties.body_encoding = definition.IDENTITY
+            properties.born_timestamp.GetCurrentTime()
+            properties.born_host = "e2e"
+            if message_group:
+                properties.message_group = message_group
+        response = await self._stub.SendMessage(
+            request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+        )
+        _check(response.status)
+        return [entry.offset for entry in response.entries]
+
+    async def queues(self, topic: str) -> list[definition.MessageQueue]:
+        """Return one queue for each broker name; its id 0 means any queue of the topic there."""
+        request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
+        response = await self._stub.QueryRoute(
+            request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+        )
+        _check(response.status)
+        return [queue for queue in response.message_queues if queue.id == 0]
+
+    async def receive(
+        self, queue: definition.MessageQueue, group: str, poll_s: int = 5
+    ) -> list[Delivered]:
+        """Receive up to 32 messages; an empty list when the long poll brought none."""
+        request = service.ReceiveMessageRequest(
+            group=definition.Resource(name=group), message_queue=queue, batch_size=32
+        )
+        request.filter_expression.type = definition.TAG
+        request.filter_expression.expression = "*"
+        request.invisible_duration.seconds = INVISIBLE_S
+        request.long_polling_timeout.seconds = poll_s
+        delivered = []
+        call = self._stub.ReceiveMessage(
+            request, metadata=self._metadata, timeout=poll_s + REQUEST_TIMEOUT_S
+        )
+        async for response in call:
+            match response.WhichOneof("content"):
+                case "status" if response.status.code != definition.MESSAGE_NOT_FOUND:
+                    _check(response.status)
+                case "message":
+                    delivered.append(_delivered(response.message))
+        return delivered
+
+    async def ack(self, topic: str, group: str, messages: Sequence[Delivered]) -> None:
+        """Acknowledge messages; returns when the server said that all of them are.
+
+        Raises:
+            RefusedError: it refused at least one.
+        """
+        request = service.AckMessageRequest(
+            topic=definition.Resource(name=topic), group=definition.Resource(name=group)
+        )
+        for message in messages:
+            request.entries.add(message_id=message.message_id, receipt_handle=message.handle)
+        response = await self._stub.AckMessage(
+            request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+        )
+        _check(response.status)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _delivered(message: definition.Message) -> Delivered:
+    properties = message.system_properties
+    return Delivered(
+        message_id=properties.message_id,
+        body=message.body,
+        queue=properties.queue_id,
+        offset=properties.queue_offset,
+        message_group=properties.message_group,
+        attempt=properties.delivery_attempt,
+        handle=properties.receipt_handle,
+    )
+
+
+def _check(status: definition.Status) -> None:
+    if status.code != definition.OK:
+        raise RefusedError(status.code, status.message)

@@ -1,0 +1,157 @@
+"""What clients did and saw over crashes, and the checks of what the server promised.
+
+A history holds facts only: sends attempted, sends answered, deliveries, acknowledgements answered.
+The checks return violations as text and know nothing of servers or time.
+
+What must hold (rules 1 and 23): an answered send is there, at the offset that was answered; a
+delivery is of a message somebody sent, with its body; a message is at one position only, and a
+position holds one message only; an acknowledged message does not come again; a message group
+keeps its order.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+Position = tuple[str, int, int]
+"""(topic, queue, offset)"""
+
+
+@dataclass(frozen=True)
+class Send:
+    """A send that was attempted; its sequence orders the sends of a message group."""
+
+    topic: str
+    body: bytes
+    message_group: str
+    sequence: int
+
+
+@dataclass
+class History:
+    """The facts of one test, in any number of server lives."""
+
+    sends: dict[str, Send] = field(default_factory=dict)
+    answered: dict[str, int] = field(default_factory=dict)
+    """message id -> offset in the answer"""
+    deliveries: dict[str, set[Position]] = field(default_factory=lambda: defaultdict(set))
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    received: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """consumer group -> message ids"""
+    acknowledged: set[tuple[str, str]] = field(default_factory=set)
+    """(consumer group, message id), answered with OK"""
+    came_again: list[tuple[str, str]] = field(default_factory=list)
+    """deliveries after an answered acknowledgement"""
+
+    def attempt(self, topic: str, message_id: str, body: bytes, message_group: str = "") -> None:
+        """Note a send before it goes out."""
+        assert message_id not in self.sends, "the client must use an id once"
+        self.sends[message_id] = Send(topic, body, message_group, len(self.sends))
+
+    def answer(self, message_id: str, offset: int) -> None:
+        """Note that a send was answered with OK."""
+        self.answered[message_id] = offset
+
+    def deliver(
+        self, group: str, topic: str, message_id: str, body: bytes, queue: int, offset: int
+    ) -> None:
+        """Note a delivery to a consumer group."""
+        if (group, message_id) in self.acknowledged:
+            self.came_again.append((group, message_id))
+        self.deliveries[message_id].add((topic, queue, offset))
+        self.bodies[message_id] = body
+        self.received[group].add(message_id)
+
+    def acknowledge(self, group: str, message_id: str) -> None:
+        """Note that an acknowledgement was answered with OK."""
+        self.acknowledged.add((group, message_id))
+
+    def undelivered(self) -> set[str]:
+        """Return the answered sends that were not delivered so far."""
+        return self.answered.keys() - self.deliveries.keys()
+
+
+def check(history: History) -> list[str]:
+    """Return every violation in a history whose queues were drained at the end."""
+    return [violation for find in CHECKS for violation in find(history)]
+
+
+def lost(history: History) -> Iterator[str]:
+    """Find answered sends that were never delivered."""
+    for message_id in sorted(history.undelivered()):
+        yield f"lost: {message_id}, answered with offset {history.answered[message_id]}"
+
+
+def phantoms(history: History) -> Iterator[str]:
+    """Find deliveries of messages nobody sent, or not to that topic, or not with that body."""
+    for message_id, positions in history.deliveries.items():
+        send = history.sends.get(message_id)
+        if send is None:
+            yield f"phantom: {message_id} at {sorted(positions)}"
+        elif history.bodies[message_id] != send.body:
+            yield f"body changed: {message_id}"
+        elif any(topic != send.topic for topic, _, _ in positions):
+            yield f"wrong topic: {message_id} at {sorted(positions)}"
+
+
+def repeated(history: History) -> Iterator[str]:
+    """Find messages stored at more than one position."""
+    for message_id, positions in history.deliveries.items():
+        if len(positions) > 1:
+            yield f"stored twice: {message_id} at {sorted(positions)}"
+
+
+def reused(history: History) -> Iterator[str]:
+    """Find positions that held more than one message."""
+    holders = defaultdict(set)
+    for message_id, positions in history.deliveries.items():
+        for position in positions:
+            holders[position].add(message_id)
+    for position, message_ids in holders.items():
+        if len(message_ids) > 1:
+            yield f"offset reused: {position} by {sorted(message_ids)}"
+
+
+def moved(history: History) -> Iterator[str]:
+    """Find messages delivered at another offset than the answer to their send said."""
+    for message_id, offset in history.answered.items():
+        for position in history.deliveries.get(message_id, ()):
+            if position[2] != offset:
+                yield f"moved: {message_id} answered as {offset}, delivered at {position}"
+
+
+def revived(history: History) -> Iterator[str]:
+    """Find deliveries to a consumer group that had acknowledged the message."""
+    for group, message_id in history.came_again:
+        yield f"came again after its acknowledgement: {message_id} to {group}"
+
+
+def disordered(history: History) -> Iterator[str]:
+    """Find message groups whose answered sends are not in one queue, in the order of sending."""
+    groups = defaultdict(list)
+    for message_id, send in history.sends.items():
+        if send.message_group and message_id in history.answered:
+            for position in history.deliveries.get(message_id, ()):
+                groups[send.topic, send.message_group].append((send.sequence, position))
+    for name, placed in groups.items():
+        positions = [position for _, position in sorted(placed)]
+        if len({queue for _, queue, _ in positions}) > 1 or positions != sorted(positions):
+            yield f"out of order: message group {name}: {positions}"
+
+
+def skipped(history: History, group: str, topic: str) -> list[str]:
+    """Return stored messages of a topic that a consumer group which drained it never got."""
+    stored = {message_id for message_id in history.deliveries if message_id in history.sends}
+    of_topic = {message_id for message_id in stored if history.sends[message_id].topic == topic}
+    return sorted(of_topic - history.received[group])
+
+
+CHECKS: tuple[Callable[[History], Iterator[str]], ...] = (
+    lost,
+    phantoms,
+    repeated,
+    reused,
+    moved,
+    revived,
+    disordered,
+)
