@@ -175,10 +175,10 @@ class BenchEdge:
         """Nothing runs."""
 
 
-def send_requests(count: int, messages: int, body_bytes: int) -> list[bytes]:
+def send_requests(count: int, messages: int, body_bytes: int, *, first: int = 0) -> list[bytes]:
     """Serialised SendMessageRequests with official ids and about 200 B of properties."""
     requests = []
-    for number in range(count):
+    for number in range(first, first + count):
         request = service_pb2.SendMessageRequest()
         for position in range(messages):
             message = request.messages.add(body=bytes(body_bytes))

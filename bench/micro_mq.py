@@ -167,7 +167,7 @@ def figures() -> dict[str, float]:
             )
         ),
         "pack_message_id_us": best_microseconds(lambda: pack_message_id(MESSAGE_ID)),
-        "store_fragment_us": best_microseconds(lambda: store_fragment("A" * 32, "group")),
+        "store_fragment_us": best_microseconds(lambda: store_fragment("A" * 32)),
         "delivery_fragment_us": best_microseconds(
             lambda: delivery_fragment(now_ms, "127.0.0.1:8081", text, 3, 123_456_789, 1)
         ),

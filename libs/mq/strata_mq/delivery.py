@@ -1,9 +1,9 @@
-"""Fragments of `apache.rocketmq.v2.Message` appended to a stored message.
+"""Fragments of `apache.rocketmq.v2.SystemProperties` appended to those of a message.
 
-Protobuf merges messages by concatenation: a later scalar wins, map entries add up. So the broker
-adds what it knows when it stores (`store_fragment`) and when it delivers (`delivery_fragment`)
-and never parses the body. Every scalar is written, zero too: it must override whatever a client
-put there. Encoded by hand, because one fragment is made per delivered message.
+Protobuf lets a field appear again: the later one wins. So the broker adds what it knows when it
+stores (`store_fragment`) and when it delivers (`delivery_fragment`) and never parses the body.
+Every scalar is written, zero too: it must override whatever a client put there. Encoded by hand,
+because one fragment is made per message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 # A field's tag = field number << 3 | wire type (0 varint, 2 length-delimited).
 _MESSAGE_USER_PROPERTIES = b"\x12"
-_MESSAGE_SYSTEM_PROPERTIES = b"\x1a"
 _MAP_KEY = b"\x0a"
 _MAP_VALUE = b"\x12"
 _BODY_ENCODING_IDENTITY = b"\x28\x01"
@@ -32,9 +31,6 @@ _DEAD_LETTER_MESSAGE_ID = b"\x12"
 # body_digest of 36 bytes: type MD5, checksum of 32 characters.
 _MD5_DIGITS = 32
 _BODY_DIGEST_MD5 = b"\x22\x24\x08\x02\x12\x20"
-
-_MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
-"""User property in which RocketMQ repeats the message group; clients rely on it."""
 
 _NANOS_PER_MS = 1_000_000
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
@@ -59,7 +55,7 @@ def delivery_fragment(
     attempt: int,
     dead_letter_origin: DeadLetterOrigin | None = None,
 ) -> bytes:
-    """Return what one delivery adds to the stored bytes of a message.
+    """Return what one delivery adds to the system properties of a message.
 
     Args:
         store_time_ms: When the message was stored, group time.
@@ -90,21 +86,16 @@ def delivery_fragment(
             _DEAD_LETTER_MESSAGE_ID, dead_letter_origin.message_id
         )
         properties += _DEAD_LETTER_QUEUE + _varint(len(origin)) + origin
-    return _MESSAGE_SYSTEM_PROPERTIES + _varint(len(properties)) + properties
+    return properties
 
 
 def store_fragment(
-    md5_hex: str,
-    message_group: str | None = None,
-    *,
-    set_identity: bool = True,
-    message_type: int | None = None,
+    md5_hex: str, *, set_identity: bool = True, message_type: int | None = None
 ) -> bytes:
-    """Return what the broker adds to the bytes of a message before it is stored.
+    """Return what the broker adds to the system properties of a message before it is stored.
 
     Args:
         md5_hex: MD5 of the body, 32 upper-case hex digits.
-        message_group: Set for a FIFO message; repeated as user property.
         set_identity: The client named no body encoding, so it is IDENTITY.
         message_type: Written when the client's is to be overridden.
     """
@@ -114,14 +105,11 @@ def store_fragment(
         properties += _BODY_ENCODING_IDENTITY
     if message_type is not None:
         properties += _MESSAGE_TYPE + _varint(message_type)
-    fragment = _MESSAGE_SYSTEM_PROPERTIES + _varint(len(properties)) + properties
-    if message_group is not None:
-        fragment += user_property_fragment(_MESSAGE_GROUP_PROPERTY, message_group)
-    return fragment
+    return properties
 
 
 def user_property_fragment(name: str, value: str) -> bytes:
-    """Return a fragment with one entry of `user_properties`."""
+    """Return a fragment of a Message with one entry of `user_properties`."""
     entry = _text(_MAP_KEY, name) + _text(_MAP_VALUE, value)
     return _MESSAGE_USER_PROPERTIES + _varint(len(entry)) + entry
 

@@ -12,16 +12,21 @@ MESSAGE_ID_BYTES = 17
 _OFFICIAL_ID_DIGITS = 2 * MESSAGE_ID_BYTES
 _FOREIGN_ID_MARK = b"\x00"
 
-# Tags, message groups and keys repeat; one entry is about 200 bytes.
+# Tags and message groups repeat; one entry is about 200 bytes.
 _CACHED_HASHES_MAX = 4096
 
 
 @lru_cache(maxsize=_CACHED_HASHES_MAX)
 def text_hash(text: str) -> int:
-    """Return the 64-bit hash of a tag, message group, key or attempt id; never 0.
+    """Return the 64-bit hash of a tag, message group or attempt id; never 0.
 
     0 stands for "there is none" wherever a hash is stored.
     """
+    return key_hash(text)
+
+
+def key_hash(text: str) -> int:
+    """Return the same for a message key: those hardly repeat, so no cache remembers them."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
 
 

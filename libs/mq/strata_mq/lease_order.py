@@ -40,8 +40,8 @@ class Order(Protocol):
         """Start a batch: give deliverable offsets in delivery order.
 
         With `one_per_message_group` a FIFO batch has no second message of a message group, new
-        ones included. Each one given is leased before the next is asked for; one that the batch has no room for
-        ends the iteration and is given back by `became_visible`.
+        ones included. Each one given is leased before the next is asked for; one that the batch
+        has no room for ends the iteration and is given back by `became_visible`.
         """
 
     def blocks(self, group_hash: int) -> bool:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from itertools import groupby
+from zlib import crc32
 
 from strata_mq.hashing import text_hash
 
@@ -57,7 +57,7 @@ def rendezvous(key: bytes, candidates: Sequence[int]) -> int:
         raise ValueError("rendezvous needs at least one candidate")
     if len(candidates) == 1:
         return candidates[0]
-    seed = int.from_bytes(blake2b(key, digest_size=8).digest())
+    seed = crc32(key)
     return max(candidates, key=lambda candidate: (_score(seed, candidate), candidate))
 
 

@@ -7,7 +7,7 @@ message, so the usual case is decided by C methods of `str` (`isascii`, `isprint
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from strata_mq.errors import Code, RequestError
@@ -59,7 +59,7 @@ def check_message(
     body_bytes: int,
     message_id: str,
     tag: str = "",
-    keys: Iterable[str] = (),
+    keys: Collection[str] = (),
     message_group: str | None = None,
     properties: Mapping[str, str] | None = None,
     delivery_time_ms: int | None = None,
@@ -91,6 +91,8 @@ def check_message(
             f"message body cannot exceed the max {limits.max_body_bytes}",
         )
     check_message_id(message_id)
+    if message_group is None and _are_plain(limits, tag, keys, properties):
+        tag, keys, properties = "", (), None
     size_bytes = 0
     if tag:
         check_tag(tag)
@@ -110,6 +112,32 @@ def check_message(
         check_delivery_time(limits, delivery_time_ms, now_ms)
     if priority is not None and priority < 0:
         raise RequestError(Code.BAD_REQUEST, "priority must be greater than or equal to 0")
+
+
+def _are_plain(
+    limits: Limits, tag: str, keys: Collection[str], properties: Mapping[str, str] | None
+) -> bool:
+    """Whether tag, keys and properties are printable ASCII with nothing wrong: most are.
+
+    One look at all of them joined; False only means that each has to be looked at alone.
+    """
+    names = list(properties) if properties else []
+    texts = [tag, *keys, *names]
+    if properties:
+        texts += [properties[name] for name in names]
+    joined = "".join(texts)
+    return (
+        joined.isprintable()
+        and joined.isascii()
+        and len(joined) <= limits.max_properties_bytes
+        and len(names) <= limits.max_property_count
+        and len(keys) <= limits.max_key_count
+        and RESERVED_PROPERTIES.isdisjoint(names)
+        and "|" not in tag
+        and not tag.isspace()
+        and all(keys)
+        and not any(map(str.isspace, keys))
+    )
 
 
 def check_message_id(message_id: str) -> None:

@@ -11,15 +11,16 @@ from hashlib import md5
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.metadata import Name, TopicRow
-from strata_broker.requests import Caller, milliseconds
+from strata_broker.requests import Caller
 from strata_broker.wire import stored_message
 from strata_mq.batch import Checksum, OutgoingMessage
 from strata_mq.delivery import store_fragment, user_property_fragment
 from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import pack_message_id, text_hash
+from strata_mq.hashing import key_hash, pack_message_id, text_hash
 from strata_mq.slots import fifo_queue
 from strata_mq.types import MessageType, TopicType, check_topic_accepts, message_type_of
 from strata_mq.validation import Limits, check_message
@@ -122,21 +123,27 @@ class MessagePreparer:
             properties=message.user_properties,
         )
         declared = int(properties.message_type)
-        message_type = self._type_of(properties, message_group is not None)
+        message_type = message_type_of(
+            declared,
+            has_message_group=message_group is not None,
+            has_delivery_time=properties.HasField("delivery_timestamp"),
+            has_priority=properties.HasField("priority"),
+            has_lite_topic=properties.HasField("lite_topic"),
+        )
         if message_type != _PLAIN_TYPES.get(topic.topic_type):
             _check_type(topic, message_type)
-        fragment = store_fragment(
+        added = store_fragment(
             md5(body, usedforsecurity=False).hexdigest().upper(),
             set_identity=properties.body_encoding == definition_pb2.ENCODING_UNSPECIFIED,
             message_type=None if declared == message_type else message_type,
         )
-        born_ms = _born_ms(properties)
+        born_ms = _born_ms(properties.born_timestamp)
         own_properties = properties.SerializeToString()
         message.ClearField("system_properties")
         rest = message.SerializeToString()
         if message_group is not None:
             rest += user_property_fragment(_MESSAGE_GROUP_PROPERTY, message_group)
-        stored = stored_message(own_properties, fragment, rest)
+        stored = stored_message(own_properties, added, rest)
         return OutgoingMessage(
             stored,
             self._checksum(stored),
@@ -145,19 +152,7 @@ class MessagePreparer:
             pack_message_id(message_id),
             message_type,
             born_ms,
-            [text_hash(key) for key in keys],
-        )
-
-    @staticmethod
-    def _type_of(
-        properties: definition_pb2.SystemProperties, has_message_group: bool
-    ) -> MessageType:
-        return message_type_of(
-            properties.message_type,
-            has_message_group=has_message_group,
-            has_delivery_time=properties.HasField("delivery_timestamp"),
-            has_priority=properties.HasField("priority"),
-            has_lite_topic=properties.HasField("lite_topic"),
+            [key_hash(key) for key in keys],
         )
 
 
@@ -167,7 +162,7 @@ def _check_type(topic: TopicRow, message_type: MessageType) -> None:
         raise RequestError(Code.NOT_IMPLEMENTED, _LATER_TYPES[message_type])
 
 
-def _born_ms(properties: definition_pb2.SystemProperties) -> int:
+def _born_ms(born: Timestamp) -> int:
     """Return the born time as the unsigned column holds it; nonsense becomes 0."""
-    born_ms = milliseconds(properties.born_timestamp)
+    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
     return born_ms if 0 <= born_ms < 1 << 63 else 0

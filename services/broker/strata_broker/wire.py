@@ -21,6 +21,8 @@ def varint(value: int) -> bytes:
     """Encode an integer as int32, int64 or an enum field does (negative: two's complement)."""
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
+    if 0 <= value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     value &= _VARINT_MASK
     encoded = bytearray()
     while value > 0x7F:
@@ -38,7 +40,7 @@ def length_delimited(field: int, value: bytes) -> bytes:
     return b"".join((varint(field << 3 | _LENGTH_DELIMITED), varint(len(value)), value))
 
 
-def stored_message(properties: bytes, fragment: bytes, rest: bytes) -> bytes:
+def stored_message(properties: bytes, added: bytes, rest: bytes) -> bytes:
     """Put a message together so that its system properties are one field, the first.
 
     Protobuf lets a message field appear twice and merges both, but the JavaScript runtime keeps
@@ -47,16 +49,11 @@ def stored_message(properties: bytes, fragment: bytes, rest: bytes) -> bytes:
 
     Args:
         properties: serialised SystemProperties.
-        fragment: a serialised Message with nothing but system properties, to be added.
+        added: more SystemProperties, which override those before.
         rest: the serialised Message without system properties.
     """
-    added = fragment[_payload_at(fragment) :]
-    return b"%b%b%b%b%b" % (
-        _SYSTEM_PROPERTIES_KEY,
-        varint(len(properties) + len(added)),
-        properties,
-        added,
-        rest,
+    return b"".join(
+        (_SYSTEM_PROPERTIES_KEY, varint(len(properties) + len(added)), properties, added, rest)
     )
 
 
@@ -105,13 +102,12 @@ def send_response(entries: list[bytes]) -> bytes:
     return b"".join((_OK_FIRST_FIELD, *entries))
 
 
-def received_message(stored: bytes, fragment: bytes, rest: bytes = b"") -> bytes:
+def received_message(stored: bytes, added: bytes, rest: bytes = b"") -> bytes:
     """Serialise a ReceiveMessageResponse with one message.
 
     Args:
         stored: as `stored_message` made it.
-        fragment: a serialised Message with nothing but system properties, added to the stored
-            ones: of a field in both, the fragment's holds.
+        added: SystemProperties added to the stored ones: of a field in both, these hold.
         rest: more fields of the message.
     """
     properties_at = _payload_at(stored)
@@ -119,7 +115,6 @@ def received_message(stored: bytes, fragment: bytes, rest: bytes = b"") -> bytes
     for shift, byte in enumerate(stored[1:properties_at]):
         length |= (byte & 0x7F) << (7 * shift)
     properties_end = properties_at + length
-    added = fragment[_payload_at(fragment) :]
     head = _SYSTEM_PROPERTIES_KEY + varint(length + len(added))
     size = len(head) + len(stored) - properties_at + len(added) + len(rest)
     return b"".join(

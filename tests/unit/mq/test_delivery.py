@@ -18,10 +18,8 @@ MD5 = "9DD4E461268C8034F5C8564E155C67A6"
 
 
 def sent() -> bytes:
-    """A client's message that already claims what only the server may say."""
-    message = wire.Message(body=b"x", user_properties={"a": "b"})
-    message.topic.name = "orders"
-    properties = message.system_properties
+    """Properties in which a client already claims what only the server may say."""
+    properties = wire.SystemProperties()
     properties.message_id = "id"
     properties.store_timestamp.seconds = 1
     properties.store_timestamp.nanos = 2
@@ -32,11 +30,11 @@ def sent() -> bytes:
     properties.delivery_attempt = 99
     properties.body_digest.type = wire.CRC32
     properties.body_digest.checksum = "forged"
-    return message.SerializeToString()
+    return properties.SerializeToString()
 
 
-def merged(*fragments: bytes) -> wire.Message:
-    return wire.Message.FromString(b"".join((sent(), *fragments)))
+def merged(fragment: bytes) -> wire.SystemProperties:
+    return wire.SystemProperties.FromString(sent() + fragment)
 
 
 @given(
@@ -51,8 +49,9 @@ def test_a_delivery_overrides_every_field_it_owns(
     store_time_ms: int, store_host: str, handle: str, queue: int, offset: int, attempt: int
 ) -> None:
     """Zeros too: nothing that a client claimed shows through."""
-    message = merged(delivery_fragment(store_time_ms, store_host, handle, queue, offset, attempt))
-    properties = message.system_properties
+    properties = merged(
+        delivery_fragment(store_time_ms, store_host, handle, queue, offset, attempt)
+    )
     stamp = properties.store_timestamp
     assert stamp.seconds * 1000 + stamp.nanos / 1e6 == store_time_ms
     assert properties.store_host == store_host
@@ -60,7 +59,6 @@ def test_a_delivery_overrides_every_field_it_owns(
     assert (properties.queue_id, properties.queue_offset) == (queue, offset)
     assert properties.delivery_attempt == attempt
     assert properties.message_id == "id"
-    assert (message.body, message.topic.name) == (b"x", "orders")
     assert not properties.HasField("dead_letter_queue")
 
 
@@ -69,27 +67,28 @@ def test_a_dead_letter_says_where_it_came_from() -> None:
     fragment = delivery_fragment(
         STORE_TIME_MS, "host:1", "handle", 0, 0, 1, DeadLetterOrigin("orders", "id-1")
     )
-    origin = merged(fragment).system_properties.dead_letter_queue
+    origin = merged(fragment).dead_letter_queue
     assert (origin.topic, origin.message_id) == ("orders", "id-1")
 
 
 def test_a_stored_message_has_digest_and_encoding() -> None:
     """MD5 in upper-case hex and IDENTITY replace what the client wrote."""
-    properties = merged(store_fragment(MD5)).system_properties
+    properties = merged(store_fragment(MD5))
     assert (properties.body_digest.type, properties.body_digest.checksum) == (wire.MD5, MD5)
     assert properties.body_encoding == wire.IDENTITY
-    assert dict(merged(store_fragment(MD5)).user_properties) == {"a": "b"}
+    assert properties.message_type == wire.MESSAGE_TYPE_UNSPECIFIED
 
 
-def test_a_stored_fifo_message_repeats_its_group_as_property() -> None:
-    """The group and the overriding type are added to what the client sent."""
-    message = merged(store_fragment(MD5, "grüße", message_type=wire.FIFO, set_identity=False))
-    assert dict(message.user_properties) == {"a": "b", "__SHARDINGKEY": "grüße"}
-    assert message.system_properties.message_type == wire.FIFO
-    assert message.system_properties.body_encoding == wire.ENCODING_UNSPECIFIED
+def test_a_stored_message_can_be_given_its_real_type() -> None:
+    """The type overrides the client's; the encoding it named stays."""
+    properties = merged(store_fragment(MD5, message_type=wire.FIFO, set_identity=False))
+    assert properties.message_type == wire.FIFO
+    assert properties.body_encoding == wire.ENCODING_UNSPECIFIED
 
 
 def test_a_user_property_can_be_added() -> None:
     """Long names and values get their lengths right."""
-    message = merged(user_property_fragment("n" * 300, "v" * 20_000))
-    assert message.user_properties["n" * 300] == "v" * 20_000
+    sent_bytes = wire.Message(body=b"x", user_properties={"a": "b"}).SerializeToString()
+    fragment = user_property_fragment("n" * 300, "v" * 20_000)
+    message = wire.Message.FromString(sent_bytes + fragment)
+    assert dict(message.user_properties) == {"a": "b", "n" * 300: "v" * 20_000}
