@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"sync/atomic"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -55,7 +56,7 @@ type encoder struct {
 func newEncoder(topic string, bodyBytes int) *encoder {
 	var random [12]byte
 	_, _ = rand.Read(random[:])
-	made := &encoder{topic: resource(topic), bodyBytes: bodyBytes, prefix: "01" + hex.EncodeToString(random[:])}
+	made := &encoder{topic: resource(topic), bodyBytes: bodyBytes, prefix: "01" + strings.ToUpper(hex.EncodeToString(random[:]))}
 	// About 200 bytes of user properties, as applications have them.
 	for name, value := range map[string]string{
 		"trace-parent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
