@@ -10,13 +10,13 @@ from itertools import count
 from typing import Any
 
 import grpc
+
 from bench.measure import QUEUES, Bench
+from strata.admin.v1 import admin_pb2, admin_pb2_grpc
+from strata.meta.v1 import meta_pb2
 from tests.e2e.client import Client, RefusedError
 from tests.e2e.process import resident_bytes
 from tests.e2e.standalone import Standalone
-
-from strata.admin.v1 import admin_pb2, admin_pb2_grpc
-from strata.meta.v1 import meta_pb2
 
 UNARY = ("-mode", "send")
 REQUESTS_OF_32 = ("-mode", "send", "-batch", "32", "-in-flight", "16")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+
 from tests.compat.drivers import LANGUAGES, TLS_BY_DEFAULT, Driver, Options, installed
 from tests.e2e.standalone import Standalone
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+
 from tests.compat.drivers import MIB, ClientError, Driver
 from tests.e2e.standalone import Standalone
 

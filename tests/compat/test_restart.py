@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
+
 from tests.compat.collect import eventually, take_until
 from tests.compat.conftest import require
 from tests.compat.drivers import TLS_BY_DEFAULT, Driver, Options, Received

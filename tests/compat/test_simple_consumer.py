@@ -3,6 +3,7 @@
 import hashlib
 
 import pytest
+
 from tests.compat.collect import next_one, take
 from tests.compat.conftest import DriverPool
 from tests.compat.drivers import LANGUAGES, MIB, Driver, installed

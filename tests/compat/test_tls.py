@@ -4,6 +4,7 @@ import ssl
 from pathlib import Path
 
 import pytest
+
 from tests.compat.collect import take
 from tests.compat.conftest import DriverPool
 from tests.compat.drivers import Driver, Options

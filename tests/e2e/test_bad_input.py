@@ -18,12 +18,12 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.e2e.client import Client
-from tests.e2e.process import resident_bytes
-from tests.e2e.standalone import HOST, Standalone
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
+from tests.e2e.client import Client
+from tests.e2e.process import resident_bytes
+from tests.e2e.standalone import HOST, Standalone
 
 TOPIC = "bad-input"
 RESIDENT_LIMIT_BYTES = 600_000_000

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from tests.e2e.history import CHECKS, History, check, skipped
 
 

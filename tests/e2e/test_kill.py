@@ -15,11 +15,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+
+from apache.rocketmq.v2.definition_pb2 import MessageQueue
 from tests.e2e.client import INVISIBLE_S, Client
 from tests.e2e.history import History, check, skipped
 from tests.e2e.standalone import Standalone
-
-from apache.rocketmq.v2.definition_pb2 import MessageQueue
 
 NORMAL, FIFO = "kill-normal", "kill-fifo"
 CONSUMER_GROUP = "kill-consumers"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import google_crc32c
-from strata_mq.names import check_consumer_group, check_namespace, dead_letter_topic
 
 from strata.meta.v1 import meta_pb2
 from strata_mq.errors import RequestError
+from strata_mq.names import check_consumer_group, check_namespace, dead_letter_topic
 from strata_mq.slots import slot_base
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import google_crc32c
-from strata_mq.names import check_namespace, check_topic, is_dead_letter_topic
 
 from strata.meta.v1 import meta_pb2
 from strata_mq.errors import RequestError
+from strata_mq.names import check_namespace, check_topic, is_dead_letter_topic
 from strata_mq.slots import slot_base, slot_of
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import NO_RAFT_GROUP, Draft, Placement

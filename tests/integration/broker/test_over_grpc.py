@@ -8,9 +8,6 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from tests.unit.broker.conftest import BASE_CONFIG, message, receive_request, resource
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage, until
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
@@ -20,6 +17,9 @@ from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from tests.unit.broker.conftest import BASE_CONFIG, message, receive_request, resource
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage, until
 
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 

@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.hashing import text_hash, unpack_message_id
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -19,9 +22,6 @@ from tests.integration.storage.storage_node import (
     pop_request,
     small_config,
 )
-
-from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.hashing import text_hash, unpack_message_id
 
 
 @pytest.fixture

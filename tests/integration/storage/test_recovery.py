@@ -8,6 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_seglog.simulated_disk import SimulatedDisk
+from strata_state.memory_store import MemoryStore
+from strata_state.ports import Row, StateError
+from strata_storage.config import StorageConfig
+from strata_storage.rebuild import rebuild_if_needed
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -18,13 +25,6 @@ from tests.integration.storage.storage_node import (
     message_id,
     small_config,
 )
-
-from strata.storage.v1 import storage_pb2 as pb
-from strata_seglog.simulated_disk import SimulatedDisk
-from strata_state.memory_store import MemoryStore
-from strata_state.ports import Row, StateError
-from strata_storage.config import StorageConfig
-from strata_storage.rebuild import rebuild_if_needed
 
 _MIB = 1024 * 1024
 

@@ -6,9 +6,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from tests.unit.broker.fake_edge import METADATA, FakeCall, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
@@ -16,6 +13,9 @@ from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.config import BrokerConfig
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from tests.unit.broker.fake_edge import METADATA, FakeCall, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage
 
 BASE_CONFIG: dict[str, dict[str, object]] = {
     "storage_client": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},

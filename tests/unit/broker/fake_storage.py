@@ -9,13 +9,13 @@ from typing import Any
 
 import google_crc32c
 from google.protobuf.message import Message
-from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNKNOWN_METHOD, AngeliaError
 from strata_mq.batch import BatchView
 from strata_mq.filters import parse_tag_expression
 from strata_mq.slots import SLOT_COUNT
+from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
 
 
 class Stored:

@@ -6,14 +6,14 @@ import asyncio
 import tracemalloc
 
 import pytest
-from tests.unit.broker.conftest import Client, message
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import until
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.metadata import MetadataView
 from strata_mq.slots import slot_of, striped_slots
+from tests.unit.broker.conftest import Client, message
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import until
 
 
 def view_of(meta: FakeMeta) -> MetadataView:

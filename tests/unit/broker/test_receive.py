@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.broker.conftest import Client, message, receive_request, received, resource
-from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage, until
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_mq.hashing import text_hash
+from tests.unit.broker.conftest import Client, message, receive_request, received, resource
+from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage, until
 
 
 async def test_a_delivered_message_is_what_was_sent_plus_its_delivery(

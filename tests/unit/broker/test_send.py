@@ -6,10 +6,6 @@ import asyncio
 import hashlib
 
 import pytest
-from tests.unit.broker.conftest import Client, message
-from tests.unit.broker.fake_edge import FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
@@ -17,6 +13,10 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_mq.slots import fifo_queue
+from tests.unit.broker.conftest import Client, message
+from tests.unit.broker.fake_edge import FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage
 
 
 async def test_a_message_is_stored_with_digest_and_answered(

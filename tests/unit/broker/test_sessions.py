@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage, until
-
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.config import SessionSection
 from strata_broker.sessions import Sessions
 from strata_mq.hashing import text_hash
+from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_storage import FakeStorage, until
 
 
 class ManualClock:

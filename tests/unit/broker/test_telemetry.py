@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.unit.broker.conftest import resource
-from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_storage import until
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
@@ -18,6 +15,9 @@ from strata_broker.config import BrokerConfig
 from strata_broker.requests import Caller
 from strata_broker.telemetry import TelemetryStream
 from strata_edge.ports import CallError
+from tests.unit.broker.conftest import resource
+from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_storage import until
 
 TELEMETRY = MESSAGING + "Telemetry"
 

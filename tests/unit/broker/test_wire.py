@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.broker.conftest import message, resource
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker import wire
 from strata_mq.delivery import delivery_fragment, store_fragment
+from tests.unit.broker.conftest import message, resource
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
