@@ -22,7 +22,7 @@ from strata_broker.deliver import Deliverer
 from strata_broker.metadata import Home, MetadataView, Name, TopicRow
 from strata_broker.provision import Provisioner
 from strata_broker.recorder import Recorder
-from strata_broker.requests import caller_of, milliseconds
+from strata_broker.requests import caller_of, language_of, milliseconds
 from strata_broker.sessions import Client, Sessions
 from strata_broker.settings import group_policy
 from strata_broker.storage_client import StorageClient
@@ -60,6 +60,7 @@ class Receive(NamedTuple):
     expression: str
     tag_filter: TagFilter
     one_per_message_group: bool
+    language: int
 
 
 class Receiver:
@@ -106,6 +107,7 @@ class Receiver:
             return
         self._parked_of[receive.client_id] = parked + 1
         client = self._sessions.heard(receive.client_id)
+        client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)
         task = self._tasks.spawn("receive", self._serve(call, receive, client, started_s))
@@ -212,6 +214,7 @@ class Receiver:
             expression=request.filter_expression.expression,
             tag_filter=tag_filter,
             one_per_message_group=request.auto_renew and caller.language == _GO,
+            language=language_of(caller.language),
         )
 
     def _filter(self, expression: definition_pb2.FilterExpression) -> TagFilter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from google.protobuf.duration_pb2 import Duration
@@ -15,6 +16,8 @@ from strata_mq.errors import Code, RequestError
 _CLIENT_ID = "x-mq-client-id"
 _NAMESPACE = "x-mq-namespace"
 _LANGUAGE = "x-mq-language"
+# What clients write there, where it is not the name of the enum.
+_LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
 
 
 class Caller(NamedTuple):
@@ -44,6 +47,15 @@ def caller_of(metadata: Mapping[str, str]) -> Caller:
     if not client_id:
         raise RequestError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
     return Caller(client_id, metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, ""))
+
+
+@lru_cache(maxsize=64)
+def language_of(name: str) -> int:
+    """Return the `definition_pb2.Language` that the metadata name in their own words."""
+    name = _LANGUAGE_NAMES.get(name.upper(), name.upper())
+    if name in definition_pb2.Language.keys():  # noqa: SIM118 - an enum wrapper is no mapping
+        return definition_pb2.Language.Value(name)
+    return definition_pb2.LANGUAGE_UNSPECIFIED
 
 
 def milliseconds(value: Duration | Timestamp) -> int:

@@ -8,7 +8,7 @@ waits to be sent to a client is bounded, a client that does not read loses its s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 from google.protobuf.message import DecodeError
 
@@ -16,15 +16,13 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker import errors, settings
 from strata_broker.config import BrokerConfig
 from strata_broker.metadata import MetadataView
-from strata_broker.requests import Caller, caller_of
+from strata_broker.requests import Caller, caller_of, language_of
 from strata_broker.sessions import Client, Sessions
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-
-_LANGUAGE = "x-mq-language"
 
 
 class TelemetryStream:
@@ -112,7 +110,7 @@ class Telemetry:
         if not self._limit.try_take():
             raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams")
         stream = TelemetryStream(caller, self._config.telemetry.max_frames_queued)
-        reading = self._read(stream, requests, _language(info.metadata))
+        reading = self._read(stream, requests, language_of(caller.language))
         reader = self._tasks.spawn("read telemetry", reading)
         client = self._opened(stream)
         try:
@@ -191,13 +189,3 @@ class Telemetry:
         return service_pb2.TelemetryCommand(
             status=errors.ok_status(), settings=told
         ).SerializeToString()
-
-
-def _language(metadata: Mapping[str, str]) -> int:
-    """Return the language that the metadata name; Node calls itself HTTP there."""
-    name = metadata.get(_LANGUAGE, "").upper()
-    if name == "HTTP":
-        return definition_pb2.NODE_JS
-    if name in definition_pb2.Language.keys():  # noqa: SIM118 - an enum wrapper is no mapping
-        return definition_pb2.Language.Value(name)
-    return definition_pb2.LANGUAGE_UNSPECIFIED

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from apache.rocketmq.v2 import service_pb2
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.config import SessionSection
 from strata_broker.sessions import Sessions
 from strata_mq.hashing import text_hash
+from tests.unit.broker.conftest import Client
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_storage import FakeStorage, until
 
@@ -115,3 +118,22 @@ async def test_a_client_that_fell_silent_leaves_the_list_but_is_not_gone(
     assert storage.reports[-1].full
     assert list(storage.reports[-1].gone) == []
     assert storage.clients[7] == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("GO", definition_pb2.GOLANG),
+        ("HTTP", definition_pb2.NODE_JS),
+        ("python", definition_pb2.PYTHON),
+        ("COBOL", definition_pb2.LANGUAGE_UNSPECIFIED),
+    ],
+)
+async def test_a_consumer_without_settings_has_a_language(
+    client: Client, app: BrokerApp, name: str, language: int
+) -> None:
+    """The metadata say it, each client in its own words."""
+    client.metadata = {**client.metadata, "x-mq-language": name}
+    await client.receive("orders", "g", broker="strata-1")
+    heard = app.sessions.heard(client.metadata["x-mq-client-id"])
+    assert heard.language == language
