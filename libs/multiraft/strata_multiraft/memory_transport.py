@@ -36,10 +36,6 @@ class MemoryNetwork:
         """Let a node receive; a node that connects again replaces its earlier life."""
         self._receivers[node_id] = receiver
 
-    def disconnect(self, node_id: int) -> None:
-        """Stop a node's deliveries."""
-        self._receivers.pop(node_id, None)
-
     def transport(self, node_id: int) -> MemoryTransport:
         """Return the sending side of a node."""
         return MemoryTransport(self, node_id)

@@ -89,7 +89,6 @@ class MetadataView:
         self._topics: dict[Name, TopicRow] = {}
         self._topics_by_id: dict[int, TopicRow] = {}
         self._consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
-        self._consumer_groups_by_id: dict[int, meta_pb2.ConsumerGroup] = {}
         self._raft_groups: dict[int, meta_pb2.RaftGroup] = {}
         self._nodes: dict[str, meta_pb2.Node] = {}
         self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
@@ -115,10 +114,6 @@ class MetadataView:
     def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup | None:
         """Find a consumer group by name."""
         return self._consumer_groups.get((namespace, name))
-
-    def consumer_group_by_id(self, consumer_group_id: int) -> meta_pb2.ConsumerGroup | None:
-        """Find a consumer group by number."""
-        return self._consumer_groups_by_id.get(consumer_group_id)
 
     def consumer_groups(self) -> Collection[meta_pb2.ConsumerGroup]:
         """Return all consumer groups, in no order."""
@@ -229,7 +224,6 @@ class MetadataView:
             self._topics,
             self._topics_by_id,
             self._consumer_groups,
-            self._consumer_groups_by_id,
             self._raft_groups,
             self._nodes,
         ):
@@ -270,13 +264,11 @@ class MetadataView:
             self._topics_by_id[row.topic_id] = row
 
     def _apply_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
-        old = self._consumer_groups.pop((group.namespace, group.name), None)
-        if old is not None:
-            self._consumer_groups_by_id.pop(old.consumer_group_id, None)
-        if not deleted:
+        if deleted:
+            self._consumer_groups.pop((group.namespace, group.name), None)
+        else:
             row = _copy(group)
             self._consumer_groups[row.namespace, row.name] = row
-            self._consumer_groups_by_id[row.consumer_group_id] = row
 
 
 def _copy(row: Row) -> Row:

@@ -92,7 +92,6 @@ class Telemetry:
         self._sessions = sessions
         self._config = config
         self._tasks = tasks
-        self._streams: dict[str, TelemetryStream] = {}
         self._open: set[TelemetryStream] = set()
         maximum = config.telemetry.max_streams
         self._limit = Limit("telemetry streams", maximum, "streams", metrics)
@@ -120,10 +119,6 @@ class Telemetry:
             self._closed(stream, client)
             reader.cancel()
 
-    def stream_of(self, client_id: str) -> TelemetryStream | None:
-        """Return the stream a client opened last, if it is open."""
-        return self._streams.get(client_id)
-
     def end_all(self) -> None:
         """End every stream: the broker stops, clients open a new one elsewhere."""
         for stream in self._open:
@@ -131,7 +126,6 @@ class Telemetry:
 
     def _opened(self, stream: TelemetryStream) -> Client:
         self._open.add(stream)
-        self._streams[stream.caller.client_id] = stream
         client = self._sessions.heard(stream.caller.client_id)
         client.open_calls += 1
         return client
@@ -141,8 +135,6 @@ class Telemetry:
         self._limit.give_back()
         client.open_calls -= 1
         stream.cancel_later()
-        if self._streams.get(stream.caller.client_id) is stream:
-            del self._streams[stream.caller.client_id]
 
     async def _read(
         self, stream: TelemetryStream, requests: AsyncIterator[bytes], language: int

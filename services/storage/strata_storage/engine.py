@@ -91,10 +91,6 @@ class GroupEngine:
         """Take the replica that the driver made with this engine's machine."""
         self._replica = replica
 
-    def is_read_only(self) -> bool:
-        """Whether the replica takes no entries for good (rules 8 and 11)."""
-        return bool(self.replica.read_only)
-
     def leading(self) -> Leader:
         """Return the leader.
 

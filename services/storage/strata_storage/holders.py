@@ -6,14 +6,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 
-class _Broker:
-    __slots__ = ("clients", "reported_at_s")
-
-    def __init__(self) -> None:
-        self.clients: set[int] = set()
-        self.reported_at_s = 0.0
-
-
 class Holders:
     """Clients by broker.
 
@@ -31,7 +23,8 @@ class Holders:
         self._silence_s = silence_s
         self._max_brokers = max_brokers
         self._max_clients = max_clients
-        self._brokers: OrderedDict[int, _Broker] = OrderedDict()
+        # Broker boot id -> the clients it has.
+        self._brokers: OrderedDict[int, set[int]] = OrderedDict()
         # Client -> when a broker last reported it, for clients a broker took off its list too.
         self._seen_at_s: OrderedDict[int, float] = OrderedDict()
         self._gone: OrderedDict[int, None] = OrderedDict()
@@ -49,23 +42,22 @@ class Holders:
         full: bool,
     ) -> bool:
         """Take in a broker's report; return whether a full list is wanted from it."""
-        broker = self._brokers.get(broker_boot_id)
-        if broker is None:
+        clients = self._brokers.get(broker_boot_id)
+        if clients is None:
             if not full:
                 return True
-            broker = self._brokers[broker_boot_id] = _Broker()
+            clients = self._brokers[broker_boot_id] = set()
             if len(self._brokers) > self._max_brokers:
                 self._brokers.popitem(last=False)
         self._brokers.move_to_end(broker_boot_id)
         if full:
-            broker.clients = set()
-        broker.clients.update(live)
+            clients.clear()
+        clients.update(live)
         for client in gone:
-            broker.clients.discard(client)
+            clients.discard(client)
             self._seen_at_s.pop(client, None)
             self._gone[client] = None
-        broker.reported_at_s = now_s
-        for client in broker.clients:
+        for client in clients:
             self._seen_at_s[client] = now_s
             self._seen_at_s.move_to_end(client)
             self._gone.pop(client, None)

@@ -78,7 +78,6 @@ class GroupMachine:
         queues: rows of its queues.
         consume_queues: where messages are.
         low_index: smallest raft index that is still needed, as the last trim said; 0: unknown.
-        appended_bytes: payload bytes applied since this process started.
     """
 
     def __init__(
@@ -106,7 +105,6 @@ class GroupMachine:
         self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
         self.dropped = set(self.rows.tombstones.all())
         self.low_index = 0
-        self.appended_bytes = 0
         self.listener: AppliedListener | None = None
         # Batches parsed by the leader, by the identity of their bytes: apply parses none twice.
         self._parsed: dict[int, BatchView] = {}
@@ -316,7 +314,6 @@ class GroupMachine:
                 command.sequence, entry.index, command.store_time_ms, command.resolution
             )
             self.rows.brokers.put(batch, command.broker_boot_id, broker)
-        self.appended_bytes += len(data)
         return command.store_time_ms
 
     def _queue(self, topic_id: int, queue: int) -> QueueRow:

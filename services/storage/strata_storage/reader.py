@@ -11,9 +11,7 @@ from typing import NamedTuple, Protocol
 
 import google_crc32c
 
-from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.errors import LogError
-from strata_storage.errors import Refused
 
 
 class Location(NamedTuple):
@@ -71,17 +69,6 @@ class MessageReader:
                 if message is None:
                     self._on_corrupt(locations[at].raft_index)
         return found
-
-    async def read_one(self, location: Location) -> bytes:
-        """Return one message.
-
-        Raises:
-            Refused: OUTCOME_CORRUPT.
-        """
-        (message,) = await self.read((location,))
-        if message is None:
-            raise Refused(pb.OUTCOME_CORRUPT, f"entry {location.raft_index} is damaged on disk")
-        return message
 
     def _read_recent(self, locations: Sequence[Location]) -> tuple[list[bytes | None], list[int]]:
         found: list[bytes | None] = []

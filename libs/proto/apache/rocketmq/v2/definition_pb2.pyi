@@ -843,7 +843,7 @@ Global___DeadLetterQueue: _TypeAlias = DeadLetterQueue  # noqa: Y015
 
 @_typing.final
 class Message(_message.Message):
-    """Stored as the client serialised it; brokers append fragments, which protobuf merges."""
+    """What a client sends and receives; brokers add to its system properties."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
