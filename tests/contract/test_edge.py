@@ -463,8 +463,8 @@ async def test_slow_reader_blocks_nobody(way: Way) -> None:
     await other.close()
 
 
-async def test_front_dies_with_its_parent(tmp_path: Path) -> None:
-    """Kill -9 of the server's process ends its front; the port is free again."""
+async def test_front_dies_with_its_parent(tmp_path: Path, open_way: OpenWay) -> None:
+    """Kill -9 of the server's process ends its front; the port and its folder are free again."""
     script = tmp_path / "serve.py"
     script.write_text(
         "import asyncio, pathlib, sys\n"
@@ -473,7 +473,9 @@ async def test_front_dies_with_its_parent(tmp_path: Path) -> None:
         "from strata_runtime.tls import self_signed\n"
         "async def main():\n"
         "    certificate = self_signed(pathlib.Path(sys.argv[1]))\n"
-        "    edge = GrpcioEdge(EdgeOptions(port=0, certificate=certificate))\n"
+        "    folder = pathlib.Path(sys.argv[1])\n"
+        "    options = EdgeOptions(port=0, certificate=certificate, socket_folder=folder)\n"
+        "    edge = GrpcioEdge(options)\n"
         "    port = await edge.start()\n"
         "    print(port, edge._front.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
@@ -491,6 +493,21 @@ async def test_front_dies_with_its_parent(tmp_path: Path) -> None:
     await _eventually(lambda: _is_gone(front_pid))
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", port)
+    left = _make_old(_socket_folders(tmp_path))
+    way = await open_way("plaintext", EdgeOptions(port=0, socket_folder=tmp_path))
+    assert left not in _socket_folders(tmp_path)
+    assert await way.send(b"on") == b"on"
+
+
+def _socket_folders(parent: Path) -> list[Path]:
+    return list(parent.glob("strata-edge-*"))
+
+
+def _make_old(folders: list[Path]) -> Path:
+    """Let the only folder look as if it had been made long ago."""
+    (folder,) = folders
+    os.utime(folder, (0, 0))
+    return folder
 
 
 def _is_gone(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""What must hold for the front's relay, over socket pairs."""
+"""What must hold for the front's relay, over socket pairs, and for its newcomers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import select
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from strata_edge.front import Front, FrontConfig, tls_context
 from strata_edge.relay import Poller, Relay
+from strata_runtime.tls import Certificate, self_signed
 
 BUFFER_BYTES = 4_096
 
@@ -162,3 +165,123 @@ def test_stale_events_are_ignored() -> None:
         for end in pair:
             end.close()
     poller._epoll.close()
+
+
+TIMEOUT_MS = 10_000
+
+
+class FrontUnderTest:
+    """A front that is driven step by step, with a clock of its own and a server behind it."""
+
+    def __init__(self, folder: Path, certificate: Certificate) -> None:
+        self.now_s = 1_000.0
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.address = listener.getsockname()
+        self.control, its_control = socket.socketpair()
+        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.server.bind(str(folder / "server.sock"))
+        self.server.listen()
+        self.clients: list[socket.socket] = []
+        config = FrontConfig(
+            listen_descriptor=listener.detach(),
+            control_descriptor=its_control.detach(),
+            server_socket=str(folder / "server.sock"),
+            certificate_file=str(certificate.certificate_file),
+            key_file=str(certificate.key_file),
+            max_connections=100,
+            relay_buffer_bytes=BUFFER_BYTES,
+            handshake_timeout_ms=TIMEOUT_MS,
+        )
+        tls = tls_context(config.certificate_file, config.key_file)
+        self.front = Front(config, tls, lambda: self.now_s)
+        self.front.begin()
+
+    def connect(self, said: bytes) -> socket.socket:
+        """Connect a client that says something, and let the front see it."""
+        client = socket.create_connection(self.address)
+        client.setblocking(False)
+        self.clients.append(client)
+        self.serve()
+        if said:
+            client.sendall(said)
+        self.serve()
+        return client
+
+    def serve(self) -> None:
+        """Let the front do all that it can do now."""
+        for _ in range(3):
+            self.front.serve_once(0.01)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time go by."""
+        self.now_s += seconds
+        self.serve()
+
+    def close(self) -> None:
+        """Free every descriptor; the front's own with it."""
+        self.control.send(b"drain")
+        for end in (*self.clients, self.server):
+            end.close()
+        self.serve()
+        assert self.front._report.connections == 0
+        self.front._poller._epoll.close()
+        self.front._control.close()
+        self.control.close()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return self_signed(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture
+def front(tmp_path: Path, certificate: Certificate) -> Iterator[FrontUnderTest]:
+    under_test = FrontUnderTest(tmp_path, certificate)
+    yield under_test
+    under_test.close()
+
+
+def _is_closed(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", id="half a ClientHello"),
+    ],
+)
+def test_a_client_has_a_limited_time_to_begin(front: FrontUnderTest, said: bytes) -> None:
+    """Silence and a handshake that never ends are closed when the time is over, and counted."""
+    client = front.connect(said)
+    front.pass_time(TIMEOUT_MS / 1_000 - 1)
+    assert not _is_closed(client)
+    front.pass_time(1)
+    assert _is_closed(client)
+    assert front.front._report.handshake_timeouts == 1
+    assert front.front._report.connections == 0
+
+
+def test_bytes_that_trickle_give_a_handshake_no_more_time(front: FrontUnderTest) -> None:
+    """The time runs from the acceptance, whatever comes meanwhile."""
+    client = front.connect(b"\x16")
+    for byte in b"\x03\x01\x02\x00":
+        front.pass_time(2)
+        client.sendall(bytes([byte]))
+    front.pass_time(2)
+    assert _is_closed(client)
+
+
+def test_who_has_spoken_may_be_idle_for_ever(front: FrontUnderTest) -> None:
+    """After the first bytes of HTTP/2 no deadline holds; only the silent one beside it goes."""
+    silent = front.connect(b"")
+    speaker = front.connect(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    front.pass_time(100 * TIMEOUT_MS / 1_000)
+    assert _is_closed(silent)
+    assert not _is_closed(speaker)
+    assert front.front._report.handshake_timeouts == 1
+    assert front.front._report.connections == 1

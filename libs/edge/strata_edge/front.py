@@ -5,6 +5,8 @@ the listening socket and one end of a control socket. It is a process of its own
 inside the server would share the server's GIL.
 
 - A connection costs one socket until its first byte: the server is connected to only then.
+- It has a limited time, from its acceptance on, for its first byte and the TLS handshake; every
+  HTTP/2 client speaks at once. After that it may be idle for as long as it likes.
 - The first byte 0x16 begins a TLS handshake, which is finished here; anything else is plaintext.
 - It dies with its parent: SIGKILL by the kernel, and the control socket's end.
 
@@ -26,9 +28,11 @@ import socket
 import ssl
 import sys
 import time
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import NamedTuple
 
 from strata_edge.relay import Poller, Relay
 
@@ -51,6 +55,7 @@ class FrontConfig:
     key_file: str
     max_connections: int
     relay_buffer_bytes: int
+    handshake_timeout_ms: int
 
     def to_json(self) -> str:
         """For the command line."""
@@ -64,19 +69,40 @@ class FrontReport:
     connections: int = 0
     refused: int = 0
     tls_failures: int = 0
+    handshake_timeouts: int = 0
+
+
+class _Newcomer(NamedTuple):
+    """A client that has not said anything, or has not finished its TLS handshake."""
+
+    client: socket.socket
+    deadline_s: float
 
 
 class Front:
-    """Accepts connections and starts a relay for each that says something."""
+    """Accepts connections and starts a relay for each that says something.
 
-    def __init__(self, config: FrontConfig, tls: ssl.SSLContext) -> None:
+    Args:
+        config: descriptors, limits.
+        tls: for clients whose first byte begins a handshake.
+        monotonic_s: time, for the deadline of newcomers.
+    """
+
+    def __init__(
+        self,
+        config: FrontConfig,
+        tls: ssl.SSLContext,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
         self._tls = tls
+        self._monotonic_s = monotonic_s
         self._poller = Poller()
         self._buffer = memoryview(bytearray(config.relay_buffer_bytes))
         self._listener = socket.socket(fileno=config.listen_descriptor)
         self._control = socket.socket(fileno=config.control_descriptor)
-        self._silent: dict[int, socket.socket] = {}
+        # By descriptor, the one accepted first in front: all have the same time.
+        self._newcomers: OrderedDict[int, _Newcomer] = OrderedDict()
         # Clients that spoke while the server's backlog was full; at most max_connections.
         self._waiting: deque[socket.socket] = deque()
         self._report = FrontReport()
@@ -87,20 +113,29 @@ class Front:
 
     def run(self) -> None:
         """Serve until the parent is gone or, after `drain`, the last connection."""
+        self.begin()
+        next_report_s = self._monotonic_s() + _REPORT_INTERVAL_S
+        while not (self._draining and not self._report.connections):
+            self.serve_once(_REPORT_INTERVAL_S)
+            if self._monotonic_s() >= next_report_s:
+                self._send_report()
+                next_report_s = self._monotonic_s() + _REPORT_INTERVAL_S
+
+    def begin(self) -> None:
+        """Accept from now on."""
         for end in (self._listener, self._control):
             end.setblocking(False)
         self._poller.add(self._control.fileno(), select.EPOLLIN, self._on_control)
         self._accept_again()
         self._tell("ready")
-        next_report_s = time.monotonic() + _REPORT_INTERVAL_S
-        while not (self._draining and not self._report.connections):
-            hurry = self._waiting or not (self._accepting or self._draining)
-            self._poller.run_once(_RETRY_INTERVAL_S if hurry else _REPORT_INTERVAL_S)
-            if hurry:
-                self._retry()
-            if time.monotonic() >= next_report_s:
-                self._send_report()
-                next_report_s = time.monotonic() + _REPORT_INTERVAL_S
+
+    def serve_once(self, timeout_s: float) -> None:
+        """Do what can be done now; wait for it at most `timeout_s`."""
+        hurry = self._waiting or not (self._accepting or self._draining)
+        self._poller.run_once(_RETRY_INTERVAL_S if hurry else timeout_s)
+        if hurry:
+            self._retry()
+        self._close_late_newcomers()
 
     def _on_control(self, _: int) -> None:
         try:
@@ -112,10 +147,10 @@ class Front:
         self._draining = True
         self._stop_accepting()
         self._listener.close()
-        self._waiting.clear()
-        for client in list(self._silent.values()):
-            self._poller.remove(client.fileno())
-            self._forget(client)
+        while self._waiting:
+            self._close(self._waiting.popleft())
+        while self._newcomers:
+            self._close_first_newcomer()
 
     def _on_accept(self, _: int) -> None:
         for _ in range(_MAX_ACCEPTS):
@@ -132,7 +167,8 @@ class Front:
             client.setblocking(False)
             self._report.connections += 1
             descriptor = client.fileno()
-            self._silent[descriptor] = client
+            deadline_s = self._monotonic_s() + self._config.handshake_timeout_ms / 1_000
+            self._newcomers[descriptor] = _Newcomer(client, deadline_s)
             self._poller.add(descriptor, select.EPOLLIN, partial(self._on_first_byte, client))
 
     def _on_first_byte(self, client: socket.socket, _: int) -> None:
@@ -142,42 +178,62 @@ class Front:
             return
         except OSError:
             first = b""
-        self._poller.remove(client.fileno())
+        descriptor = client.fileno()
+        self._poller.remove(descriptor)
         if first == _TLS_HANDSHAKE:
-            self._begin_handshake(client)
-        elif first:
+            self._begin_handshake(descriptor)
+            return
+        del self._newcomers[descriptor]
+        if first:
             self._begin_relay(client)
         else:
-            self._forget(client)
+            self._close(client)
 
-    def _begin_handshake(self, client: socket.socket) -> None:
-        del self._silent[client.fileno()]
+    def _begin_handshake(self, descriptor: int) -> None:
+        """Go on with the same descriptor, deadline and place among the newcomers."""
+        client, deadline_s = self._newcomers[descriptor]
         try:
             secured = self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
         except OSError:
-            self._report.connections -= 1
-            client.close()
+            del self._newcomers[descriptor]
+            self._close(client)
             return
-        self._silent[secured.fileno()] = secured
-        self._poller.add(secured.fileno(), select.EPOLLIN, partial(self._on_handshake, secured))
+        self._newcomers[descriptor] = _Newcomer(secured, deadline_s)
+        self._poller.add(descriptor, select.EPOLLIN, partial(self._on_handshake, secured))
         self._on_handshake(secured, select.EPOLLIN)
 
     def _on_handshake(self, client: ssl.SSLSocket, _: int) -> None:
+        descriptor = client.fileno()
         try:
             client.do_handshake()
         except ssl.SSLWantReadError:
-            self._poller.change(client.fileno(), select.EPOLLIN)
+            self._poller.change(descriptor, select.EPOLLIN)
             return
         except ssl.SSLWantWriteError:
-            self._poller.change(client.fileno(), select.EPOLLOUT)
+            self._poller.change(descriptor, select.EPOLLOUT)
             return
         except OSError:
             self._report.tls_failures += 1
-            self._poller.remove(client.fileno())
-            self._forget(client)
+            self._poller.remove(descriptor)
+            del self._newcomers[descriptor]
+            self._close(client)
             return
-        self._poller.remove(client.fileno())
+        self._poller.remove(descriptor)
+        del self._newcomers[descriptor]
         self._begin_relay(client)
+
+    def _close_late_newcomers(self) -> None:
+        now_s = self._monotonic_s()
+        while self._newcomers:
+            if next(iter(self._newcomers.values())).deadline_s > now_s:
+                return
+            self._report.handshake_timeouts += 1
+            self._close_first_newcomer()
+
+    def _close_first_newcomer(self) -> None:
+        descriptor, newcomer = self._newcomers.popitem(last=False)
+        self._poller.remove(descriptor)
+        self._close(newcomer.client)
 
     def _begin_relay(self, client: socket.socket) -> None:
         """Connect to the server; the client stays unregistered until that is done."""
@@ -192,9 +248,8 @@ class Front:
             return
         except OSError:
             server.close()
-            self._forget(client)
+            self._close(client)
             return
-        del self._silent[client.fileno()]
         Relay(self._poller, client, server, self._buffer, self._on_relay_closed)
 
     def _name_of(self, client: socket.socket) -> str:
@@ -206,9 +261,8 @@ class Front:
     def _on_relay_closed(self) -> None:
         self._report.connections -= 1
 
-    def _forget(self, client: socket.socket) -> None:
-        """Close a client that has no relay yet and is not registered."""
-        del self._silent[client.fileno()]
+    def _close(self, client: socket.socket) -> None:
+        """Close a client that has no relay and is not registered any more."""
         client.close()
         self._report.connections -= 1
 

@@ -10,10 +10,12 @@ import asyncio
 import json
 import socket
 import sys
+import time
 from pathlib import Path
 
 from strata_edge.front import FrontConfig, FrontReport
 from strata_edge.options import EdgeOptions
+from strata_edge.socket_folder import sweep
 from strata_runtime.errors import StrataError, one_line
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -54,6 +56,7 @@ class FrontProcess:
         self._restarts = metrics.counter("strata_edge_front_restarts_total")
         self._refused = metrics.counter("strata_edge_refused_connections_total")
         self._tls_failures = metrics.counter("strata_edge_tls_failures_total")
+        self._handshake_timeouts = metrics.counter("strata_edge_handshake_timeouts_total")
         self._gauges = (
             metrics.gauge("strata_edge_connections", lambda: self._report.connections),
             metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
@@ -68,10 +71,15 @@ class FrontProcess:
     def listen(self) -> int:
         """Take the port; return its number. Connections queue from now on.
 
+        Socket folders beside this server's own that dead servers left are removed.
+
         Raises:
             OSError: the port is taken.
         """
         options = self._options
+        swept = sweep(self._server_socket.parent.parent, time.time())
+        if swept:
+            self._log.info("removed socket folders of dead servers", folders=len(swept))
         family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -147,6 +155,7 @@ class FrontProcess:
             key_file=str(self._certificate.key_file),
             max_connections=self._options.max_connections,
             relay_buffer_bytes=self._options.relay_buffer_bytes,
+            handshake_timeout_ms=self._options.handshake_timeout_ms,
         )
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -175,6 +184,7 @@ class FrontProcess:
         report = FrontReport(**json.loads(line))
         self._refused.add(report.refused - self._report.refused)
         self._tls_failures.add(report.tls_failures - self._report.tls_failures)
+        self._handshake_timeouts.add(report.handshake_timeouts - self._report.handshake_timeouts)
         self._report = report
 
     def _supervision_failed(self, name: str, failure: BaseException) -> None:

@@ -30,6 +30,7 @@ from strata_edge.ports import (
     StreamHandler,
     UnaryHandler,
 )
+from strata_edge.socket_folder import FOLDER_PREFIX, SOCKET_NAME
 from strata_runtime.metrics import Metrics
 
 _STREAMING_HOT_METHODS = frozenset({"ReceiveMessage"})
@@ -122,8 +123,8 @@ class GrpcioEdge:
                 raise OSError(f"cannot listen on {options.host}:{options.port}") from error
             await self._server.start()
             return self.port
-        self._folder = Path(tempfile.mkdtemp(prefix="strata-edge-", dir=options.socket_folder))
-        backend = self._folder / "edge.sock"
+        self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=options.socket_folder))
+        backend = self._folder / SOCKET_NAME
         self._front = FrontProcess(options, backend, self._metrics)
         try:
             self.port = self._front.listen()

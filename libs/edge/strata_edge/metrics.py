@@ -28,5 +28,12 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "strata_edge_tls_failures_total", "counter", "1", "TLS handshakes that failed at the front."
     ),
+    MetricSpec(
+        "strata_edge_handshake_timeouts_total",
+        "counter",
+        "1",
+        "Client connections closed because they said nothing, or not all of a TLS handshake, in "
+        "time.",
+    ),
     MetricSpec("strata_edge_front_restarts_total", "counter", "1", "Restarts of the front."),
 )

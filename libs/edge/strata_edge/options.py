@@ -23,6 +23,8 @@ class EdgeOptions:
         certificate: for TLS; needed with a front.
         socket_folder: where the private unix socket's folder is made; None: the system's.
         max_connections: client connections; more are closed at once.
+        handshake_timeout_ms: from a connection's acceptance to its first byte, and with TLS to the
+            end of the handshake; a slower one is closed.
         max_hot_calls: hot calls waiting for an answer; more end with RESOURCE_EXHAUSTED.
         max_streams_per_connection: RPCs at once on one connection.
         max_receive_bytes: size of one request message.
@@ -38,6 +40,7 @@ class EdgeOptions:
     certificate: Certificate | None = None
     socket_folder: Path | None = None
     max_connections: int = 20_000
+    handshake_timeout_ms: int = 10_000
     max_hot_calls: int = 100_000
     max_streams_per_connection: int = 10_000
     max_receive_bytes: int = 16 * MIB
