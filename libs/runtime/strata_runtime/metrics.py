@@ -6,7 +6,7 @@ Invariants:
 - Counting costs a dictionary update. The OpenTelemetry SDK takes 5 to 7 us per `add` or `record`;
   here counters and gauges are accumulated in plain numbers that observable instruments read at
   scrape time, and histograms, for which OpenTelemetry has no observable kind, are given to the
-  Prometheus registry as finished buckets.
+  Prometheus registry and to exporters as finished buckets.
 - At most `max_label_sets` label sets per metric; further ones are counted together under
   `otel_metric_overflow="true"`.
 
@@ -15,18 +15,22 @@ It does not know what is measured: each package has its own `metrics.py` with `M
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricExporter, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
+
+from strata_runtime.metrics_export import HistogramPoint, HistogramState, WithHistograms
 
 Labels = Mapping[str, str]
 GaugeCallback = Callable[[], "float | Iterable[tuple[float, Labels]]"]
@@ -141,6 +145,19 @@ class Histogram:
             sum(counts) for key, counts in list(self._counts.items()) if sorted(key) == wanted
         )
 
+    def _state(self, common: LabelSet) -> HistogramState:
+        """As exporters see it: one point per label set, in whatever order its labels came."""
+        buckets: dict[LabelSet, list[int]] = {}
+        for key, counts in list(self._counts.items()):
+            known = buckets.setdefault(tuple(sorted(key)), [0] * len(counts))
+            known[:] = map(int.__add__, known, counts)
+        totals = dict(_sum_by_labels(list(self._sums.items())))
+        points = [
+            HistogramPoint(dict(common + key), counts, totals.get(key, 0.0))
+            for key, counts in buckets.items()
+        ]
+        return HistogramState(self._spec.name, self._spec.help_text, self._boundaries, points)
+
     def _family(self, common: LabelSet) -> HistogramMetricFamily:
         names = [name for name, _ in common] + list(self._spec.labels)
         family = HistogramMetricFamily(self._spec.name, self._spec.help_text, labels=names)
@@ -185,6 +202,7 @@ class Metrics:
         service: name of the process, OpenTelemetry's `service.name`.
         common_labels: labels of every series (cluster, node).
         max_label_sets: limit on label sets per metric.
+        exporters: get everything at each `export`, for instance by OTLP; closed by `close`.
     """
 
     def __init__(
@@ -194,6 +212,7 @@ class Metrics:
         service: str = "strata",
         common_labels: Labels | None = None,
         max_label_sets: int = 2_000,
+        exporters: Sequence[MetricExporter] = (),
     ) -> None:
         self._common: LabelSet = tuple(sorted((common_labels or {}).items()))
         self._max_label_sets = max_label_sets
@@ -207,8 +226,16 @@ class Metrics:
         self._reader = PrometheusMetricReader(
             disable_target_info=True, scope_info_enabled=False, registry=self._registry
         )
+        self._pushers = [
+            PeriodicExportingMetricReader(
+                WithHistograms(exporter, self._histogram_states), export_interval_millis=math.inf
+            )
+            for exporter in exporters
+        ]
         self._provider = MeterProvider(
-            [self._reader], resource=Resource({"service.name": service}), shutdown_on_exit=False
+            [self._reader, *self._pushers],
+            resource=Resource({"service.name": service}),
+            shutdown_on_exit=False,
         )
         self._meter = self._provider.get_meter("strata")
         self._registry.register(_HistogramCollector(self._histograms, self._common))
@@ -293,9 +320,21 @@ class Metrics:
         """The Prometheus text format, with gauges as of the last `read_gauges`; any thread."""
         return generate_latest(self._registry)
 
+    def export(self) -> None:
+        """Give everything to the exporters, with gauges as of the last `read_gauges`; any thread.
+
+        Waits for the exporters: not for the event loop. Without a counter or gauge there is
+        nothing to export to them, histograms included.
+        """
+        for pusher in self._pushers:
+            pusher.force_flush()
+
     def close(self) -> None:
         """Free the OpenTelemetry provider."""
         self._provider.shutdown()
+
+    def _histogram_states(self) -> list[HistogramState]:
+        return [histogram._state(self._common) for histogram in list(self._histograms.values())]
 
     def _spec(self, name: str, kind: str) -> MetricSpec:
         spec = self._specs.get(name)
@@ -360,6 +399,9 @@ class _DisabledMetrics(Metrics):
 
     def read_gauges(self) -> None:
         """No gauge is asked."""
+
+    def export(self) -> None:
+        """Nobody to export to."""
 
     def render(self) -> bytes:
         """An empty scrape."""
