@@ -231,6 +231,11 @@ class BatchView:
         """Return lengths of the stored messages."""
         return self._lengths[first : first + count]
 
+    def checksums(self, first: int, count: int) -> Sequence[int]:
+        """Return checksums of the stored messages."""
+        start = self._checksums_at + WORD_BYTES * first
+        return unpack_words(self.data[start : start + WORD_BYTES * count])
+
     def message_at(self, ordinal: int) -> int:
         """Return the offset of a stored message within the batch's bytes."""
         return self._starts[ordinal]
@@ -300,8 +305,7 @@ class BatchView:
         Raises:
             BatchError: names the first message that differs.
         """
-        checksums = unpack_words(self.data[self._checksums_at : self._tag_hashes_at])
-        for ordinal, expected in enumerate(checksums):
+        for ordinal, expected in enumerate(self.checksums(0, self.message_count)):
             start, stop = self._starts[ordinal], self._starts[ordinal + 1]
             if self._checksum(self.data[start:stop]) != expected:
                 raise BatchError(f"message {ordinal} at byte {start} does not match its checksum")

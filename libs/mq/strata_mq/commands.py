@@ -25,6 +25,7 @@ class CommandKind(IntEnum):
     OPEN = 6
     TRIM = 7
     DROP = 8
+    LOST = 9
 
 
 class CommandError(Exception):

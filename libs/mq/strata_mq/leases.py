@@ -92,6 +92,12 @@ class QueueLeases(LeaseRows):
         """
         return LeaseChange(self.generation, self.head, True)
 
+    def pass_over(self, offset: int) -> LeaseChange:
+        """Move head to `offset`: what lies between holds no message (a repair gave it up)."""
+        assert offset > self.head, "head never goes back"
+        self.head = offset
+        return LeaseChange(self.generation, offset, True)
+
     # Taking -------------------------------------------------------------------------------------
 
     def wants_columns(self, next_offset: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The commands of rare events: DEAD_LETTER, OWN, SEAL, OPEN, TRIM and DROP.
+"""The commands of rare events: DEAD_LETTER, OWN, SEAL, OPEN, TRIM, DROP and LOST.
 
 Layout: docs/data-layout.md section 4. Each is a frozen value, an `encode_` and a `decode_`
 function; decoding raises `CommandError` for bytes that are something else.
@@ -26,6 +26,10 @@ _TRIM = struct.Struct(">BBHIQQ")
 _TRIMMED_QUEUE = struct.Struct(">IIQ")
 # Kind, version, what, reserved, id.
 _DROP = struct.Struct(">BBBBI")
+# Kind, version, reserved, queues, messages, advance; topic, queue, next offset; ordinal.
+_LOST = struct.Struct(">BBHIIQ")
+_NEXT_OFFSET = struct.Struct(">IIQ")
+_ORDINAL = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +50,14 @@ def encode_dead_letter(leases: bytes, append: bytes) -> bytes:
     return _DEAD_LETTER.pack(CommandKind.DEAD_LETTER, VERSION, 0, len(leases)) + leases + append
 
 
-def decode_dead_letter(payload: bytes) -> DeadLetterCommand:
+def decode_dead_letter(payload: bytes, at: int = 0) -> DeadLetterCommand:
     """Find the two commands; parse them by `decode_leases` and `decode_append` with `at`."""
-    _, _, leases_bytes = unpack_head(_DEAD_LETTER, payload, CommandKind.DEAD_LETTER)
-    append_at = _DEAD_LETTER.size + leases_bytes
+    _, _, leases_bytes = unpack_head(_DEAD_LETTER, payload, CommandKind.DEAD_LETTER, at)
+    leases_at = at + _DEAD_LETTER.size
+    append_at = leases_at + leases_bytes
     if append_at > len(payload):
         raise CommandError(f"DEAD_LETTER is cut at byte {len(payload)}")
-    return DeadLetterCommand(_DEAD_LETTER.size, append_at)
+    return DeadLetterCommand(leases_at, append_at)
 
 
 class SlotGrant(NamedTuple):
@@ -175,6 +180,62 @@ def decode_drop(payload: bytes) -> DropCommand:
         return DropCommand(DropKind(what), dropped_id)
     except ValueError as error:
         raise CommandError(f"DROP of unknown kind {what}") from error
+
+
+class NextOffset(NamedTuple):
+    """Where a queue goes on."""
+
+    topic_id: int
+    queue: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostCommand:
+    """LOST: what stands for an entry whose bytes were damaged, after a repair (rule 8)."""
+
+    # Queues go on at these offsets, or later.
+    next_offsets: Sequence[NextOffset]
+    # Every other queue skips as many offsets: the entry may have used them.
+    advance: int
+    # Ordinals in the batch of messages that are gone; the others stand.
+    ordinals: frozenset[int]
+    # Where the APPEND or DEAD_LETTER that was saved begins in the payload; 0: none was.
+    saved_at: int = 0
+
+
+def encode_lost(command: LostCommand) -> bytes:
+    """Encode a LOST command; payload = (result, the saved APPEND or DEAD_LETTER with its batch)."""
+    head = _LOST.pack(
+        CommandKind.LOST,
+        VERSION,
+        0,
+        len(command.next_offsets),
+        len(command.ordinals),
+        command.advance,
+    )
+    return b"".join(
+        (
+            head,
+            *[_NEXT_OFFSET.pack(*queue) for queue in command.next_offsets],
+            *[_ORDINAL.pack(ordinal) for ordinal in sorted(command.ordinals)],
+        )
+    )
+
+
+def decode_lost(payload: bytes) -> LostCommand:
+    """Parse a LOST command; what was saved is left alone."""
+    _, _, queues, messages, advance = unpack_head(_LOST, payload, CommandKind.LOST)
+    rows = _rows(payload, _LOST.size, _NEXT_OFFSET, queues)
+    ordinals_at = _LOST.size + queues * _NEXT_OFFSET.size
+    ordinals = _rows(payload, ordinals_at, _ORDINAL, messages)
+    end = ordinals_at + messages * _ORDINAL.size
+    return LostCommand(
+        [NextOffset(*row) for row in rows],
+        advance,
+        frozenset(ordinal for (ordinal,) in ordinals),
+        end if end < len(payload) else 0,
+    )
 
 
 def _encode_epoch(kind: CommandKind, command: EpochCommand) -> bytes:

@@ -33,6 +33,7 @@ class RowKind(IntEnum):
     KEY = 7
     BROKER = 8
     TOMBSTONE = 9
+    UNFINISHED = 10
 
 
 CHECKPOINT_KINDS = (

@@ -24,3 +24,11 @@ class ReadOnly(Exception):
 
 class DiskFull(Exception):
     """The log has no room; reads go on. A proposal is tried again after a while (rule 11)."""
+
+
+def damage_reason(replica_id: int, damage: str) -> str:
+    """Return why a damaged replica is read-only, and what to do about it (rule 8)."""
+    return (
+        f"replica {replica_id} is damaged: {damage}; replace it, or if there is no other voter "
+        "stop the node and run 'strata log repair'"
+    )

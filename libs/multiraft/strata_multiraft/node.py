@@ -124,11 +124,16 @@ class MultiRaft:
 
     # -- for the owner ---------------------------------------------------------------------------
 
-    def add_replica(self, spec: ReplicaSpec, machine: StateMachine) -> Replica:
+    def add_replica(self, spec: ReplicaSpec, machine: StateMachine, *, damage: str = "") -> Replica:
         """Host a replica, before or after `start`.
 
         A replica whose log is damaged, or shorter than what its machine has applied, is read-only
         and takes no part in elections (rule 8).
+
+        Args:
+            spec: what the nameserver said about it.
+            machine: its state machine.
+            damage: what the owner found damaged, if anything.
 
         Raises:
             ValueError: the raft group is hosted already, or its replica was removed.
@@ -138,7 +143,7 @@ class MultiRaft:
             raise ValueError(f"raft group {spec.raft_group} is hosted already")
         if len(self._replicas) >= self.options.max_raft_groups:
             raise Overloaded(f"max_raft_groups ({self.options.max_raft_groups}) is reached")
-        replica = self._open_replica(spec, machine)
+        replica = self._open_replica(spec, machine, damage)
         self._replicas[spec.raft_group] = replica
         self._synced_sequences[spec.replica_id] = 0
         if self._write_task is not None:
@@ -230,9 +235,8 @@ class MultiRaft:
 
     # -- starting --------------------------------------------------------------------------------
 
-    def _open_replica(self, spec: ReplicaSpec, machine: StateMachine) -> Replica:
+    def _open_replica(self, spec: ReplicaSpec, machine: StateMachine, damage: str) -> Replica:
         found = self._log.replicas().get(spec.replica_id)
-        read_only = ""
         hard_state, first_index, last_index, last_term = HardState(), 1, 0, 0
         if found is not None:
             if found.removed:
@@ -240,12 +244,10 @@ class MultiRaft:
             hard_state = HardState(found.term, found.vote, found.commit)
             last_index, last_term = found.last_index, found.last_term
             first_index = found.first_index or last_index + 1
-            if found.damaged:
-                read_only = f"replica {spec.replica_id} is damaged: {found.damaged}"
+            damage = damage or found.damaged
         if machine.applied_index() > last_index:
-            read_only = read_only or (
-                f"replica {spec.replica_id} is damaged: applied index {machine.applied_index()} "
-                f"is beyond the log's end {last_index}"
+            damage = damage or (
+                f"applied index {machine.applied_index()} is beyond the log's end {last_index}"
             )
         stored = StoredLog(
             self._log,
@@ -266,7 +268,7 @@ class MultiRaft:
                 max_append_bytes=self.options.max_append_bytes,
             ),
         )
-        return Replica(spec, machine, node, stored, self, read_only=read_only)
+        return Replica(spec, machine, node, stored, self, damage=damage)
 
     def _start_replica(self, replica: Replica) -> None:
         if replica.read_only:

@@ -14,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from strata_multiraft.errors import DiskFull, NotLeader, ReadOnly
+from strata_multiraft.errors import DiskFull, NotLeader, ReadOnly, damage_reason
 from strata_multiraft.in_flight import InFlight
 from strata_multiraft.options import MultiRaftOptions
 from strata_multiraft.ports import StateMachine
@@ -92,8 +92,16 @@ class _Proposal:
     index: int = 0
 
 
+def _nobody(reason: str) -> None:
+    """Nobody wants to know."""
+
+
 class Replica:
-    """One replica of one raft group. Made by `MultiRaft.add_replica`."""
+    """One replica of one raft group. Made by `MultiRaft.add_replica`.
+
+    Attributes:
+        on_failed: called with the reason when the replica became read-only.
+    """
 
     def __init__(
         self,
@@ -103,12 +111,13 @@ class Replica:
         stored: StoredLog,
         driver: Driver,
         *,
-        read_only: str,
+        damage: str,
     ) -> None:
         self.spec = spec
         self.raft_group = spec.raft_group
         self.replica_id = spec.replica_id
-        self.read_only = read_only
+        self.read_only = damage_reason(spec.replica_id, damage) if damage else ""
+        self.on_failed: Callable[[str], None] = _nobody
         self.machine = machine
         self.node = node
         self.stored = stored
@@ -347,8 +356,9 @@ class Replica:
         self.announce_leadership()
 
     def fail(self, reason: str) -> None:
-        """Take no entries any more; what is applied stays readable."""
+        """Take no entries any more; what is applied stays readable. The owner is told."""
         self.read_only = reason
+        self.on_failed(reason)
         error = ReadOnly(reason)
         self._fail_all(error)
         self._fail_reads(error)

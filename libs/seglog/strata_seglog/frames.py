@@ -26,7 +26,7 @@ HARD_STATE_FRAME_BYTES = HEADER_BYTES + 16
 FLAG_MOVED = 1
 """The frame is a copy made by relocation; it supersedes nothing (rule 9)."""
 NO_REPLICA = 0
-"""Replica id of the log's own frames: footers and marks."""
+"""Replica id of the log's own frames: footers, marks and holes."""
 
 _SUMMED = struct.Struct(">4sBBHQQQIIQQIII")
 _HEADER = struct.Struct(">4sBBHQQQIIQQIIII")
@@ -44,6 +44,7 @@ class FrameKind(IntEnum):
     CHECKPOINT = 3
     FOOTER = 4
     REMOVED = 5
+    HOLE = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,11 @@ def moved_copy(stored: StoredFrame) -> Frame:
         FLAG_MOVED,
         (stored.payload,),
     )
+
+
+def hole_frame(length: int) -> Frame:
+    """Return the frame of `length` bytes that stands where a repair gave bytes up."""
+    return Frame(FrameKind.HOLE, NO_REPLICA, 0, 0, 0, payload=(bytes(length - HEADER_BYTES),))
 
 
 def mark_frame() -> Frame:

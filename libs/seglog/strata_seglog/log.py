@@ -249,8 +249,8 @@ class CommitLog(LogReader):
         copied_bytes, written_bytes = 0, 0
         budget = min(max_bytes, self._options.segment_bytes // 2)
         contents = self._cache.get(oldest.base)
-        for replica_id, index in entries_to_keep(contents, self._index, self._locate, is_needed):
-            stored = self.entry(replica_id, index)
+        for entry, _ in entries_to_keep(contents, self._index, self._locate, is_needed):
+            stored = self.entry(*entry)
             if stored is None:
                 continue
             written_bytes += HEADER_BYTES + len(stored.payload) + seal_bytes(1, 1)

@@ -25,11 +25,12 @@ from strata_seglog.frames import (
     StoredFrame,
     checkpoint_part,
 )
-from strata_seglog.index import LogIndex, ReplicaLog
+from strata_seglog.index import LogIndex, ReplicaLog, Run
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk, DiskFile
 from strata_seglog.recent import RecentRing
 from strata_seglog.recovery import blame
+from strata_seglog.retention import entries_to_keep
 from strata_seglog.scrub import Scrubber, ScrubResult, corruption_among
 from strata_seglog.sealed import ContentsCache, read_sealed
 from strata_seglog.segments import OpenFiles, Segment, SegmentInfo, segment_name
@@ -93,7 +94,11 @@ class LogReader:
         if recent is not None:
             return recent.stored()
         location = self._locate(replica_id, index)
-        return None if location is None else self._read(*location, replica_id)
+        frame = None if location is None else self._read(*location, replica_id)
+        if frame is not None and (frame.kind, frame.index) != (FrameKind.ENTRY, index):
+            name = segment_name(frame.position - location[1]) if location else ""
+            raise CorruptFrame(frame.position, name, f"not entry {index} of its footer")
+        return frame
 
     def recent(self, replica_id: int, index: int) -> bytes | None:
         """Return an entry's payload if it is in memory: no I/O, no lock."""
@@ -121,6 +126,48 @@ class LogReader:
                 length = max(0, min(length, header.payload_bytes - offset))
                 return file.read(at + HEADER_BYTES + offset, length)
         raise MissingEntry(f"replica {replica_id} has no entry {index}")
+
+    def entry_runs(self, replica_id: int) -> list[Run]:
+        """Return the (first, last) runs of all indexes that the log holds of a replica, rising.
+
+        The last one ends at `ReplicaLog.last_index`; those before it are what relocation kept.
+        No I/O.
+        """
+        with self._index.lock:
+            state = self._index.replicas.get(replica_id)
+            if state is None or state.removed:
+                return []
+            found = sorted(run for _, run in state.live_runs())
+        runs: list[Run] = []
+        for first, last in found:
+            if runs and first <= runs[-1][1] + 1:
+                runs[-1] = runs[-1][0], max(runs[-1][1], last)
+            else:
+                runs.append((first, last))
+        return runs
+
+    def oldest_live_bytes(self, is_needed: Callable[[int, int], bool], limit_bytes: int) -> int:
+        """Return what relocation of the oldest sealed segment would copy, in bytes of frames.
+
+        Args:
+            is_needed: says of (replica id, index) whether the entry is still wanted.
+            limit_bytes: counting ends once this is passed.
+
+        Raises:
+            CorruptFrame, ReadFailed: a header cannot be read.
+        """
+        sealed = self._view.sealed
+        if not sealed:
+            return 0
+        live_bytes = 0
+        contents = self._cache.get(sealed[0].base)
+        for _, offset in entries_to_keep(contents, self._index, self._locate, is_needed):
+            with self._reading(contents.base) as file:
+                header = read_header(file, segment_name(contents.base), contents.base, offset)
+            live_bytes += HEADER_BYTES + header.payload_bytes
+            if live_bytes > limit_bytes:
+                break
+        return live_bytes
 
     def entries(
         self, replica_id: int, first: int, last: int, max_bytes: int
@@ -187,18 +234,21 @@ class LogReader:
         Empty: there is none.
 
         Raises:
-            CorruptFrame, ReadFailed: the set cannot be read.
+            CorruptFrame, ReadFailed: the set cannot be read, or a part was given up.
         """
         state = self._index.replicas.get(replica_id)
         if state is None or state.removed or state.checkpoint == NO_CHECKPOINT:
             return []
-        positions = []
+        positions: list[int] = []
         for frame in self.scan(state.checkpoint):
             if frame.replica_id == replica_id and frame.kind == FrameKind.CHECKPOINT:
+                part, last = checkpoint_part((frame.payload,))
+                if part != len(positions):
+                    raise CorruptFrame(state.checkpoint, "", f"checkpoint without part {part - 1}")
                 positions.append(frame.position)
-                if checkpoint_part((frame.payload,))[1]:
-                    break
-        return positions
+                if last:
+                    return positions
+        raise CorruptFrame(state.checkpoint, "", "checkpoint without its last part")
 
     @property
     def first_position(self) -> int:

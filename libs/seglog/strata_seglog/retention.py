@@ -72,8 +72,8 @@ def entries_to_keep(
     index: LogIndex,
     locate: Callable[[int, int], tuple[int, int] | None],
     is_needed: Callable[[int, int], bool],
-) -> Iterator[tuple[int, int]]:
-    """Yield (replica id, index) of the entries that live only in this segment and are needed.
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield ((replica id, index), offset) of entries that only this segment has and are needed.
 
     Args:
         contents: of the segment.
@@ -89,4 +89,4 @@ def entries_to_keep(
             if locate(section.replica_id, entry_index) != (contents.base, offset):
                 continue
             if is_needed(section.replica_id, entry_index):
-                yield section.replica_id, entry_index
+                yield (section.replica_id, entry_index), offset

@@ -19,6 +19,7 @@ class RowKind(IntEnum):
     NODE = 4
     SLOTS = 5
     CHANGE = 6
+    TOMBSTONE = 7
 
 
 APPLIED_KEY = bytes([RowKind.APPLIED])
@@ -52,6 +53,11 @@ def slots_key(first_slot: int) -> bytes:
 def change_key(revision: int) -> bytes:
     """Return the key of the row that names what a revision changed."""
     return bytes([RowKind.CHANGE]) + revision.to_bytes(8, "big")
+
+
+def tombstone_key(what: int, dropped_id: int) -> bytes:
+    """Return the key of the row that says what was deleted: 1 a topic, 2 a consumer group."""
+    return bytes([RowKind.TOMBSTONE, what]) + dropped_id.to_bytes(4, "big")
 
 
 def kind_of(key: bytes) -> RowKind:

@@ -31,6 +31,7 @@ _DAY = struct.Struct(">H")
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
+_CQ_TAIL = struct.Struct(">IIQ")
 _TOMBSTONE = struct.Struct(">BI")
 
 ConsumerKey = tuple[int, int, int]
@@ -154,6 +155,12 @@ class CqRows(_Rows):
         rows = self._store.scan(prefix + _U64.pack(base_offset), layout.prefix_end(prefix))
         return ((layout.offset_of_key(key), CqRow(value)) for key, value in rows)
 
+    def all(self) -> Iterator[tuple[int, int, int, CqRow]]:
+        """Iterate (topic, queue, base offset, row) as they are at the call."""
+        at = len(self._prefix)
+        rows = self._scan(self._prefix)
+        return ((*_CQ_TAIL.unpack_from(key, at), CqRow(value)) for key, value in rows)
+
     def delete_below(self, batch: RowBatch, topic_id: int, queue: int, base_offset: int) -> None:
         """Remove rows whose base is below `base_offset`."""
         prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
@@ -183,6 +190,21 @@ class HeadRows(_Rows):
         """Return the keys of a topic's rows; reads all head rows (a topic drop is rare)."""
         keys = (layout.parse_head_key(key) for key, _ in self._scan(self._prefix))
         return [key for key in keys if key[1] == topic_id]
+
+    def topics(self, consumer_group_id: int, limit: int) -> list[int]:
+        """Return the first `limit` topics of a consumer group, rising: one seek for each."""
+        prefix = self._prefix + _U32.pack(consumer_group_id)
+        end = layout.prefix_end(prefix)
+        topic_ids: list[int] = []
+        begin = prefix
+        while len(topic_ids) < limit:
+            found = next(self._store.scan(begin, end), None)
+            if found is None:
+                break
+            topic_id = layout.parse_head_key(found[0])[1]
+            topic_ids.append(topic_id)
+            begin = layout.prefix_end(prefix + _U32.pack(topic_id))
+        return topic_ids
 
     def delete(self, batch: RowBatch, key: ConsumerKey) -> None:
         """Remove one row."""
@@ -347,6 +369,25 @@ class TombstoneRows(_Rows):
         return [(what, dropped_id) for what, dropped_id in keys]
 
 
+class UnfinishedRow(_Rows):
+    """A mark: the rows are being rebuilt from the log, or could not be rebuilt in full."""
+
+    KIND = RowKind.UNFINISHED
+    __slots__ = ()
+
+    def is_set(self) -> bool:
+        """Whether the rows must be rebuilt before they are used."""
+        return self._store.get(self._prefix) is not None
+
+    def set(self, batch: RowBatch) -> None:
+        """Write the mark."""
+        batch.put(self._prefix, b"")
+
+    def clear(self, batch: RowBatch) -> None:
+        """Remove the mark: the rows are whole."""
+        batch.delete(self._prefix)
+
+
 class GroupRows:
     """All rows of one raft group, by kind."""
 
@@ -363,6 +404,7 @@ class GroupRows:
         self.keys = KeyRows(store, raft_group)
         self.brokers = BrokerRows(store, raft_group)
         self.tombstones = TombstoneRows(store, raft_group)
+        self.unfinished = UnfinishedRow(store, raft_group)
 
     def checkpoint(self) -> Iterator[Row]:
         """Iterate the rows of a checkpoint, all as they are at the call.

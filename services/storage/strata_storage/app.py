@@ -236,7 +236,8 @@ class StorageApp:
 
     def _ballast(self) -> Ballast | None:
         size_bytes = self._config.ballast_bytes
-        return Ballast(RealDisk(self._folder), size_bytes) if size_bytes else None
+        disk = self._disk or RealDisk(self._folder)
+        return Ballast(disk, size_bytes) if size_bytes else None
 
     def _open_log(self, disk: Disk) -> CommitLog:
         return CommitLog.open(

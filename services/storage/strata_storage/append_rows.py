@@ -5,11 +5,48 @@ Used by apply and, with the same result, when rows are rebuilt from the log.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from strata_mq.batch import BatchView
-from strata_mq.commands import AppendCommand, PartResolution
+from strata_mq.commands import (
+    AppendCommand,
+    CommandKind,
+    PartResolution,
+    command_kind,
+    decode_append,
+)
+from strata_mq.rare_commands import decode_dead_letter, decode_lost
 from strata_mq.rows import day_of, encode_cq_row
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
+
+
+class FoundAppend(NamedTuple):
+    """The APPEND command inside an entry, and the ordinals whose messages a repair gave up."""
+
+    command: AppendCommand
+    lost: frozenset[int]
+
+
+def find_append(payload: bytes) -> FoundAppend | None:
+    """Return the APPEND in an APPEND, DEAD_LETTER or LOST payload; None: there is none.
+
+    Raises:
+        CommandError: the payload is no command.
+    """
+    at, lost = 0, frozenset[int]()
+    kind = command_kind(payload)
+    if kind == CommandKind.LOST:
+        command = decode_lost(payload)
+        if not command.saved_at:
+            return None
+        at, lost = command.saved_at, command.ordinals
+        kind = CommandKind(payload[at])
+    if kind == CommandKind.DEAD_LETTER:
+        return FoundAppend(decode_append(payload, decode_dead_letter(payload, at).append_at), lost)
+    if kind == CommandKind.APPEND:
+        return FoundAppend(decode_append(payload, at), lost)
+    return None
 
 
 class AppendRows:
@@ -19,7 +56,7 @@ class AppendRows:
         runs: (base offset, CQ row) of the part written last.
     """
 
-    __slots__ = ("_batch", "_command", "_index", "_rows", "_view", "runs")
+    __slots__ = ("_batch", "_command", "_index", "_lost", "_rows", "_view", "runs")
 
     def __init__(
         self,
@@ -28,7 +65,9 @@ class AppendRows:
         view: BatchView,
         command: AppendCommand,
         index: int,
+        lost: frozenset[int] = frozenset(),
     ) -> None:
+        self._lost = lost
         self._rows = rows
         self._batch = batch
         self._view = view
@@ -37,11 +76,16 @@ class AppendRows:
         self.runs: list[tuple[int, bytes]] = []
 
     def write_part(self, first: int, count: int, topic_id: int, resolution: PartResolution) -> int:
-        """Write the rows of the part's stored messages; return how many were stored."""
+        """Write the rows of the part's stored messages; return how many offsets they took.
+
+        A message that a repair gave up has its offset and no row.
+        """
         self.runs = []
         offset = resolution.base_offset
         for run_first, run_count in stored_runs(first, count, resolution):
-            self._write_run(run_first, run_count, topic_id, resolution.queue, offset)
+            for kept_first, kept_count in kept_runs(run_first, run_count, self._lost):
+                base = offset + kept_first - run_first
+                self._write_run(kept_first, kept_count, topic_id, resolution.queue, base)
             offset += run_count
         return offset - resolution.base_offset
 
@@ -74,4 +118,20 @@ def stored_runs(first: int, count: int, resolution: PartResolution) -> list[tupl
         start = duplicate.ordinal + 1
     if start < count:
         runs.append((first + start, count - start))
+    return runs
+
+
+def kept_runs(first: int, count: int, lost: frozenset[int]) -> list[tuple[int, int]]:
+    """Return (ordinal in the batch, count) of what is left of a run without the lost ordinals."""
+    if not lost:
+        return [(first, count)]
+    runs = []
+    start, end = first, first + count
+    for ordinal in sorted(lost):
+        if start <= ordinal < end:
+            if ordinal > start:
+                runs.append((start, ordinal - start))
+            start = ordinal + 1
+    if start < end:
+        runs.append((start, end - start))
     return runs

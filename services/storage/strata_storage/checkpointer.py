@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from strata_multiraft import DiskFull
+from strata_runtime.logs import get_logger
+from strata_seglog.errors import LogError
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog
 from strata_storage.checkpoint import encode_checkpoint
@@ -38,14 +40,20 @@ class Checkpointer:
         self._options = options
         self._run_read = run_read
         self._positions: dict[int, int] = {}
+        self._logger = get_logger("storage")
         self.indexes: dict[int, int] = {}
 
     def opened(self, replica_id: int) -> None:
-        """Find a replica's newest checkpoint. Blocks."""
-        positions = self._log.checkpoints(replica_id)
-        self._positions[replica_id] = positions[0] if positions else self._log.first_position
-        if positions:
-            self.indexes[replica_id] = self._log.read_at(positions[0]).index
+        """Find a replica's newest checkpoint; one that is damaged does not count. Blocks."""
+        self._positions[replica_id] = self._log.first_position
+        try:
+            positions = self._log.checkpoints(replica_id)
+            if positions:
+                self.indexes[replica_id] = self._log.read_at(positions[0]).index
+                self._positions[replica_id] = positions[0]
+        except LogError as error:
+            # A new one is written when the segment with this one is to go.
+            self._logger.warning("checkpoint is damaged", replica_id=replica_id, reason=str(error))
 
     async def write_due(
         self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
@@ -54,7 +62,8 @@ class Checkpointer:
         end = self._log.end_position
         for engine in engines:
             since = end - self._positions.get(engine.replica_id, 0)
-            if since >= self._options.checkpoint_log_bytes and self._has_news(engine):
+            due = since >= self._options.checkpoint_log_bytes and self._has_news(engine)
+            if due and self._is_whole(engine):
                 await self._write(engine, replicas[engine.raft_group])
 
     async def write_behind(
@@ -67,8 +76,12 @@ class Checkpointer:
             replica_id = engine.replica_id
             in_first = self._positions.get(replica_id, 0) < second
             too_old = self.indexes.get(replica_id, 0) + 1 < engine.machine.low_index
-            if (in_first or too_old) and engine.machine.applied_index():
+            if (in_first or too_old) and self._is_whole(engine):
                 await self._write(engine, replicas[engine.raft_group])
+
+    def _is_whole(self, engine: GroupEngine) -> bool:
+        """Whether its rows may stand for its log: those of a damaged replica must not."""
+        return bool(engine.machine.applied_index()) and not engine.replica.read_only
 
     def _has_news(self, engine: GroupEngine) -> bool:
         return engine.machine.applied_index() > self.indexes.get(engine.replica_id, 0)

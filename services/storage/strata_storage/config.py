@@ -32,6 +32,7 @@ class EngineOptions:
         attempts_max: FIFO pops whose queues are remembered for a repeat of their attempt id.
         holder_grace_s: after a leader change nothing is released for this long (rule 25).
         expire_batch: lease sets looked at in one turn of the expiry timer.
+        consumer_topics_max: topics in one answer of what a consumer group has state of.
     """
 
     dedupe: DedupeOptions = field(default_factory=DedupeOptions)
@@ -47,6 +48,7 @@ class EngineOptions:
     attempts_max: int = 10_000
     holder_grace_s: float = 15.0
     expire_batch: int = 256
+    consumer_topics_max: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,18 @@ class RetentionOptions:
         max_log_bytes: size of the CommitLog above which the oldest segments go early, whatever
             the retention; 0: no limit.
         checkpoint_log_bytes: log since a raft group's last checkpoint that makes a new one due.
+        relocate_bytes_per_turn: live entries copied in one look, so that the oldest segments go.
+        relocate_live_ratio: share of a segment that may be live for its copying to pay.
+        relocate_live_ratio_full: the same while the disk is at one of its marks.
     """
 
     interval_s: float = 60.0
     default_ms: int = 72 * 3_600_000
     max_log_bytes: int = 0
     checkpoint_log_bytes: int = 512 * 1024 * 1024
+    relocate_bytes_per_turn: int = 64 * 1024 * 1024
+    relocate_live_ratio: float = 0.5
+    relocate_live_ratio_full: float = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,17 @@ class StorageConfig(Section):
     default_retention_ms: int = Field(
         default=72 * 3_600_000, ge=1_000, description="Retention of topics that name none."
     )
+    relocate_bytes_per_turn: int = Field(
+        default=64 * _MIB,
+        ge=0,
+        description="Live messages copied per minute to free the oldest log segments; 0: none.",
+    )
+    relocate_live_ratio: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Share of a log segment that may be live for its copying to pay.",
+    )
     dedupe_window_ms: int = Field(
         default=600_000, ge=1_000, description="How long a message id is remembered."
     )
@@ -151,7 +170,11 @@ class StorageConfig(Section):
             ),
             flush=FlushOptions(self.flush_max_log_bytes, self.flush_max_age_s),
             retention=RetentionOptions(
-                default_ms=self.default_retention_ms, max_log_bytes=self.max_log_bytes
+                default_ms=self.default_retention_ms,
+                max_log_bytes=self.max_log_bytes,
+                relocate_bytes_per_turn=self.relocate_bytes_per_turn,
+                relocate_live_ratio=self.relocate_live_ratio,
+                relocate_live_ratio_full=max(self.relocate_live_ratio, 0.9),
             ),
             disk=DiskGuardOptions(
                 refuse_appends_free_bytes=self.refuse_appends_free_bytes,

@@ -3,7 +3,8 @@
 A pop reads the columns of the rows that follow its head. Consumers mostly read what was just
 appended, so the newest rows of active queues are kept as apply wrote them.
 
-Invariant: the cached rows of a queue are its newest ones, without a gap.
+Invariant: the cached rows of a queue are its newest ones, all of them from the first cached on.
+Offsets below the queue's next offset that no row covers hold nothing: a repair gave them up.
 """
 
 from __future__ import annotations
@@ -85,6 +86,13 @@ class ConsumeQueues:
                 break
             found.append((base, row))
         return found
+
+    def next_run(self, topic_id: int, queue: int, offset: int) -> Run | None:
+        """Return the row that holds an offset, or the next one; None: there is none.
+
+        The next one only if a repair of the log gave up what lies between.
+        """
+        return next(iter(self._from(topic_id, queue, offset)), None)
 
     def covering(self, topic_id: int, queue: int, offset: int) -> Run | None:
         """Return the row that holds one offset."""

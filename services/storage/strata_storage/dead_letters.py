@@ -13,18 +13,12 @@ import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchBuilder, BatchError, BatchView, OutgoingMessage, PartKey
-from strata_mq.commands import (
-    CommandError,
-    CommandKind,
-    PartResolution,
-    command_kind,
-    decode_append,
-    encode_append,
-)
+from strata_mq.commands import CommandError, PartResolution, encode_append
 from strata_mq.leases import Lease, LeaseChange
-from strata_mq.rare_commands import DropKind, decode_dead_letter, encode_dead_letter
+from strata_mq.rare_commands import DropKind, encode_dead_letter
 from strata_state.rows import ConsumerKey
 from strata_storage.append import Appender
+from strata_storage.append_rows import find_append
 from strata_storage.errors import Refused
 from strata_storage.lease_calls import LeaseRef, invalid_handle
 from strata_storage.lease_sets import LeaseSet, LeaseSets
@@ -202,7 +196,12 @@ def outgoing_message(payload: bytes, at: int, stored: bytes, checksum: int) -> O
 
 
 def batch_of(payload: bytes) -> int:
-    """Return where the append batch starts in an APPEND or DEAD_LETTER payload."""
-    if command_kind(payload) == CommandKind.DEAD_LETTER:
-        return decode_append(payload, decode_dead_letter(payload).append_at).batch_at
-    return decode_append(payload).batch_at
+    """Return where the append batch starts in the payload of an entry that stores messages.
+
+    Raises:
+        CommandError: it stores none.
+    """
+    found = find_append(payload)
+    if found is None:
+        raise CommandError("the entry stores no message")
+    return found.command.batch_at

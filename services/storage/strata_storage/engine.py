@@ -95,8 +95,10 @@ class GroupEngine:
         """Return the leader.
 
         Raises:
-            Refused: OUTCOME_NOT_LEADER.
+            Refused: OUTCOME_NOT_LEADER, OUTCOME_READ_ONLY.
         """
+        if self.replica.read_only:
+            raise Refused(pb.OUTCOME_READ_ONLY, self.replica.read_only)
         leader = self.leader
         if leader is None or not self.replica.is_ready_leader():
             raise Refused(
@@ -106,17 +108,40 @@ class GroupEngine:
             )
         return leader
 
+    def active_leader(self) -> Leader | None:
+        """Return the leader if it can still decide something: for work that time demands."""
+        return None if self.replica.read_only else self.leader
+
     async def barrier(self) -> None:
         """Wait until everything committed at the call is applied (rule 3).
+
+        A read-only replica answers with what it has.
 
         Raises:
             Refused: OUTCOME_NOT_LEADER, OUTCOME_OVERLOADED.
         """
-        self.leading()
+        if not self.replica.read_only:
+            self.leading()
         try:
             await self.replica.read_barrier()
         except (NotLeader, Overloaded, ReadOnly) as error:
             raise refusal_of(error) from error
+
+    def consumer_topics(self, consumer_group_id: int) -> list[int]:
+        """Return the topics of which a consumer group has pop state here, rising.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED, there are more than `consumer_topics_max`.
+        """
+        limit = self._parts.options.consumer_topics_max
+        topic_ids = self.machine.rows.heads.topics(consumer_group_id, limit + 1)
+        if len(topic_ids) > limit:
+            raise Refused(
+                pb.OUTCOME_OVERLOADED,
+                f"consumer group {consumer_group_id} has state of more than {limit} topics in "
+                f"raft group {self.raft_group}: ask for one topic",
+            )
+        return topic_ids
 
     # Rare commands ------------------------------------------------------------------------------
 

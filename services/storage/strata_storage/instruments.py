@@ -18,6 +18,7 @@ class Instruments:
         "popped",
         "refused",
         "released",
+        "relocated_bytes",
         "trimmed_leases",
     )
 
@@ -31,4 +32,5 @@ class Instruments:
         self.popped = metrics.counter("strata_storage_popped_total")
         self.refused = metrics.counter("strata_storage_refused_total")
         self.released = metrics.counter("strata_storage_released_total")
+        self.relocated_bytes = metrics.counter("strata_storage_relocated_bytes_total")
         self.trimmed_leases = metrics.counter("strata_storage_trimmed_leases_total")

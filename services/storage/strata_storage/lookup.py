@@ -53,10 +53,18 @@ class Lookup:
         row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         first = max(offset, row.min_offset)
         count = min(max_messages, max(0, row.next_offset - first))
+        queues = self._machine.consume_queues
+        runs = queues.runs(topic_id, queue, first, count)
+        if count and not runs:
+            # A repair of the log gave up more messages than were asked for.
+            following = queues.next_run(topic_id, queue, first)
+            first = row.next_offset if following is None else following[0]
+            count = min(max_messages, row.next_offset - first)
+            runs = queues.runs(topic_id, queue, first, count)
         places: list[tuple[int, int]] = []
         locations: list[Location] = []
         taken_bytes = 0
-        for base, cq_row in self._machine.consume_queues.runs(topic_id, queue, first, count):
+        for base, cq_row in runs:
             for ordinal in range(max(first - base, 0), min(cq_row.count, first + count - base)):
                 location = Location(cq_row.raft_index, *cq_row.location(ordinal))
                 if places and taken_bytes + location.length > max_bytes:

@@ -27,9 +27,11 @@ from strata_mq.commands import (
 from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
+    LostCommand,
     TrimmedQueue,
     decode_dead_letter,
     decode_drop,
+    decode_lost,
     decode_open,
     decode_own,
     decode_seal,
@@ -47,6 +49,9 @@ from strata_storage.queue_states import QueueStates
 
 # Parsed batches kept between propose and apply.
 _PARSED_MAX = 1_024
+
+Ordinals = frozenset[int]
+_NONE: Ordinals = frozenset()
 
 
 class ApplyError(Exception):
@@ -241,11 +246,9 @@ class GroupMachine:
             self._leases(batch, sections)
             return group_time_ms
         if kind == CommandKind.DEAD_LETTER:
-            dead_letter = decode_dead_letter(head)
-            group_time_ms, sections = decode_leases(head, dead_letter.leases_at)
-            self._leases(batch, sections)
-            append = decode_append(head, dead_letter.append_at)
-            return max(group_time_ms, self._append(batch, entry, append))
+            return self._dead_letter(batch, entry, 0)
+        if kind == CommandKind.LOST:
+            return self._lost(batch, entry, decode_lost(head))
         self._apply_rare(batch, kind, head)
         return 0
 
@@ -275,7 +278,38 @@ class GroupMachine:
 
     # Appends ------------------------------------------------------------------------------------
 
-    def _append(self, batch: RowBatch, entry: Entry, command: AppendCommand) -> int:
+    def _dead_letter(self, batch: RowBatch, entry: Entry, at: int, lost: Ordinals = _NONE) -> int:
+        head = entry.payload[0]
+        dead_letter = decode_dead_letter(head, at)
+        group_time_ms, sections = decode_leases(head, dead_letter.leases_at)
+        self._leases(batch, sections)
+        append = decode_append(head, dead_letter.append_at)
+        return max(group_time_ms, self._append(batch, entry, append, lost))
+
+    def _lost(self, batch: RowBatch, entry: Entry, command: LostCommand) -> int:
+        """Write what a repair saved of an entry; offsets that it may have used stay unused."""
+        head, at, group_time_ms = entry.payload[0], command.saved_at, 0
+        if at and head[at] == CommandKind.DEAD_LETTER:
+            group_time_ms = self._dead_letter(batch, entry, at, command.ordinals)
+        elif at:
+            group_time_ms = self._append(batch, entry, decode_append(head, at), command.ordinals)
+        named = {(topic_id, queue) for topic_id, queue, _ in command.next_offsets}
+        for topic_id, queue, next_offset in command.next_offsets:
+            self._go_on_at(batch, topic_id, queue, next_offset)
+        if command.advance:
+            for topic_id, queue, row in list(self.rows.queues.all()):
+                if (topic_id, queue) not in named:
+                    self._go_on_at(batch, topic_id, queue, row.next_offset + command.advance)
+        return group_time_ms
+
+    def _go_on_at(self, batch: RowBatch, topic_id: int, queue: int, next_offset: int) -> None:
+        row = self._queue(topic_id, queue)
+        if next_offset > row.next_offset:
+            self.queues.put(batch, topic_id, queue, row._replace(next_offset=next_offset))
+
+    def _append(
+        self, batch: RowBatch, entry: Entry, command: AppendCommand, lost: Ordinals = _NONE
+    ) -> int:
         head = entry.payload[0]
         if len(entry.payload) == 2 and command.batch_at == len(head):
             data = entry.payload[1]
@@ -285,7 +319,7 @@ class GroupMachine:
         if view is None or view.data is not data:
             # The frame's checksum covers these bytes; the leader checked the batch's own.
             view = BatchView(data, google_crc32c.value, verify=False)
-        append_rows = AppendRows(self.rows, batch, view, command, entry.index)
+        append_rows = AppendRows(self.rows, batch, view, command, entry.index, lost)
         for part, resolution in zip(view.parts, command.parts, strict=True):
             if resolution.outcome != pb.OUTCOME_OK:
                 continue

@@ -31,6 +31,12 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_storage_checkpoints_total", "counter", "1", "Checkpoints written."),
     MetricSpec("strata_storage_freed_segments_total", "counter", "1", "Log segments deleted."),
     MetricSpec(
+        "strata_storage_relocated_bytes_total",
+        "counter",
+        "bytes",
+        "Live entries copied to the log's end so that the oldest segments could go.",
+    ),
+    MetricSpec(
         "strata_storage_used",
         "gauge",
         "1",

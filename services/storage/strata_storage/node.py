@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.batch import BatchError
+from strata_mq.commands import CommandError
 from strata_mq.rare_commands import SlotGrant, encode_trim
 from strata_multiraft import MultiRaft, Replica, ReplicaSpec
+from strata_multiraft.errors import damage_reason
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_seglog.ballast import Ballast
+from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.log import CommitLog
 from strata_seglog.ports import Disk
 from strata_state.flush import Flusher, FlushPolicy
-from strata_state.ports import StateStore
+from strata_state.ports import StateError, StateStore
+from strata_storage.checkpoint import CheckpointError
 from strata_storage.checkpointer import Checkpointer
 from strata_storage.config import StorageOptions
 from strata_storage.disk_guard import DiskGuard, DiskMark
@@ -34,16 +39,17 @@ from strata_storage.engine import EngineParts, GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.holders import Holders
 from strata_storage.instruments import Instruments
+from strata_storage.jobs import RunJob
 from strata_storage.leader import Leader
+from strata_storage.machine import ApplyError
 from strata_storage.payloads import PayloadReader
 from strata_storage.proposer import committed
 from strata_storage.reader import MessageReader
-from strata_storage.rebuild import rebuild_if_needed
-from strata_storage.retention import RetentionSource, low_indexes, plan_trim
+from strata_storage.rebuild import RebuildError, apply_readable, rebuild_if_needed
+from strata_storage.reclaim import Reclaimer
+from strata_storage.retention import RetentionSource, plan_trim
 from strata_storage.role_watch import RoleWatch
 from strata_storage.window_loader import load_window
-
-Result = TypeVar("Result")
 
 _SEEN_LEASES_PER_TURN = 2_000
 _CHECK_INTERVAL_S = 1.0
@@ -66,13 +72,6 @@ class HostedGroup:
     replica_id: int
     nodes: dict[int, str]
     slots: Sequence[tuple[int, int]]
-
-
-class RunJob(Protocol):
-    """Runs a blocking call in a thread and gives its result."""
-
-    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
-        """Return what `work` returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +123,14 @@ class StorageNode:
         self.instruments = Instruments(parts.metrics)
         self._flush_policy = FlushPolicy(parts.options.flush, parts.log.end_position)
         self._checkpointer = Checkpointer(parts.log, parts.options.retention, parts.run_read)
+        self._reclaimer = Reclaimer(
+            parts.log,
+            parts.options.retention,
+            self._checkpointer,
+            parts.run_write,
+            parts.run_flush,
+            self.instruments,
+        )
         self._logger = get_logger("storage")
         self._observe(parts.metrics)
 
@@ -132,13 +139,14 @@ class StorageNode:
     def host(self, group: HostedGroup) -> None:
         """Host a replica. Blocks while rows are rebuilt, if they must be.
 
+        One whose log or rows are damaged is read-only: it shows what is readable (rule 8).
+
         Raises:
-            StateError, CorruptFrame: its rows cannot be rebuilt.
+            StateError: the row store failed.
             ValueError: hosted already, or removed.
         """
         parts = self._parts
-        if rebuild_if_needed(parts.store, parts.log, group.raft_group, group.replica_id):
-            self._logger.warning("rows were rebuilt", raft_group=group.raft_group)
+        damage = self._rebuild(group) or self._damage(group.replica_id)
         engine = GroupEngine(
             group.raft_group,
             group.replica_id,
@@ -153,16 +161,48 @@ class StorageNode:
             ),
         )
         spec = ReplicaSpec(group.raft_group, group.replica_id, frozenset(group.nodes))
-        replica = parts.raft.add_replica(spec, engine.machine)
+        if damage and len(group.nodes) == 1:
+            self._apply_readable(engine)
+        replica = parts.raft.add_replica(spec, engine.machine, damage=damage)
         engine.attach(replica)
         self._hosted[group.raft_group] = group
         self._engines[group.raft_group] = engine
         self._replicas[group.raft_group] = replica
         self._nodes.update(group.nodes)
         self._ready[group.raft_group] = asyncio.Event()
+        replica.on_failed = partial(self._failed, group.raft_group)
         if replica.read_only:
-            self._ready[group.raft_group].set()
+            self._failed(group.raft_group, replica.read_only)
         self._checkpointer.opened(group.replica_id)
+
+    def _failed(self, raft_group: int, reason: str) -> None:
+        """A raft group is read-only: nobody needs to wait for its leader."""
+        self._logger.error("raft group is read-only", raft_group=raft_group, reason=reason)
+        self._ready[raft_group].set()
+
+    def _damage(self, replica_id: int) -> str:
+        """Return what the log knows to be damaged of a replica; empty: nothing."""
+        found = self._parts.log.replicas().get(replica_id)
+        return "" if found is None else found.damaged
+
+    def _rebuild(self, group: HostedGroup) -> str:
+        """Rebuild rows if they must be; return what is missing afterwards, empty: nothing."""
+        parts = self._parts
+        try:
+            rebuilt = rebuild_if_needed(parts.store, parts.log, group.raft_group, group.replica_id)
+        except (LogError, CheckpointError, RebuildError) as error:
+            return f"rows cannot be rebuilt: {error}"
+        if rebuilt is None:
+            return ""
+        self._logger.warning("rows were rebuilt", raft_group=group.raft_group)
+        self.instruments.corrupt.add(len(rebuilt.unreadable))
+        return rebuilt.problem
+
+    def _apply_readable(self, engine: GroupEngine) -> None:
+        try:
+            apply_readable(engine.machine, self._parts.log, engine.replica_id)
+        except (ApplyError, StateError, CommandError, BatchError) as error:
+            self._logger.warning("apply stopped", raft_group=engine.raft_group, reason=str(error))
 
     def start(self) -> None:
         """Start the background work; the driver runs already or will soon."""
@@ -212,8 +252,9 @@ class StorageNode:
             disk_free_bytes=space.free_bytes,
             disk_total_bytes=space.total_bytes,
         )
+        found = self._parts.log.replicas()
         for raft_group, replica in self._replicas.items():
-            engine = self._engines[raft_group]
+            engine, in_log = self._engines[raft_group], found.get(replica.replica_id)
             state = pb.REPLICA_STATE_READ_ONLY if replica.read_only else pb.REPLICA_STATE_SERVING
             if not replica.read_only and replica.applied_index < replica.commit_index:
                 state = pb.REPLICA_STATE_RECOVERING
@@ -228,7 +269,8 @@ class StorageNode:
                 applied_index=replica.applied_index,
                 persisted_index=engine.machine.persisted_index(),
                 leader=engine.leader is not None,
-                reason=replica.read_only,
+                # Damage found while it serves does not stop it; it must be seen all the same.
+                reason=replica.read_only or (in_log.damaged if in_log is not None else ""),
             )
         return response
 
@@ -266,6 +308,13 @@ class StorageNode:
             while not seen:
                 await asyncio.sleep(0)
                 seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
+        except LogError as error:
+            # Without them a repeated message would be stored twice (rule 23).
+            replica.fail(damage_reason(replica.replica_id, f"recent message ids: {error}"))
+            self._logger.warning(
+                "raft group is read-only", raft_group=raft_group, reason=str(error)
+            )
+            self._ready[raft_group].set()
         except Refused as refused:
             # Leadership went elsewhere meanwhile; this leader is dropped.
             self._logger.info("leader not made", raft_group=raft_group, reason=refused.reason)
@@ -277,8 +326,9 @@ class StorageNode:
             await asyncio.sleep(self._parts.options.expiry_interval_s)
             releases = turn % _TURNS_PER_RELEASE == 0
             for engine in self.engines():
-                if engine.leader is not None:
-                    await self.expire_once(engine, engine.leader, releases=releases)
+                leader = engine.active_leader()
+                if leader is not None:
+                    await self.expire_once(engine, leader, releases=releases)
 
     async def expire_once(
         self, engine: GroupEngine, leader: Leader, *, releases: bool = True
@@ -305,14 +355,19 @@ class StorageNode:
                 await self.flush_once()
             await self._checkpointer.write_due(self.engines(), self._replicas)
 
-    async def flush_once(self) -> None:
-        """Flush the rows; note what is persisted."""
+    async def flush_once(self) -> bool:
+        """Flush the rows; note what is persisted. False: the store could not, the log keeps all."""
         clock = self._parts.clock
         position, began_s = self._parts.log.end_position, clock.monotonic_s()
         applied = {engine.raft_group: engine.machine.applied_index() for engine in self.engines()}
-        await self._parts.flusher.flush(applied)
+        try:
+            await self._parts.flusher.flush(applied)
+        except StateError as error:
+            self._logger.warning("rows are not flushed", reason=str(error))
+            return False
         self._flush_policy.flushed(position)
         self.instruments.flush_ms.record((clock.monotonic_s() - began_s) * 1_000)
+        return True
 
     async def _retention_loop(self) -> None:
         while True:
@@ -320,18 +375,19 @@ class StorageNode:
             await self.retain_once()
 
     async def retain_once(self) -> None:
-        """Trim what is too old or too much, then free the log's segments that nobody needs."""
+        """Trim what is too old or too much, then give segments back to the disk."""
         floors = self._floor_indexes()
         for engine in self.engines():
-            if engine.leader is not None:
-                await self._trim(engine, engine.leader, floors.get(engine.replica_id, 0))
+            leader = engine.active_leader()
+            if leader is not None:
+                await self._trim(engine, leader, floors.get(engine.replica_id, 0))
         if len(self._parts.log.segments()) < 2:
             return
-        await self.flush_once()
-        await self._checkpointer.write_behind(self.engines(), self._replicas)
-        low = low_indexes(self.engines(), self._checkpointer.indexes)
-        freed = await self._parts.run_write(lambda: self._parts.log.free_before(low))
-        self.instruments.freed_segments.add(len(freed))
+        if not await self.flush_once():
+            return
+        await self._reclaimer.reclaim(
+            self.engines(), self._replicas, disk_is_low=self.disk_guard.mark > DiskMark.NORMAL
+        )
 
     async def _trim(self, engine: GroupEngine, leader: Leader, floor_index: int) -> None:
         try:
@@ -349,11 +405,14 @@ class StorageNode:
             self._logger.info("trim waits", raft_group=engine.raft_group, reason=refused.reason)
 
     def _floor_indexes(self) -> dict[int, int]:
-        """Return per replica the first index to keep so that the log keeps to its size."""
+        """Return per replica the first index to keep so that the log keeps to its size.
+
+        Messages go early only when relocation cannot make room.
+        """
         log, limit = self._parts.log, self._parts.options.retention.max_log_bytes
         excess = log.end_position - log.first_position - limit
         floors: dict[int, int] = {}
-        if not limit or excess <= 0:
+        if not limit or excess <= 0 or not self._reclaimer.at_limit:
             return floors
         for segment in log.segments():
             if not segment.sealed or excess <= 0:
@@ -366,11 +425,18 @@ class StorageNode:
     async def _disk_loop(self) -> None:
         while True:
             await asyncio.sleep(self._parts.options.disk.interval_s)
-            before = self.disk_guard.mark
+            await self.look_at_disk()
+
+    async def look_at_disk(self) -> None:
+        """Note how full the disk is; give the ballast back or take it again."""
+        before = self.disk_guard.mark
+        try:
             mark = self.disk_guard.look(await self._parts.run_flush(self._parts.disk.space))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
             await self._parts.run_flush(self._use_ballast)
+        except OSError as error:
+            self._logger.warning("ballast stays as it is", reason=str(error))
 
     def _use_ballast(self) -> None:
         """Give the ballast back for trims and hard states, take it again when there is room."""
@@ -386,7 +452,14 @@ class StorageNode:
         per_second = self._parts.options.scrub_bytes_per_second
         while per_second:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            await self._parts.run_flush(lambda: self._parts.log.scrub_step(per_second))
+            await self.scrub_once(per_second)
+
+    async def scrub_once(self, max_bytes: int) -> None:
+        """Check the next bytes of the log; what the disk cannot read now is tried again."""
+        try:
+            await self._parts.run_flush(lambda: self._parts.log.scrub_step(max_bytes))
+        except ReadFailed as error:
+            self._logger.warning("scrub waits", reason=str(error))
 
     def _corrupt(self, raft_index: int) -> None:
         self.instruments.corrupt.add(1)

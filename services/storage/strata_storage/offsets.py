@@ -83,7 +83,9 @@ class Offsets:
             middle = (low + high) // 2
             run = self._machine.consume_queues.before(topic_id, queue, middle)
             if run is None:
-                return row.next_offset
+                # A repair of the log gave up the first messages of the queue.
+                low = middle + 1
+                continue
             base, cq_row = run
             if reached(cq_row):
                 high = max(base, row.min_offset)

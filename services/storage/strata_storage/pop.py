@@ -174,16 +174,32 @@ class Popper:
                 max_messages=request.max_messages - len(catch.leases),
                 max_bytes=request.max_bytes - catch.taken_bytes,
             )
-        first, count = leases.wants_columns(row.next_offset)
-        limit = max(_COLUMNS_AT_ONCE, request.max_messages)
-        runs = self._machine.consume_queues.runs(
-            call.topic.topic_id, queue, first, min(count, limit)
-        )
-        columns = [
-            Columns(base, run.tag_hashes, run.group_hashes, run.lengths) for base, run in runs
-        ]
+        columns = self._columns(catch, lease_set, row.next_offset, request.max_messages)
         taken = leases.take(request, now_ms, row.next_offset, columns)
         self._catch(catch, lease_set, taken)
+
+    def _columns(
+        self, catch: _Catch, lease_set: LeaseSet, next_offset: int, max_messages: int
+    ) -> list[Columns]:
+        """Return columns of new offsets from head on; head passes over offsets without message."""
+        _, topic_id, queue = lease_set.key
+        first, count = lease_set.leases.wants_columns(next_offset)
+        if not count:
+            return []
+        queues = self._machine.consume_queues
+        limit = max(_COLUMNS_AT_ONCE, max_messages)
+        runs = queues.runs(topic_id, queue, first, min(count, limit))
+        if not runs or runs[0][0] > first:
+            following = queues.next_run(topic_id, queue, first)
+            first = next_offset if following is None else following[0]
+            catch.sections.append((lease_set, lease_set.leases.pass_over(first)))
+            runs = queues.runs(topic_id, queue, first, limit)
+        columns: list[Columns] = []
+        for base, run in runs:
+            if columns and base != columns[-1].base_offset + len(columns[-1].lengths):
+                break
+            columns.append(Columns(base, run.tag_hashes, run.group_hashes, run.lengths))
+        return columns
 
     def _catch(self, catch: _Catch, lease_set: LeaseSet, taken: Taken) -> None:
         if taken.change is not None:
@@ -251,7 +267,10 @@ class Popper:
     # Reading ------------------------------------------------------------------------------------
 
     async def _read(self, catch: _Catch) -> list[Delivered]:
-        """Read the messages; one that is damaged stays leased and is tried again later.
+        """Read the messages.
+
+        One that is damaged stays leased and is tried again later; one that is gone, because a
+        repair of the log gave it up, is consumed.
 
         Raises:
             Refused: OUTCOME_CORRUPT, not one message can be read.
@@ -264,6 +283,7 @@ class Popper:
             if row is None or row_set is not lease_set or not base <= offset < base + row.count:
                 run = self._machine.consume_queues.covering(*lease_set.key[1:], offset)
                 if run is None:
+                    self._consume_lost(caught)
                     continue
                 base, row = run
                 row_set = lease_set
@@ -282,6 +302,15 @@ class Popper:
             for (caught, row), message in zip(found, messages, strict=True)
             if message is not None
         ]
-        if catch.leases and not delivered:
+        if found and not delivered:
             raise Refused(pb.OUTCOME_CORRUPT, "no message of this pop can be read from disk")
         return delivered
+
+    def _consume_lost(self, caught: _Caught) -> None:
+        """Ack a message that is gone, so that its lease does not hold up the cursor."""
+        lease_set, generation, offset, lease = caught
+        _, change = lease_set.leases.ack(
+            offset, lease.lease_number, generation, lease.visible_at_ms, self._proposer.now_ms()
+        )
+        if change is not None:
+            self._sets.keep(lease_set, change)

@@ -1,60 +1,99 @@
 """Rows again from the log, when the row store was deleted or is too old (rule 6).
 
-Newest checkpoint -> small rows; frames up to it -> cq, id and key rows of what is retained; what
-lies behind it the driver replays. Runs before the replica is opened; blocks.
+Newest checkpoint -> small rows; frames up to it -> cq, id and key rows of what is retained, of
+relocated entries too; what lies behind it the driver replays. Runs before the replica is opened;
+blocks.
+
+A damaged frame does not stop it: what is readable is readable afterwards, what is not is named.
+Such rows stay marked as unfinished, so that every start rebuilds them until the log is whole.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchView
-from strata_mq.commands import CommandKind, command_kind, decode_append
-from strata_mq.rare_commands import decode_dead_letter
 from strata_mq.rows import QueueRow
-from strata_raft import EntryKind
+from strata_raft import Entry, EntryKind
+from strata_seglog.errors import LogError
 from strata_seglog.frames import StoredFrame
 from strata_seglog.log import CommitLog
-from strata_state.ports import RowBatch, StateError, StateStore
+from strata_state.ports import RowBatch, StateStore
 from strata_state.rows import GroupRows
-from strata_storage.append_rows import AppendRows
+from strata_storage.append_rows import AppendRows, find_append
 from strata_storage.checkpoint import decode_checkpoint
+from strata_storage.machine import GroupMachine
 
 _READ_BYTES = 8 * 1024 * 1024
 
 
-def rebuild_if_needed(store: StateStore, log: CommitLog, raft_group: int, replica_id: int) -> bool:
+class RebuildError(Exception):
+    """There is nothing to rebuild the rows from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What a rebuild could not read.
+
+    Attributes:
+        unreadable: raft index -> why, of entries whose rows are missing; empty: none are.
+    """
+
+    unreadable: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str:
+        """What is missing, in one line; empty: nothing."""
+        if not self.unreadable:
+            return ""
+        index, reason = next(iter(self.unreadable.items()))
+        more = f", and {len(self.unreadable) - 1} more" if len(self.unreadable) > 1 else ""
+        return f"entry {index} cannot be read while rows are rebuilt{more}: {reason}"
+
+
+def rebuild_if_needed(
+    store: StateStore, log: CommitLog, raft_group: int, replica_id: int
+) -> Rebuilt | None:
     """Rebuild the rows of a replica if its log does not reach back to them.
 
     Returns:
-        Whether it was needed.
+        None: it was not needed.
 
     Raises:
-        StateError: the log begins after the rows and holds no checkpoint.
-        CorruptFrame: a retained frame is damaged; the replica must be replaced (rule 8).
+        RebuildError: the log begins after the rows and holds no checkpoint.
+        CorruptFrame, ReadFailed: the checkpoint cannot be read; the rows are as they were.
     """
     found = log.replicas().get(replica_id)
     rows = GroupRows(store, raft_group)
     applied = rows.applied.get()
-    if found is None or applied.raft_index + 1 >= (found.first_index or 1):
-        return False
-    positions = log.checkpoints(replica_id)
-    if not positions:
-        raise StateError(
+    if found is None:
+        return None
+    if applied.raft_index + 1 >= (found.first_index or 1) and not rows.unfinished.is_set():
+        return None
+    checkpoint = [log.read_at(position).payload for position in log.checkpoints(replica_id)]
+    if not checkpoint:
+        raise RebuildError(
             f"raft group {raft_group}: rows end at {applied.raft_index}, the log begins at "
             f"{found.first_index} and holds no checkpoint"
         )
     batch = store.new_batch()
     rows.drop(batch)
+    rows.unfinished.set(batch)
     store.write(batch)
-    for position in positions:
+    for part in checkpoint:
         batch = store.new_batch()
-        for key, value in decode_checkpoint(log.read_at(position).payload):
+        for key, value in decode_checkpoint(part):
             batch.put(key, value)
         store.write(batch)
-    _Replay(store, rows).frames(log, replica_id, found.first_index, found.last_index)
-    return True
+    unreadable = _Replay(store, rows).entries(log, replica_id)
+    if not unreadable:
+        batch = store.new_batch()
+        rows.unfinished.clear(batch)
+        store.write(batch)
+    return Rebuilt(unreadable)
 
 
 class _Replay:
@@ -66,28 +105,42 @@ class _Replay:
         self._applied_index = rows.applied.get().raft_index
         self._queues = {(topic_id, queue): row for topic_id, queue, row in rows.queues.all()}
 
-    def frames(self, log: CommitLog, replica_id: int, first: int, last: int) -> None:
-        """Read entries first .. last, as far as the checkpoint goes."""
-        last = min(last, self._applied_index)
-        while first <= last:
-            batch = self._store.new_batch()
+    def entries(self, log: CommitLog, replica_id: int) -> dict[int, str]:
+        """Read what the log holds, as far as the checkpoint goes; return what it could not."""
+        unreadable: dict[int, str] = {}
+        for first, last in log.entry_runs(replica_id):
+            index, last = first, min(last, self._applied_index)
+            while index <= last:
+                batch = self._store.new_batch()
+                try:
+                    index = self._step(batch, log, replica_id, index, last)
+                except _Unreadable as error:
+                    unreadable[error.index] = error.reason
+                    index = error.index + 1
+                self._store.write(batch)
+        return unreadable
+
+    def _step(self, batch: RowBatch, log: CommitLog, replica_id: int, first: int, last: int) -> int:
+        """Take in some entries; return the index after them."""
+        index = first
+        try:
             for frame in log.entries(replica_id, first, last, _READ_BYTES):
                 if frame.entry_kind == EntryKind.NORMAL:
                     self._entry(batch, frame)
-                first = frame.index + 1
-            self._store.write(batch)
+                index = frame.index + 1
+        except LogError as error:
+            raise _Unreadable(index, str(error)) from error
+        if index == first:
+            raise _Unreadable(index, "it is missing from the log")
+        return index
 
     def _entry(self, batch: RowBatch, frame: StoredFrame) -> None:
-        payload = frame.payload
-        kind = command_kind(payload)
-        if kind == CommandKind.APPEND:
-            command = decode_append(payload)
-        elif kind == CommandKind.DEAD_LETTER:
-            command = decode_append(payload, decode_dead_letter(payload).append_at)
-        else:
+        found = find_append(frame.payload)
+        if found is None:
             return
-        view = BatchView(payload[command.batch_at :], google_crc32c.value, verify=False)
-        append_rows = AppendRows(self._rows, batch, view, command, frame.index)
+        command, lost = found
+        view = BatchView(frame.payload[command.batch_at :], google_crc32c.value, verify=False)
+        append_rows = AppendRows(self._rows, batch, view, command, frame.index, lost)
         for part, resolution in zip(view.parts, command.parts, strict=True):
             if resolution.outcome != pb.OUTCOME_OK:
                 continue
@@ -96,3 +149,38 @@ class _Replay:
             end = resolution.base_offset + part.count - len(resolution.duplicates)
             if queue is not None and end > queue.min_offset:
                 append_rows.write_part(part.first, part.count, part.key.topic_id, resolution)
+
+
+def apply_readable(machine: GroupMachine, log: CommitLog, replica_id: int) -> None:
+    """Apply what a read-only replica without other voters still can read, up to the damage.
+
+    What is durable in such a replica's log is committed, so it may be shown; nobody applies it
+    otherwise, because a read-only replica is never elected. Blocks.
+
+    Raises:
+        ApplyError, StateError, CommandError, BatchError: an entry cannot be applied; those before
+            it are.
+    """
+    found = log.replicas().get(replica_id)
+    last = 0 if found is None else found.last_index
+    readable = True
+    while readable and machine.applied_index() < last:
+        entries: list[Entry] = []
+        try:
+            for frame in log.entries(replica_id, machine.applied_index() + 1, last, _READ_BYTES):
+                kind = EntryKind(frame.entry_kind)
+                entries.append(Entry(frame.term, frame.index, kind, (frame.payload,)))
+        except LogError:
+            # Reported by the log; the replica is read-only for it.
+            readable = False
+        machine.apply(entries)
+        readable = readable and bool(entries)
+
+
+class _Unreadable(Exception):
+    """An entry cannot be read."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index
+        self.reason = reason

@@ -71,7 +71,7 @@ async def plan_trim(
             trimmed.append(TrimmedQueue(topic_id, queue, min_offset))
         if min_offset == row.next_offset:
             continue
-        run = machine.consume_queues.covering(topic_id, queue, min_offset)
+        run = machine.consume_queues.next_run(topic_id, queue, min_offset)
         if run is not None:
             low_index = min(low_index, run[1].raft_index)
             oldest_ms = min(oldest_ms, run[1].store_time_ms)

@@ -278,6 +278,19 @@ class StorageServicer:
         response.queues.extend(_state(state) for state in states)
         return response
 
+    async def get_consumer_topics(
+        self, request: pb.GetConsumerTopicsRequest, context: CallContext
+    ) -> pb.GetConsumerTopicsResponse:
+        """Return the topics of which a consumer group has pop state."""
+        response = pb.GetConsumerTopicsResponse()
+        try:
+            engine = self._engines.engine(request.raft_group)
+            await engine.barrier()
+            response.topic_ids.extend(engine.consumer_topics(request.consumer_group_id))
+        except Refused as refused:
+            self._refuse(response.refusal, refused)
+        return response
+
     async def reset_consumer(
         self, request: pb.ResetConsumerRequest, context: CallContext
     ) -> pb.ResetConsumerResponse:

@@ -11,11 +11,11 @@ import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchView
-from strata_mq.commands import AppendCommand, CommandKind, command_kind, decode_append
 from strata_raft import EntryKind
+from strata_seglog.errors import MissingEntry
 from strata_seglog.frames import StoredFrame
 from strata_seglog.log import CommitLog
-from strata_storage.append_rows import stored_runs
+from strata_storage.append_rows import find_append, kept_runs, stored_runs
 from strata_storage.dedupe import DedupeOptions, DedupeWindow
 
 _ENTRIES_PER_STEP = 64
@@ -34,7 +34,7 @@ def load_window(
     """Read entries from `last_index` back and return a window that knows their ids.
 
     Raises:
-        CorruptFrame: an entry is damaged.
+        CorruptFrame, ReadFailed, MissingEntry: an entry cannot be read.
     """
     found = log.replicas().get(replica_id)
     first_index = (found.first_index or 1) if found is not None else 1
@@ -64,22 +64,26 @@ def _read_step(
     runs: list[_Ids] = []
     size = 0
     while first <= last:
+        index = first
         for frame in log.entries(replica_id, first, last, _READ_BYTES):
             runs += _ids_of(frame)
             size += len(frame.payload)
             first = frame.index + 1
+        if first == index:
+            raise MissingEntry(f"replica {replica_id} has no entry {index}")
     return runs, size, runs[0].store_time_ms if runs else 0
 
 
 def _ids_of(frame: StoredFrame) -> list[_Ids]:
-    payload = frame.payload
-    if frame.entry_kind != EntryKind.NORMAL or command_kind(payload) != CommandKind.APPEND:
+    found = find_append(frame.payload) if frame.entry_kind == EntryKind.NORMAL else None
+    if found is None:
         return []
-    command: AppendCommand = decode_append(payload)
-    view = BatchView(payload[command.batch_at :], google_crc32c.value, verify=False)
+    command, lost = found
+    view = BatchView(frame.payload[command.batch_at :], google_crc32c.value, verify=False)
     return [
         _Ids(part.key.topic_id, view.message_ids(first, count), command.store_time_ms)
         for part, resolution in zip(view.parts, command.parts, strict=True)
         if resolution.outcome == pb.OUTCOME_OK
-        for first, count in stored_runs(part.first, part.count, resolution)
+        for run in stored_runs(part.first, part.count, resolution)
+        for first, count in kept_runs(*run, lost)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import google_crc32c
@@ -17,6 +18,7 @@ from strata_state.ports import StateStore
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
 from strata_storage.node import HostedGroup
+from strata_storage.retention import RetentionSource
 from strata_storage.servicer import StorageServicer
 
 CONTEXT = CallContext(timeout_s=None)
@@ -77,9 +79,11 @@ class NodeUnderTest:
         store: StateStore | None = None,
         config: StorageConfig | None = None,
         raft_groups: tuple[int, ...] = (GROUP,),
+        retention: RetentionSource | None = None,
     ) -> None:
         self.clock = clock or TestClock()
         self.fatal: list[tuple[str, BaseException]] = []
+        self.failed = asyncio.Event()
         self.server = LocalServer()
         count = len(raft_groups)
         hosted = [
@@ -99,11 +103,16 @@ class NodeUnderTest:
             self.server,
             clock=self.clock,
             metrics=Metrics.disabled(),
-            on_fatal=lambda name, error: self.fatal.append((name, error)),
+            on_fatal=self._on_fatal,
             disk=disk,
             store=store,
+            retention=retention,
         )
         self.sequence = 0
+
+    def _on_fatal(self, name: str, error: BaseException) -> None:
+        self.fatal.append((name, error))
+        self.failed.set()
 
     async def __aenter__(self) -> NodeUnderTest:
         await self.app.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -436,3 +437,36 @@ async def test_watchers_are_told_what_is_led_here(node: NodeUnderTest) -> None:
     """The first answer of a watch lists the led raft groups."""
     stream = node.rpc.watch(pb.WatchRequest(broker_boot_id=1), CONTEXT)
     assert list((await anext(stream)).led_groups) == [GROUP]
+
+
+async def test_a_consumer_group_knows_the_topics_of_which_it_has_state(tmp_path: Path) -> None:
+    """Rising ids, each once, over all queues; none of other groups, of dropped topics, unread."""
+    async with NodeUnderTest(tmp_path) as node:
+
+        async def topics(consumer_group_id: int = 5) -> list[int]:
+            request = pb.GetConsumerTopicsRequest(
+                raft_group=GROUP, consumer_group_id=consumer_group_id
+            )
+            response = await node.rpc.get_consumer_topics(request, CONTEXT)
+            assert not response.HasField("refusal"), response.refusal
+            return list(response.topic_ids)
+
+        assert await topics() == []
+        for topic_id in (300, 7, 2**32 - 1):
+            topic = pb.TopicRef(topic_id=topic_id, slot_base=0, queue_count=4)
+            for queue in range(4):
+                await node.append([b"x"], topic_id=topic_id, queue=queue)
+            await node.pop(topic=topic)
+        await node.append([b"unread"], topic_id=8)
+        await node.pop(consumer_group_id=6)
+        assert await topics() == [7, 300, 2**32 - 1]
+        assert await topics(6) == [7]
+        await node.rpc.drop(pb.DropRequest(raft_group=GROUP, topic_id=300), CONTEXT)
+        assert await topics() == [7, 2**32 - 1]
+        engine = node.app.node.engine(GROUP)
+        options = replace(engine._parts.options, consumer_topics_max=1)
+        engine._parts = replace(engine._parts, options=options)
+        assert await topics(6) == [7]
+        request = pb.GetConsumerTopicsRequest(raft_group=GROUP, consumer_group_id=5)
+        refusal = (await node.rpc.get_consumer_topics(request, CONTEXT)).refusal
+        assert refusal.outcome == pb.OUTCOME_OVERLOADED

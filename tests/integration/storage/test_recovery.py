@@ -12,9 +12,9 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
-from strata_state.ports import Row, StateError
+from strata_state.ports import Row
 from strata_storage.config import StorageConfig
-from strata_storage.rebuild import rebuild_if_needed
+from strata_storage.rebuild import RebuildError, rebuild_if_needed
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -264,5 +264,5 @@ async def test_a_log_that_begins_after_the_rows_and_has_no_checkpoint_is_refused
         (found,) = log.replicas().values()
         begins_late = replace(found, first_index=found.last_index)
         monkeypatch.setattr(log, "replicas", lambda: {101: begins_late})
-        with pytest.raises(StateError, match="no checkpoint"):
+        with pytest.raises(RebuildError, match="no checkpoint"):
             rebuild_if_needed(MemoryStore(), log, GROUP, 101)

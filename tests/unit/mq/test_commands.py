@@ -28,17 +28,21 @@ from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
     EpochCommand,
+    LostCommand,
+    NextOffset,
     SlotGrant,
     TrimCommand,
     TrimmedQueue,
     decode_dead_letter,
     decode_drop,
+    decode_lost,
     decode_open,
     decode_own,
     decode_seal,
     decode_trim,
     encode_dead_letter,
     encode_drop,
+    encode_lost,
     encode_open,
     encode_own,
     encode_seal,
@@ -108,6 +112,7 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "open": encode_open(EpochCommand(7, 3, 2, 1000, 1)),
             "trim": encode_trim(TrimCommand(55, STORE_TIME_MS, [TrimmedQueue(7, 3, 900)])),
             "drop": encode_drop(DropCommand(DropKind.CONSUMER_GROUP, 6)),
+            "lost": encode_lost(LostCommand([NextOffset(7, 3, 900)], 5, frozenset((4, 2)))),
         },
     )
 
@@ -193,6 +198,10 @@ def test_rare_commands_round_trip() -> None:
     assert decode_trim(encode_trim(trim)) == trim
     drop = DropCommand(DropKind.TOPIC, 9)
     assert decode_drop(encode_drop(drop)) == drop
+    lost = LostCommand([NextOffset(1, 2, 2**40)], 2**40, frozenset((0, 2**20)))
+    payload = encode_lost(lost)
+    assert decode_lost(payload) == lost
+    assert decode_lost(payload + b"saved").saved_at == len(payload)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +215,7 @@ def test_rare_commands_round_trip() -> None:
         decode_open,
         decode_trim,
         decode_drop,
+        decode_lost,
     ],
 )
 def test_other_bytes_are_refused(decode: Callable[[bytes], object]) -> None:
@@ -224,6 +234,7 @@ def test_cut_commands_are_refused() -> None:
         (encode_leases(1, [(1, 2, 3, CHANGE)]), decode_leases),
         (encode_own([SlotGrant(0, 1, True)]), decode_own),
         (encode_trim(TrimCommand(1, 2, [TrimmedQueue(1, 2, 3)])), decode_trim),
+        (encode_lost(LostCommand([NextOffset(1, 2, 3)], 0, frozenset((1,)))), decode_lost),
     ]
     for payload, decode in cases:
         for length in range(len(payload)):

@@ -365,6 +365,17 @@ def test_a_gap_between_head_and_columns_is_a_bug_of_the_caller() -> None:
         leases.take(request(), NOW_MS, 5, columns(3, base=2))
 
 
+def test_head_passes_over_offsets_that_hold_no_message() -> None:
+    """What a repair of the log gave up is consumed; head never goes back."""
+    leases = QueueLeases(head=2)
+    assert leases.pass_over(7) == LeaseChange(0, 7, True)
+    assert (leases.head, leases.cursor()) == (7, 7)
+    taken = leases.take(request(), NOW_MS, 9, columns(2, base=7))
+    assert [offset for offset, _ in taken.leases] == [7, 8]
+    with pytest.raises(AssertionError):
+        leases.pass_over(9)
+
+
 def test_merged_changes_have_the_effect_of_all() -> None:
     """One section for many acks: a row put and then deleted is only deleted."""
     leases = QueueLeases(head=0)

@@ -65,6 +65,7 @@ class Counters(_message.Message):
     TOPIC_COUNT_FIELD_NUMBER: _builtins.int
     CONSUMER_GROUP_COUNT_FIELD_NUMBER: _builtins.int
     NODE_COUNT_FIELD_NUMBER: _builtins.int
+    TOMBSTONE_COUNT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     next_topic_id: _builtins.int
     next_consumer_group_id: _builtins.int
@@ -74,6 +75,7 @@ class Counters(_message.Message):
     """Rows that exist, for the limits on them."""
     consumer_group_count: _builtins.int
     node_count: _builtins.int
+    tombstone_count: _builtins.int
     def __init__(
         self,
         *,
@@ -85,10 +87,11 @@ class Counters(_message.Message):
         topic_count: _builtins.int = ...,
         consumer_group_count: _builtins.int = ...,
         node_count: _builtins.int = ...,
+        tombstone_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "revision", b"revision", "topic_count", b"topic_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "revision", b"revision", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,6 +98,23 @@ NODE_KIND_STORAGE: NodeKind.ValueType  # 2
 NODE_KIND_BROKER: NodeKind.ValueType  # 3
 Global___NodeKind: _TypeAlias = NodeKind  # noqa: Y015
 
+class _TombstoneKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TombstoneKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TombstoneKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TOMBSTONE_KIND_UNSPECIFIED: _TombstoneKind.ValueType  # 0
+    TOMBSTONE_KIND_TOPIC: _TombstoneKind.ValueType  # 1
+    TOMBSTONE_KIND_CONSUMER_GROUP: _TombstoneKind.ValueType  # 2
+
+class TombstoneKind(_TombstoneKind, metaclass=_TombstoneKindEnumTypeWrapper): ...
+
+TOMBSTONE_KIND_UNSPECIFIED: TombstoneKind.ValueType  # 0
+TOMBSTONE_KIND_TOPIC: TombstoneKind.ValueType  # 1
+TOMBSTONE_KIND_CONSUMER_GROUP: TombstoneKind.ValueType  # 2
+Global___TombstoneKind: _TypeAlias = TombstoneKind  # noqa: Y015
+
 @_typing.final
 class MetaStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -457,6 +474,49 @@ class SlotRange(_message.Message):
 Global___SlotRange: _TypeAlias = SlotRange  # noqa: Y015
 
 @_typing.final
+class Tombstone(_message.Message):
+    """A deleted topic or consumer group whose data storage must drop (rule 17); written in the same
+    change as the deletion. Brokers repeat the drop until every raft group has confirmed it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DELETED_AT_MS_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    kind: Global___TombstoneKind.ValueType
+    id: _builtins.int
+    """Of the topic or of the consumer group."""
+    namespace: _builtins.str
+    name: _builtins.str
+    deleted_at_ms: _builtins.int
+    done: _builtins.bool
+    """Confirmed by all raft groups. Only such rows make room for new ones."""
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        kind: Global___TombstoneKind.ValueType = ...,
+        id: _builtins.int = ...,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        deleted_at_ms: _builtins.int = ...,
+        done: _builtins.bool = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted_at_ms", b"deleted_at_ms", "done", b"done", "id", b"id", "kind", b"kind", "name", b"name", "namespace", b"namespace", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tombstone: _TypeAlias = Tombstone  # noqa: Y015
+
+@_typing.final
 class Change(_message.Message):
     """A change of one row. A deleted row has only its key fields set."""
 
@@ -468,6 +528,7 @@ class Change(_message.Message):
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    TOMBSTONE_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___Topic: ...
@@ -479,6 +540,8 @@ class Change(_message.Message):
     def node(self) -> Global___Node: ...
     @_builtins.property
     def slots(self) -> Global___SlotRange: ...
+    @_builtins.property
+    def tombstone(self) -> Global___Tombstone: ...
     def __init__(
         self,
         *,
@@ -488,12 +551,13 @@ class Change(_message.Message):
         raft_group: Global___RaftGroup | None = ...,
         node: Global___Node | None = ...,
         slots: Global___SlotRange | None = ...,
+        tombstone: Global___Tombstone | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots"]  # noqa: Y015
+    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone"]  # noqa: Y015
     _WhichOneofArgType_row: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_row) -> _WhichOneofReturnType_row | None: ...
 
@@ -772,6 +836,48 @@ class DeleteConsumerGroupResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteConsumerGroupResponse: _TypeAlias = DeleteConsumerGroupResponse  # noqa: Y015
+
+@_typing.final
+class ConfirmDroppedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    kind: Global___TombstoneKind.ValueType
+    id: _builtins.int
+    def __init__(
+        self,
+        *,
+        kind: Global___TombstoneKind.ValueType = ...,
+        id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmDroppedRequest: _TypeAlias = ConfirmDroppedRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmDroppedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmDroppedResponse: _TypeAlias = ConfirmDroppedResponse  # noqa: Y015
 
 @_typing.final
 class GetSnapshotRequest(_message.Message):

@@ -64,6 +64,11 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteConsumerGroupRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteConsumerGroupResponse.FromString,
                 _registered_method=True)
+        self.ConfirmDropped = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ConfirmDropped',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedResponse.FromString,
+                _registered_method=True)
         self.GetSnapshot = channel.unary_unary(
                 '/strata.meta.v1.MetaService/GetSnapshot',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetSnapshotRequest.SerializeToString,
@@ -121,6 +126,13 @@ class MetaServiceServicer(object):
 
     def DeleteConsumerGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConfirmDropped(self, request, context):
+        """A broker tells that every raft group has dropped the data behind a tombstone.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -185,6 +197,11 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.DeleteConsumerGroup,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteConsumerGroupRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DeleteConsumerGroupResponse.SerializeToString,
+            ),
+            'ConfirmDropped': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmDropped,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedResponse.SerializeToString,
             ),
             'GetSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSnapshot,
@@ -369,6 +386,33 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/DeleteConsumerGroup',
             strata_dot_meta_dot_v1_dot_meta__pb2.DeleteConsumerGroupRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.DeleteConsumerGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmDropped(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ConfirmDropped',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,8 @@ class MetaServiceStub:
     CreateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.CreateConsumerGroupRequest, _meta_pb2.CreateConsumerGroupResponse]
     UpdateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.UpdateConsumerGroupRequest, _meta_pb2.UpdateConsumerGroupResponse]
     DeleteConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteConsumerGroupRequest, _meta_pb2.DeleteConsumerGroupResponse]
+    ConfirmDropped: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ConfirmDroppedRequest, _meta_pb2.ConfirmDroppedResponse]
+    """A broker tells that every raft group has dropped the data behind a tombstone."""
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetSnapshotRequest, _meta_pb2.GetSnapshotResponse]
     """All rows at one revision."""
     Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]
@@ -56,6 +58,8 @@ class MetaServiceAsyncStub(MetaServiceStub):
     CreateConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.CreateConsumerGroupRequest, _meta_pb2.CreateConsumerGroupResponse]  # type: ignore[assignment]
     UpdateConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.UpdateConsumerGroupRequest, _meta_pb2.UpdateConsumerGroupResponse]  # type: ignore[assignment]
     DeleteConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteConsumerGroupRequest, _meta_pb2.DeleteConsumerGroupResponse]  # type: ignore[assignment]
+    ConfirmDropped: _aio.UnaryUnaryMultiCallable[_meta_pb2.ConfirmDroppedRequest, _meta_pb2.ConfirmDroppedResponse]  # type: ignore[assignment]
+    """A broker tells that every raft group has dropped the data behind a tombstone."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetSnapshotRequest, _meta_pb2.GetSnapshotResponse]  # type: ignore[assignment]
     """All rows at one revision."""
     Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]  # type: ignore[assignment]
@@ -108,6 +112,14 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.DeleteConsumerGroupRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.DeleteConsumerGroupResponse, _abc.Awaitable[_meta_pb2.DeleteConsumerGroupResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ConfirmDropped(
+        self,
+        request: _meta_pb2.ConfirmDroppedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ConfirmDroppedResponse, _abc.Awaitable[_meta_pb2.ConfirmDroppedResponse]]:
+        """A broker tells that every raft group has dropped the data behind a tombstone."""
 
     @_abc_1.abstractmethod
     def GetSnapshot(

@@ -1065,6 +1065,56 @@ class GetConsumerStateResponse(_message.Message):
 Global___GetConsumerStateResponse: _TypeAlias = GetConsumerStateResponse  # noqa: Y015
 
 @_typing.final
+class GetConsumerTopicsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    consumer_group_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        consumer_group_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerTopicsRequest: _TypeAlias = GetConsumerTopicsRequest  # noqa: Y015
+
+@_typing.final
+class GetConsumerTopicsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal:
+        """OVERLOADED: more topics than one answer holds; ask with GetConsumerState topic by topic."""
+
+    @_builtins.property
+    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Rising."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        topic_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal", "topic_ids", b"topic_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumerTopicsResponse: _TypeAlias = GetConsumerTopicsResponse  # noqa: Y015
+
+@_typing.final
 class ResetConsumerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -79,6 +79,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerStateRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerStateResponse.FromString,
                 _registered_method=True)
+        self.GetConsumerTopics = channel.unary_unary(
+                '/strata.storage.v1.StorageService/GetConsumerTopics',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsResponse.FromString,
+                _registered_method=True)
         self.ResetConsumer = channel.unary_unary(
                 '/strata.storage.v1.StorageService/ResetConsumer',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerRequest.SerializeToString,
@@ -187,6 +192,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetConsumerTopics(self, request, context):
+        """Topics of which a consumer group has pop state in a raft group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResetConsumer(self, request, context):
         """Moves a consumer group's cursor; every lease handed out before is void (generation + 1).
         """
@@ -290,6 +302,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.GetConsumerState,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerStateRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerStateResponse.SerializeToString,
+            ),
+            'GetConsumerTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsumerTopics,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsResponse.SerializeToString,
             ),
             'ResetConsumer': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetConsumer,
@@ -575,6 +592,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/GetConsumerState',
             strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerStateRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsumerTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/GetConsumerTopics',
+            strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,6 +52,8 @@ class StorageServiceStub:
     """Smallest, next and by-time offsets of queues."""
     GetConsumerState: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetConsumerStateRequest, _storage_pb2.GetConsumerStateResponse]
     """Cursor, head and leases of a consumer group on the queues of one topic."""
+    GetConsumerTopics: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetConsumerTopicsRequest, _storage_pb2.GetConsumerTopicsResponse]
+    """Topics of which a consumer group has pop state in a raft group."""
     ResetConsumer: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ResetConsumerRequest, _storage_pb2.ResetConsumerResponse]
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
     Query: _grpc.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]
@@ -90,6 +92,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Smallest, next and by-time offsets of queues."""
     GetConsumerState: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetConsumerStateRequest, _storage_pb2.GetConsumerStateResponse]  # type: ignore[assignment]
     """Cursor, head and leases of a consumer group on the queues of one topic."""
+    GetConsumerTopics: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetConsumerTopicsRequest, _storage_pb2.GetConsumerTopicsResponse]  # type: ignore[assignment]
+    """Topics of which a consumer group has pop state in a raft group."""
     ResetConsumer: _aio.UnaryUnaryMultiCallable[_storage_pb2.ResetConsumerRequest, _storage_pb2.ResetConsumerResponse]  # type: ignore[assignment]
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
     Query: _aio.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]  # type: ignore[assignment]
@@ -179,6 +183,14 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.GetConsumerStateResponse, _abc.Awaitable[_storage_pb2.GetConsumerStateResponse]]:
         """Cursor, head and leases of a consumer group on the queues of one topic."""
+
+    @_abc_1.abstractmethod
+    def GetConsumerTopics(
+        self,
+        request: _storage_pb2.GetConsumerTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.GetConsumerTopicsResponse, _abc.Awaitable[_storage_pb2.GetConsumerTopicsResponse]]:
+        """Topics of which a consumer group has pop state in a raft group."""
 
     @_abc_1.abstractmethod
     def ResetConsumer(
