@@ -22,6 +22,7 @@ from strata_broker.backoff import Random
 from strata_broker.budget import SendBudget
 from strata_broker.config import BrokerConfig
 from strata_broker.deliver import Deliverer
+from strata_broker.drops import Dropper
 from strata_broker.hot import HotCalls
 from strata_broker.liveness import LivenessReporter
 from strata_broker.metadata import MetadataView
@@ -31,6 +32,7 @@ from strata_broker.operations import Operations
 from strata_broker.provision import Provisioner
 from strata_broker.receive import Receiver
 from strata_broker.recorder import Recorder
+from strata_broker.registration import Registration
 from strata_broker.route import Routes
 from strata_broker.send import Sender
 from strata_broker.servicers import admin, messaging
@@ -106,6 +108,7 @@ class BrokerApp:
         self.endpoint = ""
         self._config = config
         self._edge = edge
+        self._random = random
         self._meta_channel = meta
         self._log = get_logger("broker")
         metrics.declare(METRICS)
@@ -144,9 +147,10 @@ class BrokerApp:
         )
         hot = HotCalls(self._make_sender(clock, random, metrics), self._receiver, acknowledger)
         self._serve_messaging(hot, storage, clock)
+        self._dropper = Dropper(self.view, self._meta, storage, config.metadata, random, metrics)
         AdminServicer(
             self.view,
-            Operations(self.view, self._meta, storage, self.sessions, config),
+            Operations(self.view, self._meta, storage, self._dropper, self.sessions, config),
             self.sessions,
             shown_config or config,
             version("strata-broker"),
@@ -237,7 +241,10 @@ class BrokerApp:
         )
         self._routes.set_own_endpoint(self.endpoint)
         self._deliverer.set_store_host(self.endpoint)
-        await self._register()
+        registration = await self._register()
+        self._tasks.spawn("heartbeat", registration.keep())
+        self._tasks.spawn("repeat drops", self._dropper.run())
+        self._tasks.spawn("push settings", self._telemetry.push_changes())
         self._tasks.spawn("report clients", self.liveness.run())
         self._set_health(serving=True)
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
@@ -252,7 +259,7 @@ class BrokerApp:
         await self._channels.close()
         await self._meta_channel.close()
 
-    async def _register(self) -> None:
+    async def _register(self) -> Registration:
         node = meta_pb2.Node(
             node_id=self._identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
@@ -260,14 +267,12 @@ class BrokerApp:
             advertised_endpoint=self.endpoint,
             boot_id=self._identity.boot_id,
         )
+        registration = Registration(node, self._meta, self._config.metadata, self._random)
         try:
-            await self._meta.call(
-                "RegisterNode",
-                meta_pb2.RegisterNodeRequest(node=node),
-                meta_pb2.RegisterNodeResponse,
-            )
+            await registration.register()
         except (MetaRefusedError, AngeliaError, TimeoutError) as failure:
             raise BrokerStartError(f"the nameserver did not register it: {failure}") from failure
+        return registration
 
     def _set_health(self, *, serving: bool) -> None:
         for service in ("", messaging.SERVICE, admin.SERVICE):

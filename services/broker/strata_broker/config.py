@@ -107,6 +107,11 @@ class TelemetrySection(Section):
     node_repeat_ms: tuple[int, ...] = Field(
         default=(500, 1_500, 4_000), description="When settings are pushed again to Node clients."
     )
+    push_interval_ms: int = Field(
+        default=1_000,
+        ge=1,
+        description="A client is told of changes of its consumer group at most this often.",
+    )
     lite_subscription_quota: int = Field(
         default=2_000, ge=1, description="Lite topics of one client."
     )
@@ -148,6 +153,18 @@ class MetadataSection(Section):
     first_retry_ms: int = Field(default=50, ge=1, description="First pause before a repeat.")
     max_retry_ms: int = Field(default=2_000, ge=1, description="Longest pause before a repeat.")
     call_timeout_ms: int = Field(default=3_000, ge=1, description="Time for a nameserver call.")
+    heartbeat_period_ms: int = Field(
+        default=2_000,
+        ge=1,
+        description="How often brokers and storage nodes tell the nameserver that they are alive; "
+        "well below nameserver.heartbeat_timeout_ms.",
+    )
+    drop_retry_period_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="How often data of deleted topics and consumer groups that could not be "
+        "dropped is tried again.",
+    )
     max_creations_in_flight: int = Field(
         default=256, ge=1, description="Topics and consumer groups being made on first use."
     )

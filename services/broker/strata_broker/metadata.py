@@ -9,7 +9,7 @@ topics cost a few megabytes. It does not know how the responses get here (`metad
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
@@ -91,8 +91,11 @@ class MetadataView:
         self._consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
         self._raft_groups: dict[int, meta_pb2.RaftGroup] = {}
         self._nodes: dict[str, meta_pb2.Node] = {}
+        # Those that are not done; the nameserver bounds their number.
+        self._tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
         self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._on_consumer_groups: list[Callable[[Collection[Name]], None]] = []
 
     @property
     def ready(self) -> bool:
@@ -139,6 +142,10 @@ class MetadataView:
             if kind is None or self._nodes[node_id].kind == kind
         ]
 
+    def pending_drops(self) -> list[meta_pb2.Tombstone]:
+        """Return what was deleted and is not dropped everywhere yet, in no order."""
+        return list(self._tombstones.values())
+
     def owner(self, topic: TopicRow, queue: int) -> int:
         """Return the raft group that a queue's appends and pops go to."""
         if topic.is_dead_letter:
@@ -169,12 +176,19 @@ class MetadataView:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in one event of the watch."""
+        changed_groups: set[Name] = set()
         if response.snapshot:
+            changed_groups.update(self._consumer_groups)
             self._forget_all()
         for change in response.changes:
             self._apply_change(change)
+            if change.WhichOneof("row") == "consumer_group":
+                changed_groups.add((change.consumer_group.namespace, change.consumer_group.name))
         self.revision = response.revision
         self._ready = True
+        if changed_groups:
+            for callback in self._on_consumer_groups:
+                callback(changed_groups)
         still_waiting = []
         for revision, waiter in self._waiters:
             if revision > self.revision:
@@ -182,6 +196,13 @@ class MetadataView:
             elif not waiter.done():
                 waiter.set_result(None)
         self._waiters = still_waiting
+
+    def on_consumer_groups(self, callback: Callable[[Collection[Name]], None]) -> None:
+        """Call back with the names of consumer groups whose rows came, changed or went.
+
+        After a snapshot these are all that were known before and all that are known now.
+        """
+        self._on_consumer_groups.append(callback)
 
     async def wait_for_revision(self, revision: int, timeout_s: float) -> bool:
         """Wait until everything up to `revision` is taken in; False: not within the time."""
@@ -226,6 +247,7 @@ class MetadataView:
             self._consumer_groups,
             self._raft_groups,
             self._nodes,
+            self._tombstones,
         ):
             table.clear()
         self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
@@ -253,6 +275,11 @@ class MetadataView:
                 first, count = change.slots.first_slot, change.slots.slot_count
                 self._slots[first : first + count] = [owner] * count
                 self.placement_version += 1
+            case "tombstone":
+                key = (change.tombstone.kind, change.tombstone.id)
+                self._tombstones.pop(key, None)
+                if not (change.deleted or change.tombstone.done):
+                    self._tombstones[key] = _copy(change.tombstone)
 
     def _apply_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
         old = self._topics.pop((topic.namespace, topic.name), None)

@@ -33,11 +33,29 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_broker_topics", "gauge", "1", "Topics in this broker's copy."),
     MetricSpec("strata_broker_metadata_revision", "gauge", "1", "Revision of that copy."),
     MetricSpec(
+        "strata_broker_pending_drops",
+        "gauge",
+        "1",
+        "Deleted topics and consumer groups whose data is not gone everywhere yet.",
+    ),
+    MetricSpec(
         "strata_broker_storage_retries_total",
         "counter",
         "1",
         "Calls repeated after a refusal or a lost connection.",
         ("reason",),
+    ),
+    MetricSpec(
+        "strata_broker_settings_pushed_total",
+        "counter",
+        "1",
+        "Settings pushed to clients because their consumer group changed.",
+    ),
+    MetricSpec(
+        "strata_broker_settings_waiting",
+        "gauge",
+        "1",
+        "Clients whose settings wait to be looked at after such a change; at most max_streams.",
     ),
     MetricSpec(
         "strata_broker_filtered_total",

@@ -17,14 +17,14 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.config import BrokerConfig
-from strata_broker.metadata import MetadataView, Name, TopicRow
+from strata_broker.drops import Dropper
+from strata_broker.metadata import MetadataView, TopicRow
 from strata_broker.metadata_watch import MetaClient
 from strata_broker.provision import consumer_group_not_found, topic_not_found
 from strata_broker.receive import topic_ref
 from strata_broker.sessions import Sessions
 from strata_broker.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
-from strata_runtime.logs import get_logger
 
 Response = TypeVar("Response", bound=Message)
 Result = TypeVar("Result")
@@ -40,15 +40,16 @@ class Operations:
         view: MetadataView,
         meta: MetaClient,
         storage: StorageClient,
+        dropper: Dropper,
         sessions: Sessions,
         config: BrokerConfig,
     ) -> None:
         self._view = view
         self._meta = meta
         self._storage = storage
+        self._dropper = dropper
         self._sessions = sessions
         self._timeout_s = config.metadata.call_timeout_ms / 1000
-        self._log = get_logger("broker")
 
     # Topics
 
@@ -69,14 +70,13 @@ class Operations:
         return response.topic
 
     async def delete_topic(self, namespace: str, name: str) -> None:
-        """Delete a topic, then its data. What cannot be dropped now is never served again."""
+        """Delete a topic, then its data; what cannot be dropped now is dropped later."""
         topic = self._view.topic(namespace, name)
-        owners = self._view.owners(topic) if topic else ()
         request = meta_pb2.DeleteTopicRequest(namespace=namespace, name=name)
         await self._meta.call("DeleteTopic", request, meta_pb2.DeleteTopicResponse)
         await self._until(lambda: self._view.topic(namespace, name) is None)
         if topic is not None:
-            await self._drop(owners, topic_id=topic.topic_id)
+            await self._dropper.drop(meta_pb2.TOMBSTONE_KIND_TOPIC, topic.topic_id)
 
     async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
         """Return where each queue of a topic is and what it holds, by number."""
@@ -134,10 +134,10 @@ class Operations:
         await self._until(lambda: self._view.consumer_group(namespace, name) is None)
         if group is None:
             return
-        raft_groups = [row.raft_group for row in self._view.raft_groups()]
-        await self._drop(raft_groups, consumer_group_id=group.consumer_group_id)
+        drop = self._dropper.drop
+        await drop(meta_pb2.TOMBSTONE_KIND_CONSUMER_GROUP, group.consumer_group_id)
         if group.dead_letter_topic_id:
-            await self._drop(raft_groups, topic_id=group.dead_letter_topic_id)
+            await drop(meta_pb2.TOMBSTONE_KIND_TOPIC, group.dead_letter_topic_id)
 
     def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         """Return a consumer group.
@@ -155,12 +155,8 @@ class Operations:
     ) -> list[admin_pb2.ConsumerQueueLag]:
         """Return how far a consumer group is, on every queue of every topic it consumes."""
         lags: list[admin_pb2.ConsumerQueueLag] = []
-        subscribed = self._subscribed((group.namespace, group.name))
-        for topic in self._candidates(group):
-            states = await self._states(group, topic)
-            named = (topic.namespace, topic.name) in subscribed
-            if named or any(map(_has_state, states)):
-                lags.extend(_lag(topic, state) for state in states)
+        for topic in await self._consumed_topics(group):
+            lags.extend(_lag(topic, state) for state in await self._states(group, topic))
         return lags
 
     async def reset_consumer_group(
@@ -178,11 +174,7 @@ class Operations:
         if request.topic:
             topics = [self.topic(request.namespace, request.topic)]
         else:
-            topics = [
-                topic
-                for topic in self._candidates(group)
-                if any(map(_has_state, await self._states(group, topic)))
-            ]
+            topics = await self._consumed_topics(group)
         lags: list[admin_pb2.ConsumerQueueLag] = []
         for topic in topics:
             reset = storage_pb2.ResetConsumerRequest(
@@ -317,23 +309,24 @@ class Operations:
         )
         return [_lag(topic, state) for _, answer in answers for state in answer.queues]
 
-    def _subscribed(self, group: Name) -> set[Name]:
-        return {topic for client in self._sessions.members(group) for topic in client.subscriptions}
+    async def _consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
+        """Return the topics a consumer group has state of, or a live member subscribes to, by name.
 
-    def _candidates(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
-        """Return the topics a consumer group may have state for: those of its namespace.
-
-        Which ones it does have state for is known to storage only; a broker keeps no such list.
+        Which ones it has state of is known to storage only; a broker keeps no such list.
         """
-        topics = {
-            topic.topic_id: topic
-            for topic in self._view.topics()
-            if topic.namespace == group.namespace and not topic.is_dead_letter
-        }
-        for name in self._subscribed((group.namespace, group.name)):
-            topic = self._view.topic(*name)
-            if topic is not None:
-                topics[topic.topic_id] = topic
+        answers = await self._ask(
+            [row.raft_group for row in self._view.raft_groups()],
+            "GetConsumerTopics",
+            storage_pb2.GetConsumerTopicsResponse,
+            lambda raft_group: storage_pb2.GetConsumerTopicsRequest(
+                raft_group=raft_group, consumer_group_id=group.consumer_group_id
+            ),
+        )
+        found = [self._view.topic_by_id(number) for _, each in answers for number in each.topic_ids]
+        for client in self._sessions.members((group.namespace, group.name)):
+            found.extend(self._view.topic(*name) for name in client.subscriptions)
+        # A topic that is gone from the metadata is about to be dropped in storage too.
+        topics = {topic.topic_id: topic for topic in found if topic is not None}
         return sorted(topics.values(), key=lambda topic: (topic.namespace, topic.name))
 
     async def _ask_owners(
@@ -364,23 +357,6 @@ class Operations:
         )
         return list(zip(numbers, answers, strict=True))
 
-    async def _drop(self, raft_groups: Iterable[int], **what: int) -> None:
-        for raft_group in raft_groups:
-            request = storage_pb2.DropRequest(raft_group=raft_group, **what)
-            try:
-                await self._storage.call(
-                    raft_group,
-                    "Drop",
-                    request,
-                    storage_pb2.DropResponse,
-                    timeout_s=self._timeout_s,
-                )
-            except RequestError as failure:
-                # The id is never given again, so what stays is garbage and nothing else.
-                self._log.warning(
-                    "data not dropped", raft_group=raft_group, reason=failure.text, **what
-                )
-
     async def _until(self, true: Callable[[], bool]) -> None:
         """Wait until the view shows a deletion; it carries no revision of its own."""
         while not true():
@@ -400,10 +376,6 @@ async def _gather(work: Sequence[Awaitable[Result]]) -> list[Result]:
 def _explicit(topic: TopicRow, raft_group: int) -> list[int]:
     """Return the queue numbers to name in a call: a dead-letter topic's are raft group ids."""
     return [raft_group] if topic.is_dead_letter else []
-
-
-def _has_state(state: storage_pb2.ConsumerQueueState) -> bool:
-    return bool(state.head or state.in_flight or state.waiting)
 
 
 def _lag(topic: TopicRow, state: storage_pb2.ConsumerQueueState) -> admin_pb2.ConsumerQueueLag:

@@ -29,9 +29,15 @@ _CONSUMER_TYPES = frozenset(
 
 
 class Client:
-    """One client process's producer or consumer."""
+    """One client process's producer or consumer.
+
+    Attributes:
+        settings: what it said of itself; None: nothing to this broker.
+        answer: the serialised command that it was answered then.
+    """
 
     __slots__ = (
+        "answer",
         "client_id",
         "client_type",
         "consumer_group",
@@ -40,6 +46,7 @@ class Client:
         "holder",
         "language",
         "open_calls",
+        "settings",
         "subscriptions",
         "topics",
         "version",
@@ -59,6 +66,8 @@ class Client:
         self.open_calls = 0
         self.subscriptions: dict[Name, str] = {}
         self.topics: tuple[Name, ...] = ()
+        self.settings: definition_pb2.Settings | None = None
+        self.answer = b""
 
     @property
     def is_consumer(self) -> bool:
@@ -100,6 +109,7 @@ class Sessions:
     def described(self, caller: Caller, settings: definition_pb2.Settings, language: int) -> Client:
         """Note what a client's settings say."""
         client = self.heard(caller.client_id)
+        client.settings = settings
         client.client_type = settings.client_type
         client.language = language
         client.version = settings.user_agent.version

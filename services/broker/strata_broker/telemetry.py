@@ -3,19 +3,24 @@
 Invariants: a stream belongs to the `x-mq-client-id` it was opened with, also when it never says
 anything (Python clients reopen bare streams); the server never ends a stream that is well; what
 waits to be sent to a client is bounded, a client that does not read loses its stream.
+
+A client is told its settings when it says its own, and again when its consumer group's row changes
+so that they become others; a bare stream is told what changed since its client's answer. Nothing in
+the settings comes from a topic's row.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection
 
 from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker import errors, settings
 from strata_broker.config import BrokerConfig
-from strata_broker.metadata import MetadataView
+from strata_broker.metadata import MetadataView, Name
 from strata_broker.requests import Caller, caller_of, language_of
 from strata_broker.sessions import Client, Sessions
 from strata_edge.ports import CallError, CallInfo
@@ -24,12 +29,25 @@ from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
+# Frames made before other tasks get their turn: a change may concern thousands of clients.
+_PUSHES_PER_TURN = 64
+
 
 class TelemetryStream:
-    """The sending side of one client's stream."""
+    """The sending side of one client's stream.
 
-    def __init__(self, caller: Caller, max_frames: int) -> None:
+    Attributes:
+        caller: whose stream it is.
+        client: what is known of it, perhaps from an earlier stream.
+        group: consumer group whose changes concern it, as its client named it; None: none.
+        told: the settings frame that it was told last, on this stream or as its answer before.
+    """
+
+    def __init__(self, caller: Caller, client: Client, max_frames: int) -> None:
         self.caller = caller
+        self.client = client
+        self.group: Name | None = None
+        self.told = client.answer
         # None ends the stream.
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(max_frames)
         self._failure: CallError | None = None
@@ -93,8 +111,15 @@ class Telemetry:
         self._config = config
         self._tasks = tasks
         self._open: set[TelemetryStream] = set()
+        self._by_group: defaultdict[Name, set[TelemetryStream]] = defaultdict(set)
+        # Streams whose consumer group changed; open ones only, so at most `max_streams`.
+        self._outdated: set[TelemetryStream] = set()
+        self._group_changed = asyncio.Event()
         maximum = config.telemetry.max_streams
         self._limit = Limit("telemetry streams", maximum, "streams", metrics)
+        self._pushed = metrics.counter("strata_broker_settings_pushed_total")
+        metrics.gauge("strata_broker_settings_waiting", lambda: len(self._outdated))
+        view.on_consumer_groups(self._on_consumer_groups)
 
     async def serve(self, requests: AsyncIterator[bytes], info: CallInfo) -> AsyncIterator[bytes]:
         """Serve one stream for its life.
@@ -108,10 +133,10 @@ class Telemetry:
             raise CallError("INVALID_ARGUMENT", bad.text) from bad
         if not self._limit.try_take():
             raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams")
-        stream = TelemetryStream(caller, self._config.telemetry.max_frames_queued)
-        reading = self._read(stream, requests, language_of(caller.language))
-        reader = self._tasks.spawn("read telemetry", reading)
-        client = self._opened(stream)
+        client = self._sessions.heard(caller.client_id)
+        stream = TelemetryStream(caller, client, self._config.telemetry.max_frames_queued)
+        reader = self._tasks.spawn("read telemetry", self._read(stream, requests))
+        self._opened(stream)
         try:
             while (frame := await stream.next()) is not None:
                 yield frame
@@ -119,30 +144,50 @@ class Telemetry:
             self._closed(stream, client)
             reader.cancel()
 
+    async def push_changes(self) -> None:
+        """Tell clients what changes of their consumer groups mean for them, until cancelled.
+
+        A round tells each client once, and rounds keep `push_interval_ms` apart: however often a
+        row changes meanwhile, only its last state is told.
+        """
+        interval_s = self._config.telemetry.push_interval_ms / 1000
+        while True:
+            await self._group_changed.wait()
+            self._group_changed.clear()
+            outdated, self._outdated = self._outdated, set()
+            for number, stream in enumerate(outdated, 1):
+                if stream in self._open:
+                    self._push_if_changed(stream)
+                if number % _PUSHES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(interval_s)
+
     def end_all(self) -> None:
         """End every stream: the broker stops, clients open a new one elsewhere."""
         for stream in self._open:
             stream.end()
 
-    def _opened(self, stream: TelemetryStream) -> Client:
+    def _opened(self, stream: TelemetryStream) -> None:
         self._open.add(stream)
-        client = self._sessions.heard(stream.caller.client_id)
-        client.open_calls += 1
-        return client
+        self._join_group(stream)
+        stream.client.open_calls += 1
+        if stream.client.settings is not None:
+            self._outdated.add(stream)
+            self._group_changed.set()
 
     def _closed(self, stream: TelemetryStream, client: Client) -> None:
         self._open.discard(stream)
+        self._outdated.discard(stream)
+        self._leave_group(stream)
         self._limit.give_back()
         client.open_calls -= 1
         stream.cancel_later()
 
-    async def _read(
-        self, stream: TelemetryStream, requests: AsyncIterator[bytes], language: int
-    ) -> None:
+    async def _read(self, stream: TelemetryStream, requests: AsyncIterator[bytes]) -> None:
         """Take in what the client says until it closes its side."""
         try:
             async for request in requests:
-                self._take(stream, service_pb2.TelemetryCommand.FromString(request), language)
+                self._take(stream, service_pb2.TelemetryCommand.FromString(request))
         except DecodeError:
             stream.fail(CallError("INVALID_ARGUMENT", "not a TelemetryCommand"))
         except RequestError as bad:
@@ -150,25 +195,59 @@ class Telemetry:
         else:
             stream.end()
 
-    def _take(
-        self, stream: TelemetryStream, command: service_pb2.TelemetryCommand, language: int
-    ) -> None:
+    def _take(self, stream: TelemetryStream, command: service_pb2.TelemetryCommand) -> None:
         self._sessions.heard(stream.caller.client_id)
         if command.WhichOneof("command") != "settings":
             # Answers to commands that this broker never sends; they are only a sign of life.
             return
         said = command.settings
         settings.check(said)
-        if said.user_agent.language:
-            language = said.user_agent.language
-        self._sessions.described(stream.caller, said, language)
-        frame = self._settings_frame(stream.caller, said, language)
+        self._leave_group(stream)
+        language = said.user_agent.language or language_of(stream.caller.language)
+        stream.client = self._sessions.described(stream.caller, said, language)
+        self._join_group(stream)
+        stream.client.answer = self._settings_frame(stream.caller, said, language)
+        self._tell(stream, stream.client.answer)
+
+    def _tell(self, stream: TelemetryStream, frame: bytes) -> None:
+        """Send settings in place of everything that was still to be told."""
+        stream.told = frame
         stream.cancel_later()
         stream.push(frame)
-        if language == definition_pb2.NODE_JS:
+        if stream.client.language == definition_pb2.NODE_JS:
             # Node waits for settings that may have come before it listened.
             for delay_ms in self._config.telemetry.node_repeat_ms:
                 stream.push_later(delay_ms / 1000, frame)
+
+    def _on_consumer_groups(self, names: Collection[Name]) -> None:
+        """Note the streams that may have to be told something else now."""
+        if len(names) > len(self._by_group):
+            names = [name for name in self._by_group if name in names]
+        for name in names:
+            self._outdated |= self._by_group.get(name, set())
+        if self._outdated:
+            self._group_changed.set()
+
+    def _push_if_changed(self, stream: TelemetryStream) -> None:
+        client = stream.client
+        assert client.settings is not None, "without settings a stream is never outdated"
+        frame = self._settings_frame(stream.caller, client.settings, client.language)
+        if frame != stream.told:
+            self._pushed.add()
+            self._tell(stream, frame)
+
+    def _join_group(self, stream: TelemetryStream) -> None:
+        said = stream.client.settings
+        if said is not None and said.WhichOneof("pub_sub") == "subscription":
+            stream.group = stream.caller.name_of(said.subscription.group)
+            self._by_group[stream.group].add(stream)
+
+    def _leave_group(self, stream: TelemetryStream) -> None:
+        group, stream.group = stream.group, None
+        if group is not None:
+            self._by_group[group].discard(stream)
+            if not self._by_group[group]:
+                del self._by_group[group]
 
     def _settings_frame(
         self, caller: Caller, said: definition_pb2.Settings, language: int

@@ -10,6 +10,8 @@ import fcntl
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -112,6 +114,24 @@ class DataFolder:
     def close(self) -> None:
         """Give the lock back."""
         os.close(self._lock)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a folder that is there, for a tool that works on its files.
+
+    Raises:
+        DataFolderError: another process has it open.
+    """
+    try:
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DataFolderError(f"data folder {path}: {error.strerror}") from None
+    try:
+        _take(lock, path)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _take(lock: int, path: Path) -> None:

@@ -46,6 +46,63 @@ def verify(folder: Folder, /, *, common: Common = COMMON) -> None:
 
 
 @app.command
+def repair(
+    folder: Folder,
+    /,
+    *,
+    raft_group: int | None = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    yes: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Give up what is damaged in the CommitLogs of a node that is stopped.
+
+    For a raft group that has no other voter: with one, replace the damaged replica instead. Every
+    readable message stays, no offset is used again. Without --yes it only prints what would be
+    lost.
+
+    For instance: strata log repair /var/lib/strata --yes
+
+    Args:
+        raft_group: Only what is this raft group's.
+        dry_run: Print what would be lost and exit with 0.
+        yes: Do it.
+    """
+    from strata_cli.log_repair import repair_log
+
+    changes = yes and not dry_run
+    logs = [repair_log(path, raft_group, changes=changes) for path in _log_folders(folder)]
+    ok = all(log["ok"] for log in logs)
+    lost = [{"log": Path(log["path"]).parent.name} | each for log in logs for each in log["lost"]]
+    if common.output == "json":
+        show({"ok": ok, "logs": logs}, common)
+    else:
+        for log in logs:
+            for damage in log["damaged"]:
+                print("{segment}: {position} to {end}: {reason}".format_map(damage))
+                if damage["may_hold_newest_of"]:
+                    replicas = ", ".join(map(str, damage["may_hold_newest_of"]))
+                    print(f"  may have held the newest entries of replicas {replicas}")
+        show({"ok": ok, "lost": [_lost_line(each) for each in lost]}, common, rows="lost")
+    if ok or dry_run:
+        return
+    if not changes:
+        raise CliError("nothing was changed: add --yes to give this up")
+    raise CliError("damage remains: see `strata log verify`")
+
+
+def _lost_line(lost: View) -> View:
+    """Return a lost entry as a row of a table."""
+    offsets = ", ".join(
+        "topic {topic_id} queue {queue} offsets {first_offset} to {last_offset}".format_map(each)
+        for each in lost["offsets"]
+    )
+    return {key: lost[key] for key in ("log", "raft_group", "index", "saved_messages")} | {
+        "lost": offsets or ("none" if lost["offsets_known"] else "unknown")
+    }
+
+
+@app.command
 def dump(folder: Folder, /, *, limit: int | None = None, common: Common = COMMON) -> None:
     """Print what a CommitLog holds, one line per frame.
 

@@ -59,6 +59,11 @@ JSON_KEYS = {
     "`end_position`, `torn_tail`, `corruptions` (a list of `segment`, `position`, `reason`), "
     "`replicas` (a list of `replica_id`, `raft_group`, `first_index`, `last_index`, `term`, "
     "`damaged`); exit code 1 when something is damaged",
+    "log repair": "`ok` (nothing is damaged any more), `logs`: a list of `path`, `ok`, `damaged` "
+    "(a list of `segment`, `position`, `end`, `reason`, `may_hold_newest_of`: replica ids), "
+    "`footers` (segments that get a new one), `lost` (a list of `raft_group`, `index`, `segment`, "
+    "`position`, `saved_messages`, `offsets_known`, `offsets`: a list of `topic_id`, `queue`, "
+    "`first_offset`, `last_offset`); exit code 1 when something is damaged and --yes is missing",
     "log dump": "one object per line and frame: `segment`, `position`, `kind`, `replica_id`, "
     "`raft_group`, `term`, `index`, `entry_kind`, `moved`, `synced_before`, `payload_bytes`; "
     "or for damage `segment`, `position`, `damaged`, `next_position`",

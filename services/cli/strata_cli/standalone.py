@@ -32,13 +32,13 @@ from strata_runtime.lifecycle import Lifecycle, Service
 from strata_runtime.loop import LoopLag, freeze_after_start
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
-from strata_runtime.tasks import OnFatal
+from strata_runtime.tasks import OnFatal, Tasks
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
-from strata_storage.registration import RegistrationError, register
+from strata_storage.registration import Registration, RegistrationError
 
 NAMESERVER = "nameserver"
 STORAGE = "storage"
@@ -91,13 +91,14 @@ class TopicRetention:
 
 
 class StorageMember:
-    """A storage node that registers at the container's nameserver when it starts.
+    """A storage node that registers at the container's nameserver and stays known there.
 
     Args:
         config: the section `[storage]`.
         folder: the locked data folder.
         network: where the nameserver is found and the storage service is served.
         boot_id: of the process.
+        heartbeat_period_s: how often it tells the nameserver that it is alive.
         retention: how long topics keep messages.
         clock: time.
         metrics: where its metrics show.
@@ -113,6 +114,7 @@ class StorageMember:
         network: InprocNetwork,
         boot_id: int,
         *,
+        heartbeat_period_s: float,
         retention: TopicRetention,
         clock: Clock,
         metrics: Metrics,
@@ -121,11 +123,20 @@ class StorageMember:
         self._config = config
         self._folder = folder
         self._network = network
-        self._boot_id = boot_id
+        self._heartbeat_period_s = heartbeat_period_s
         self._retention = retention
         self._clock = clock
         self._metrics = metrics
         self._on_fatal = on_fatal
+        self._nameserver = network.channel(f"inproc:{NAMESERVER}")
+        self._registration = Registration(
+            self._nameserver,
+            folder.identity.storage_node_id,
+            [f"inproc:{STORAGE}"],
+            boot_id,
+            timeout_s=_REGISTER_S,
+        )
+        self._tasks = Tasks("storage member", on_fatal, max_tasks=1)
         self._app: StorageApp | None = None
 
     async def start(self) -> None:
@@ -134,17 +145,17 @@ class StorageMember:
         Raises:
             RegistrationError: the nameserver refused the node.
         """
-        node_id = self._folder.identity.storage_node_id
-        channel = self._network.channel(f"inproc:{NAMESERVER}")
         try:
-            hosted = await register(
-                channel, node_id, [f"inproc:{STORAGE}"], self._boot_id, timeout_s=_REGISTER_S
-            )
-        finally:
-            await channel.close()
+            await self._start()
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def _start(self) -> None:
+        hosted = await self._registration.register()
         app = StorageApp(
             self._config,
-            node_id,
+            self._folder.identity.storage_node_id,
             self._folder.storage,
             hosted,
             self._network.server(STORAGE, metrics=self._metrics),
@@ -155,12 +166,15 @@ class StorageMember:
         )
         await app.start()
         self._app = app
+        self._tasks.spawn("heartbeat", self._registration.keep(self._heartbeat_period_s))
 
     async def stop(self, grace_s: float) -> None:
         """Stop the storage node."""
+        await self._tasks.stop()
         app, self._app = self._app, None
         if app is not None:
             await app.stop(grace_s)
+        await self._nameserver.close()
 
 
 class Standalone:
@@ -242,6 +256,7 @@ class Standalone:
             self._folder,
             self._network,
             self._boot_id,
+            heartbeat_period_s=self._config.metadata.heartbeat_period_ms / 1_000,
             retention=self._retention,
             clock=self._clock,
             metrics=self._metrics,
@@ -272,6 +287,7 @@ class Standalone:
             certificate=self._certificate() if edge.tls else None,
             max_connections=edge.max_connections,
             max_receive_bytes=edge.max_receive_bytes,
+            handshake_timeout_ms=edge.handshake_timeout_ms,
         )
 
     def _certificate(self) -> tls.Certificate:

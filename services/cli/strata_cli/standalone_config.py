@@ -43,6 +43,11 @@ class EdgeSection(Section):
     )
     key_file: str = Field(default="", description="Key of the certificate (PEM).")
     max_connections: int = Field(default=20_000, ge=1, description="Client connections.")
+    handshake_timeout_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="Time for a connection's first byte and its TLS handshake.",
+    )
     max_receive_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Size of one request."
     )

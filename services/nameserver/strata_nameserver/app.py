@@ -13,6 +13,7 @@ and frees the log before them; the raft log holds what a power failure takes fro
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -240,9 +241,11 @@ class NameserverApp:
 
     async def _keep_house(self, running: _Running, replica: Replica) -> None:
         """Sync the rows now and then; free log segments whose entries they hold durably."""
-        machine = running.machine
+        machine, identity = running.machine, self._identity
         while True:
             await asyncio.sleep(self._config.sync_interval_ms / 1_000)
+            with suppress(MetaError):  # it could not be registered
+                running.metadata.heartbeat(identity.node_id, identity.boot_id)
             if machine.persisted_index() == machine.applied_index():
                 continue
             await asyncio.to_thread(machine.sync)

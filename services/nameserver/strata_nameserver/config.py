@@ -22,6 +22,12 @@ class NameserverConfig(Section):
     max_attributes_bytes: int = Field(
         default=16_384, ge=0, description="Names and values of one topic's attributes together."
     )
+    max_tombstones: int = Field(
+        default=10_000,
+        ge=2,
+        description="Deleted topics and consumer groups remembered; those whose data is gone make "
+        "room for new ones, without one a deletion is refused.",
+    )
     max_nodes: int = Field(default=1_000, ge=1, description="Nodes that may be registered.")
     max_changes_in_flight: int = Field(
         default=1_024, ge=1, description="Changes proposed and not committed yet."

@@ -16,6 +16,7 @@ from strata_mq.slots import slot_base
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import MetaError, invalid
+from strata_nameserver.tombstones import bury
 from strata_nameserver.topics import (
     check_mask,
     check_revision,
@@ -93,15 +94,24 @@ def update_consumer_group(
     return group
 
 
-def delete_consumer_group(draft: Draft, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
-    """Delete a consumer group and its dead-letter topic; their ids are never given again.
+def delete_consumer_group(
+    draft: Draft, namespace: str, name: str, config: NameserverConfig
+) -> meta_pb2.ConsumerGroup:
+    """Delete a consumer group and its dead-letter topic; both leave a tombstone.
 
     Raises:
-        MetaError: NOT_FOUND.
+        MetaError: NOT_FOUND; LIMIT_REACHED (see `tombstones.bury`).
     """
     group = stored_consumer_group(draft, namespace, name)
+    tombstone = meta_pb2.Tombstone(
+        kind=meta_pb2.TOMBSTONE_KIND_CONSUMER_GROUP,
+        id=group.consumer_group_id,
+        namespace=namespace,
+        name=name,
+    )
+    bury(draft, tombstone, config)
     draft.counters.consumer_group_count -= 1
-    delete_stored_topic(draft, stored_topic(draft, namespace, dead_letter_topic(name)))
+    delete_stored_topic(draft, stored_topic(draft, namespace, dead_letter_topic(name)), config)
     draft.delete(meta_pb2.ConsumerGroup(namespace=namespace, name=name))
     return group
 

@@ -9,12 +9,17 @@ has it; `reset` drops everything in flight when leadership is lost.
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
+from itertools import islice
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_mq.slots import SLOT_COUNT
 from strata_nameserver.rows import StoredRow, change_to, key_of, value_of
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_keys import APPLIED_KEY, RowKind, kind_range
+
+TombstoneId = tuple[meta_pb2.TombstoneKind.ValueType, int]
+"""What kind of thing was deleted, and its id."""
 
 NO_RAFT_GROUP = 0
 """Owner of a slot that no raft group holds yet; raft groups of queues are numbered from 1."""
@@ -61,6 +66,36 @@ class Placement:
             self.slot_owners[row.first_slot : row.first_slot + row.slot_count] = owners
 
 
+class DoneTombstones:
+    """The tombstones that may go, the one done for longest first; bounded by `max_tombstones`."""
+
+    def __init__(self) -> None:
+        self._done: OrderedDict[TombstoneId, None] = OrderedDict()
+
+    @classmethod
+    def load(cls, store: MetadataStore) -> DoneTombstones:
+        """Read the rows; a row's revision is that at which it was marked done."""
+        rows = [
+            meta_pb2.Tombstone.FromString(value)
+            for _, value in store.scan(*kind_range(RowKind.TOMBSTONE))
+        ]
+        tombstones = cls()
+        for row in sorted(rows, key=lambda row: row.revision):
+            tombstones.take(row, deleted=False)
+        return tombstones
+
+    def take(self, row: meta_pb2.Tombstone, *, deleted: bool) -> None:
+        """Take in one row."""
+        if deleted:
+            self._done.pop((row.kind, row.id), None)
+        elif row.done:
+            self._done[row.kind, row.id] = None
+
+    def oldest(self, first: int, count: int) -> list[TombstoneId]:
+        """Return at most `count` ids from the place `first` on."""
+        return list(islice(self._done, first, first + count))
+
+
 class SpeculativeState:
     """Applied rows and what is in flight above them."""
 
@@ -71,6 +106,7 @@ class SpeculativeState:
         self._in_flight: dict[int, tuple[bytes, ...]] = {}
         self.counters = applied_state(store).counters
         self.placement = Placement.load(store)
+        self.done_tombstones = DoneTombstones.load(store)
 
     @property
     def changes_in_flight(self) -> int:
@@ -95,6 +131,8 @@ class SpeculativeState:
                 self.placement.take(change.raft_group)
             elif row == "slots":
                 self.placement.take(change.slots)
+            elif row == "tombstone":
+                self.done_tombstones.take(change.tombstone, deleted=change.deleted)
         self._in_flight[revision] = keys
         self.counters = draft.counters
 
@@ -111,6 +149,7 @@ class SpeculativeState:
         self._in_flight.clear()
         self.counters = applied_state(self._store).counters
         self.placement = Placement.load(self._store)
+        self.done_tombstones = DoneTombstones.load(self._store)
 
 
 class Draft:
@@ -133,6 +172,11 @@ class Draft:
     def placement(self) -> Placement:
         """Slots and raft groups before this change."""
         return self._state.placement
+
+    def oldest_done_tombstones(self, count: int) -> list[TombstoneId]:
+        """Return at most `count` tombstones that are done and not deleted by this change."""
+        deleted = sum(change.deleted and change.HasField("tombstone") for change in self.changes)
+        return self._state.done_tombstones.oldest(deleted, count)
 
     def get(self, key: bytes) -> bytes | None:
         """Return a row as it stands before this change."""

@@ -57,6 +57,7 @@ class MetadataMachine:
             "topic": config.max_topics,
             "consumer_group": config.max_consumer_groups,
             "node": config.max_nodes,
+            "tombstone": config.max_tombstones,
         }
         metrics.gauge(
             "strata_metadata_rows_maximum",
@@ -138,4 +139,5 @@ class MetadataMachine:
             (counters.topic_count, {"kind": "topic"}),
             (counters.consumer_group_count, {"kind": "consumer_group"}),
             (counters.node_count, {"kind": "node"}),
+            (counters.tombstone_count, {"kind": "tombstone"}),
         ]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver import consumer_groups, nodes, topics
+from strata_nameserver import consumer_groups, nodes, tombstones, topics
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import DRIVER_ERRORS, MetaError, refusal
@@ -87,7 +87,9 @@ class Metadata:
 
     async def delete_topic(self, namespace: str, name: str) -> meta_pb2.Topic:
         """Delete a topic and return the row it had."""
-        return await self._change(lambda draft: topics.delete_topic(draft, namespace, name))
+        return await self._change(
+            lambda draft: topics.delete_topic(draft, namespace, name, self._config)
+        )
 
     async def create_consumer_group(
         self, consumer_group: meta_pb2.ConsumerGroup
@@ -108,8 +110,16 @@ class Metadata:
     async def delete_consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         """Delete a consumer group with its dead-letter topic and return the row it had."""
         return await self._change(
-            lambda draft: consumer_groups.delete_consumer_group(draft, namespace, name)
+            lambda draft: consumer_groups.delete_consumer_group(
+                draft, namespace, name, self._config
+            )
         )
+
+    async def confirm_dropped(
+        self, kind: meta_pb2.TombstoneKind.ValueType, dropped_id: int
+    ) -> None:
+        """Note that every raft group has dropped the data behind a tombstone."""
+        await self._change(lambda draft: tombstones.confirm_dropped(draft, kind, dropped_id))
 
     async def register_node(self, node: meta_pb2.Node) -> list[meta_pb2.HostedReplica]:
         """Take a node in and return the replicas it hosts."""

@@ -13,6 +13,7 @@ from strata_state.metadata_keys import (
     node_key,
     raft_group_key,
     slots_key,
+    tombstone_key,
     topic_key,
 )
 
@@ -22,6 +23,7 @@ StoredRow = (
     | meta_pb2.RaftGroup
     | meta_pb2.Node
     | meta_pb2.SlotRange
+    | meta_pb2.Tombstone
 )
 """A row's value; which of them is told by the key's kind."""
 
@@ -31,6 +33,7 @@ SNAPSHOT_ORDER = (
     RowKind.SLOTS,
     RowKind.CONSUMER_GROUP,
     RowKind.TOPIC,
+    RowKind.TOMBSTONE,
 )
 """Kinds of a snapshot: what others refer to comes first."""
 
@@ -48,6 +51,8 @@ def key_of(change: meta_pb2.Change) -> bytes:
             return node_key(change.node.node_id)
         case "slots":
             return slots_key(change.slots.first_slot)
+        case "tombstone":
+            return tombstone_key(change.tombstone.kind, change.tombstone.id)
         case unknown:
             raise ValueError(f"a change of {unknown}")
 
@@ -89,6 +94,10 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
         change.slots.MergeFromString(value or b"")
         # A run that starts at slot 0 has no field set; the oneof must name the row all the same.
         change.slots.SetInParent()
+    elif kind is RowKind.TOMBSTONE:
+        change.tombstone.kind = meta_pb2.TombstoneKind.ValueType(key[1])
+        change.tombstone.id = int.from_bytes(key[2:], "big")
+        change.tombstone.MergeFromString(value or b"")
     else:
         raise ValueError(f"rows of kind {kind.name} are not watched")
     return change
@@ -104,4 +113,6 @@ def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:
         return meta_pb2.Change(deleted=deleted, raft_group=row)
     if isinstance(row, meta_pb2.Node):
         return meta_pb2.Change(deleted=deleted, node=row)
+    if isinstance(row, meta_pb2.Tombstone):
+        return meta_pb2.Change(deleted=deleted, tombstone=row)
     return meta_pb2.Change(deleted=deleted, slots=row)

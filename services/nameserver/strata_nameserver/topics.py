@@ -18,6 +18,7 @@ from strata_mq.slots import slot_base, slot_of
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import NO_RAFT_GROUP, Draft, Placement
 from strata_nameserver.errors import MetaError, invalid
+from strata_nameserver.tombstones import bury
 from strata_state.metadata_keys import topic_key
 
 _USER_TYPES = frozenset(meta_pb2.TopicType.values()) - {
@@ -97,16 +98,19 @@ def update_topic(
     return topic
 
 
-def delete_topic(draft: Draft, namespace: str, name: str) -> meta_pb2.Topic:
-    """Delete a topic's row; its id is never given again.
+def delete_topic(
+    draft: Draft, namespace: str, name: str, config: NameserverConfig
+) -> meta_pb2.Topic:
+    """Delete a topic's row and leave a tombstone; its id is never given again.
 
     Raises:
-        MetaError: NOT_FOUND; INVALID for a dead-letter topic, which goes with its group.
+        MetaError: NOT_FOUND; INVALID for a dead-letter topic, which goes with its group;
+            LIMIT_REACHED (see `tombstones.bury`).
     """
     topic = stored_topic(draft, namespace, name)
     if topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER:
         raise invalid(f"topic {name}: a dead-letter topic is deleted with its consumer group")
-    delete_stored_topic(draft, topic)
+    delete_stored_topic(draft, topic, config)
     return topic
 
 
@@ -128,8 +132,19 @@ def put_new_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig)
     draft.put(topic)
 
 
-def delete_stored_topic(draft: Draft, topic: meta_pb2.Topic) -> None:
-    """Delete the row of a topic that exists."""
+def delete_stored_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig) -> None:
+    """Delete the row of a topic that exists, and leave a tombstone.
+
+    Raises:
+        MetaError: LIMIT_REACHED.
+    """
+    tombstone = meta_pb2.Tombstone(
+        kind=meta_pb2.TOMBSTONE_KIND_TOPIC,
+        id=topic.topic_id,
+        namespace=topic.namespace,
+        name=topic.name,
+    )
+    bury(draft, tombstone, config)
     draft.counters.topic_count -= 1
     draft.delete(meta_pb2.Topic(namespace=topic.namespace, name=topic.name))
 

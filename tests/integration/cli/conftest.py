@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,17 @@ STRATA = (sys.executable, "-m", "strata_cli.main")
 class Node:
     """A standalone node in a process."""
 
-    def __init__(self, data_dir: Path, *arguments: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *arguments: str,
+        environment: dict[str, str],
+        program: Sequence[str] = STRATA,
+    ) -> None:
         self.data_dir = data_dir
         started = time.monotonic()
         self.process = subprocess.Popen(
-            [*STRATA, "standalone", "--data-dir", str(data_dir), "--grpc-port", "0", *arguments],
+            [*program, "standalone", "--data-dir", str(data_dir), "--grpc-port", "0", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -70,8 +76,8 @@ def start_node(tmp_path: Path) -> Iterator[StartNode]:
     """Start nodes on the test's data folder; those still running are killed at the end."""
     nodes: list[Node] = []
 
-    def start(*arguments: str, **environment: str) -> Node:
-        node = Node(tmp_path / "data", *arguments, environment=environment)
+    def start(*arguments: str, program: Sequence[str] = STRATA, **environment: str) -> Node:
+        node = Node(tmp_path / "data", *arguments, environment=environment, program=program)
         nodes.append(node)
         return node
 

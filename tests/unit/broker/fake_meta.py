@@ -26,6 +26,8 @@ class FakeMeta:
         self.rows: list[meta_pb2.Change] = []
         self.watchers: list[asyncio.Queue[meta_pb2.WatchResponse | None]] = []
         self.calls: list[str] = []
+        # (node id, boot id) of those that registered since the start.
+        self.heard: set[tuple[str, int]] = set()
         self.next_id = 100
         self.slots = striped_slots(RAFT_GROUPS)
         for raft_group in RAFT_GROUPS:
@@ -43,12 +45,12 @@ class FakeMeta:
             run = meta_pb2.SlotRange(first_slot=slot, slot_count=1, raft_group=owner)
             self.put(meta_pb2.Change(slots=run))
 
-    def put(self, change: meta_pb2.Change) -> None:
-        """Commit one row and tell the watchers."""
-        self.revision += 1
-        self.rows.append(change)
+    def put(self, *changes: meta_pb2.Change) -> None:
+        """Commit rows, a revision each, and tell the watchers all at once."""
+        self.revision += len(changes)
+        self.rows.extend(changes)
         for watcher in self.watchers:
-            watcher.put_nowait(meta_pb2.WatchResponse(revision=self.revision, changes=[change]))
+            watcher.put_nowait(meta_pb2.WatchResponse(revision=self.revision, changes=changes))
 
     def add_topic(
         self,
@@ -80,6 +82,22 @@ class FakeMeta:
                 topic.homes.add(raft_group=raft_group, queues=queues)
         self.put(meta_pb2.Change(topic=topic))
         return topic
+
+    def delete_topic(self, namespace: str, name: str) -> bool:
+        """Delete a topic and leave its tombstone, in one change; False: there is none."""
+        rows = [change for change in self.rows if change.topic.name == name]
+        rows = [change for change in rows if change.topic.namespace == namespace]
+        if not rows or rows[-1].deleted:
+            return False
+        tombstone = meta_pb2.Tombstone(
+            kind=meta_pb2.TOMBSTONE_KIND_TOPIC, id=rows[-1].topic.topic_id, name=name
+        )
+        gone = meta_pb2.Topic(namespace=namespace, name=name)
+        self.put(
+            meta_pb2.Change(tombstone=tombstone),
+            meta_pb2.Change(deleted=True, topic=gone),
+        )
+        return True
 
     def add_group(self, wanted: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
         """Make a consumer group with its dead-letter topic."""
@@ -126,12 +144,19 @@ class FakeMeta:
                     status=OK, consumer_group=self.add_group(group)
                 )
             case meta_pb2.DeleteTopicRequest(namespace=namespace, name=name):
-                if not self._find("topic", namespace, name):
+                if not self.delete_topic(namespace, name):
                     return _refusal(response_type, meta_pb2.META_OUTCOME_NOT_FOUND, "no topic")
-                gone = meta_pb2.Topic(namespace=namespace, name=name)
-                self.put(meta_pb2.Change(deleted=True, topic=gone))
                 return meta_pb2.DeleteTopicResponse(status=OK)
+            case meta_pb2.ConfirmDroppedRequest(kind=what, id=dropped_id):
+                done = meta_pb2.Tombstone(kind=what, id=dropped_id, done=True)
+                self.put(meta_pb2.Change(tombstone=done))
+                return meta_pb2.ConfirmDroppedResponse(status=OK)
+            case meta_pb2.HeartbeatRequest(node_id=node_id, boot_id=boot_id):
+                if (node_id, boot_id) not in self.heard:
+                    return _refusal(response_type, meta_pb2.META_OUTCOME_NOT_FOUND, "register")
+                return meta_pb2.HeartbeatResponse(status=OK)
             case meta_pb2.RegisterNodeRequest(node=node):
+                self.heard.add((node.node_id, node.boot_id))
                 self.put(meta_pb2.Change(node=node))
                 return meta_pb2.RegisterNodeResponse(status=OK)
         raise AngeliaError(UNKNOWN_METHOD, method)

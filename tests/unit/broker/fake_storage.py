@@ -321,6 +321,29 @@ class FakeStorage:
             )
         return response
 
+    def _getconsumertopics(
+        self, request: storage_pb2.GetConsumerTopicsRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.GetConsumerTopicsResponse:
+        keys = [key for key, head in self.heads.items() if head]
+        topic_ids = {key[1] for key in keys if key[0] == request.consumer_group_id}
+        return storage_pb2.GetConsumerTopicsResponse(topic_ids=sorted(topic_ids))
+
+    def _resetconsumer(
+        self, request: storage_pb2.ResetConsumerRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.ResetConsumerResponse:
+        assert request.WhichOneof("to") == "earliest"
+        state = storage_pb2.GetConsumerStateRequest(
+            raft_group=request.raft_group,
+            consumer_group_id=request.consumer_group_id,
+            topic=request.topic,
+        )
+        for queue in self._getconsumerstate(state, None).queues:
+            key = (request.consumer_group_id, request.topic.topic_id, queue.queue)
+            self.heads[key] = 0
+            for lease in [lease for lease in self.leases if lease[:3] == key]:
+                del self.leases[lease]
+        return storage_pb2.ResetConsumerResponse(queues=self._getconsumerstate(state, None).queues)
+
     def _query(
         self, request: storage_pb2.QueryRequest, _: storage_pb2.Refusal | None
     ) -> storage_pb2.QueryResponse:
@@ -336,8 +359,10 @@ class FakeStorage:
         return response
 
     def _drop(
-        self, request: storage_pb2.DropRequest, _: storage_pb2.Refusal | None
+        self, request: storage_pb2.DropRequest, trouble: storage_pb2.Refusal | None
     ) -> storage_pb2.DropResponse:
+        if trouble is not None:
+            return storage_pb2.DropResponse(refusal=trouble)
         for key in [key for key in self.queues if key[0] == request.topic_id]:
             del self.queues[key]
         return storage_pb2.DropResponse()

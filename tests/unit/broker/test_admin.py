@@ -9,6 +9,7 @@ import pytest
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
 from strata_edge.ports import CallError
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_edge import ADMIN, FakeEdge
@@ -92,6 +93,43 @@ async def test_a_deleted_topic_is_gone_with_its_data(
     )
     assert storage.messages(101) == []
     assert (await client.send(message("orders", 2))).status.code == 40402
+
+
+async def test_only_topics_with_state_or_members_are_asked_for(
+    edge: FakeEdge, client: Client, storage: FakeStorage
+) -> None:
+    """Show and reset ask each raft group once for a group's topics, then those topics alone."""
+    for name in ("a", "b", "c"):
+        await create(edge, name)
+    await client.send(*(message("orders", number) for number in range(1, 5)))
+    await client.receive_all("orders", "g")
+    subscribed = Client(edge)
+    subscribed.metadata = {**client.metadata, "x-mq-client-id": "c2"}
+    await subscribed.receive("b", "g")
+    storage.calls.clear()
+    shown = await edge.call(
+        ADMIN + "GetConsumerGroup",
+        admin_pb2.GetConsumerGroupRequest(name="g"),
+        admin_pb2.GetConsumerGroupResponse,
+    )
+    assert {queue.topic for queue in shown.queues} == {"orders", "b"}
+    assert storage.count("GetConsumerTopics") == 2
+    asked = [
+        request.topic.topic_id
+        for _, request in storage.calls
+        if isinstance(request, storage_pb2.GetConsumerStateRequest)
+    ]
+    # Both topics have queues in both raft groups.
+    assert len(asked) == 4
+    assert len(set(asked)) == 2
+    reset = await edge.call(
+        ADMIN + "ResetConsumerGroup",
+        admin_pb2.ResetConsumerGroupRequest(name="g", earliest=True),
+        admin_pb2.ResetConsumerGroupResponse,
+    )
+    assert {queue.topic for queue in reset.queues} == {"orders", "b"}
+    assert storage.count("ResetConsumer") == 4
+    assert sum(queue.lag for queue in reset.queues) == 4
 
 
 async def test_a_consumer_group_shows_lag_and_members(edge: FakeEdge, client: Client) -> None:

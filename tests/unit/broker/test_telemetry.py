@@ -13,10 +13,12 @@ from strata_broker import settings
 from strata_broker.app import BrokerApp
 from strata_broker.config import BrokerConfig
 from strata_broker.requests import Caller
+from strata_broker.sessions import Client
 from strata_broker.telemetry import TelemetryStream
 from strata_edge.ports import CallError
 from tests.unit.broker.conftest import resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
 from tests.unit.broker.fake_storage import until
 
 TELEMETRY = MESSAGING + "Telemetry"
@@ -120,6 +122,82 @@ async def test_node_clients_hear_their_settings_again(edge: FakeEdge) -> None:
         await anext(stream.answers)
 
 
+def change_group(meta: FakeMeta, **fields: object) -> None:
+    """Write a consumer group's row as the nameserver does when an operator changes it."""
+    meta.put(meta_pb2.Change(consumer_group=group_with(**fields)))
+
+
+async def test_a_changed_group_is_told_to_its_clients(edge: FakeEdge, meta: FakeMeta) -> None:
+    """Attempts and retry policy reach every open stream of the group, in its client's shape."""
+    java, python = Stream(edge, "c1"), Stream(edge, "c2", "PYTHON")
+    java.say(consumer("g"))
+    python.say(consumer("g", definition_pb2.PYTHON))
+    await java.hear()
+    await python.hear()
+    change_group(meta, exponential=EXPONENTIAL)
+    told = (await java.hear()).settings
+    assert told.backoff_policy.max_attempts == 5
+    assert told.backoff_policy.exponential_backoff.initial.ToMilliseconds() == 500
+    steps = (await python.hear()).settings.backoff_policy.customized_backoff.next
+    assert [step.seconds for step in steps] == [1, 1, 2, 4]
+    java.hang_up()
+    python.hang_up()
+
+
+async def test_many_changes_are_one_push(edge: FakeEdge, meta: FakeMeta, app: BrokerApp) -> None:
+    """Only the last of several changes is told, and the next one waits for its interval."""
+    stream, other = Stream(edge, "c1"), Stream(edge, "c2")
+    stream.say(consumer("g"))
+    await stream.hear()
+    for attempts in (3, 4, 6):
+        change_group(meta, max_attempts=attempts)
+    assert (await stream.hear()).settings.backoff_policy.max_attempts == 6
+    change_group(meta, max_attempts=7)
+    await app.view.wait_for_revision(meta.revision, 1)
+    # What a client says itself is answered at once all the same, from the newest row.
+    stream.say(consumer("g"))
+    assert (await stream.hear()).settings.backoff_policy.max_attempts == 7
+    # A stream that nothing was pushed to proves that the first is not told twice.
+    other.say(producer("orders"))
+    await other.hear()
+    stream.hang_up()
+    with pytest.raises(StopAsyncIteration):
+        await stream.hear()
+    other.hang_up()
+
+
+async def test_settings_that_stay_the_same_are_not_pushed(edge: FakeEdge, meta: FakeMeta) -> None:
+    """Neither another group nor a field that clients are not told of wakes a client."""
+    stream, other = Stream(edge, "c1"), Stream(edge, "c2")
+    stream.say(consumer("g"))
+    other.say(consumer("h"))
+    await stream.hear()
+    await other.hear()
+    change_group(meta, max_attempts=17)
+    change_group(meta, max_attempts=17, created_at_ms=1)
+    meta.put(meta_pb2.Change(consumer_group=meta_pb2.ConsumerGroup(name="h", max_attempts=2)))
+    # One round looks at all three changes: when the other client was told, this one was not.
+    assert (await other.hear()).settings.backoff_policy.max_attempts == 2
+    stream.hang_up()
+    with pytest.raises(StopAsyncIteration):
+        await stream.hear()
+    other.hang_up()
+
+
+async def test_a_bare_stream_is_told_changes_too(edge: FakeEdge, meta: FakeMeta) -> None:
+    """What the client said on an earlier stream counts; what it missed between them is told."""
+    first = Stream(edge, "c1")
+    first.say(consumer("g"))
+    await first.hear()
+    first.hang_up()
+    with pytest.raises(StopAsyncIteration):
+        await first.hear()
+    change_group(meta, max_attempts=3)
+    bare = Stream(edge, "c1")
+    assert (await bare.hear()).settings.backoff_policy.max_attempts == 3
+    bare.hang_up()
+
+
 async def test_a_bare_stream_is_registered_by_client_id(app: BrokerApp, edge: FakeEdge) -> None:
     """Without any settings the client is known and alive."""
     stream = Stream(edge, client_id="bare")
@@ -174,7 +252,7 @@ async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
 
 async def test_a_client_that_does_not_read_loses_its_stream() -> None:
     """What waits is bounded."""
-    stream = TelemetryStream(Caller("slow", ""), 2)
+    stream = TelemetryStream(Caller("slow", ""), Client("slow"), 2)
     for _ in range(3):
         stream.push(b"frame")
     with pytest.raises(CallError) as failure:
@@ -184,7 +262,8 @@ async def test_a_client_that_does_not_read_loses_its_stream() -> None:
 
 def group_with(**fields: object) -> meta_pb2.ConsumerGroup:
     """A consumer group's row."""
-    return meta_pb2.ConsumerGroup(name="g", max_attempts=5, **fields)  # type: ignore[arg-type]
+    fields.setdefault("max_attempts", 5)
+    return meta_pb2.ConsumerGroup(name="g", **fields)  # type: ignore[arg-type]
 
 
 EXPONENTIAL = meta_pb2.ExponentialBackoff(initial_ms=500, max_ms=5_000, multiplier=2.0)

@@ -33,6 +33,7 @@ FLAGS = {
     "message receive": ["--group", "--count", "--ack"],
     "message show": ["--id", "--key", "--offset"],
     "log dump": [],
+    "log repair": ["--raft-group", "--dry-run", "--yes"],
     "log verify": [],
 }
 COMMON_FLAGS = ["-o", "--endpoint", "--tls", "--ca", "--access-key", "--secret-key"]
@@ -87,6 +88,7 @@ def test_the_page_is_fresh() -> None:
         (["topic", "list", "--endpoint", "127.0.0.1:1", "--timeout", "2s"], "127.0.0.1:1"),
         (["log", "verify", "/nowhere"], "/nowhere"),
         (["log", "dump", "/nowhere"], "/nowhere"),
+        (["log", "repair", "/nowhere", "--yes"], "/nowhere"),
         (["config", "show", "--config", "/nowhere.toml"], "/nowhere.toml: No such file"),
         (["standalone", "--data-dir", "/x", "--config", "/nowhere.toml"], "/nowhere.toml"),
     ],

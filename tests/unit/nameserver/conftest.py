@@ -139,6 +139,7 @@ def small_nameserver() -> Nameserver:
         NameserverConfig(
             max_topics=3,
             max_consumer_groups=1,
+            max_tombstones=2,
             max_nodes=1,
             max_watchers=1,
             max_queues_per_topic=4,

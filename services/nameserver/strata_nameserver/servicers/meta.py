@@ -41,7 +41,7 @@ class MetaServicer:
     async def delete_topic(
         self, request: meta_pb2.DeleteTopicRequest, context: CallContext
     ) -> meta_pb2.DeleteTopicResponse:
-        """Delete a topic's row; its data is dropped by whoever asked for this."""
+        """Delete a topic's row; brokers drop its data and confirm that."""
         try:
             await self._metadata.delete_topic(request.namespace, request.name)
         except MetaError as error:
@@ -79,6 +79,16 @@ class MetaServicer:
         except MetaError as error:
             return meta_pb2.DeleteConsumerGroupResponse(status=_refused(error))
         return meta_pb2.DeleteConsumerGroupResponse(status=_OK)
+
+    async def confirm_dropped(
+        self, request: meta_pb2.ConfirmDroppedRequest, context: CallContext
+    ) -> meta_pb2.ConfirmDroppedResponse:
+        """Mark a tombstone done."""
+        try:
+            await self._metadata.confirm_dropped(request.kind, request.id)
+        except MetaError as error:
+            return meta_pb2.ConfirmDroppedResponse(status=_refused(error))
+        return meta_pb2.ConfirmDroppedResponse(status=_OK)
 
     async def get_snapshot(
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
