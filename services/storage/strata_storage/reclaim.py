@@ -6,7 +6,8 @@ deleted; nothing is proposed again. So a topic with long retention and few messa
 has, not the segments of the busy topics around it.
 
 An entry is needed while a message in it is within its retention, or while rows and a checkpoint
-do not both cover it. Invariant: everything that is not in the log any more is in a checkpoint.
+do not both cover it; the newest one of a replica always is. Invariant: everything that is not in
+the log any more is in a checkpoint.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class Reclaimer:
             covered[engine.replica_id] = min(
                 engine.machine.persisted_index(),
                 self._checkpointer.indexes.get(engine.replica_id, 0),
+                # The newest entry stays: it tells recovery where the replica's log ends.
+                engine.machine.applied_index() - 1,
             )
             retained[engine.replica_id] = await _retained_indexes(engine.machine, held[1])
 

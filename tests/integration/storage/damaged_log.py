@@ -15,12 +15,14 @@ FrameDict = dict[str, int | str | bool]
 
 
 async def append(
-    node: NodeUnderTest, raft_group: int, bodies: list[bytes], queue: int
+    node: NodeUnderTest, raft_group: int, bodies: list[bytes], queue: int, **part: int
 ) -> pb.GroupResult:
     """Append to a queue of a raft group: even queues are group 1's, odd ones group 2's."""
     node.sequence += 1
     batch = pb.GroupBatch(
-        raft_group=raft_group, sequence=node.sequence, batch=batch_of(bodies, queue=queue)
+        raft_group=raft_group,
+        sequence=node.sequence,
+        batch=batch_of(bodies, queue=queue, **part),
     )
     request = pb.AppendRequest(broker_boot_id=id(node), batches=[batch])
     return (await node.rpc.append(request, CONTEXT)).results[0]

@@ -12,12 +12,14 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.retention import FixedRetention
+from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append, status_of
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
     TestClock,
+    lease_of,
     small_config,
 )
 
@@ -189,3 +191,33 @@ async def test_messages_go_early_only_when_relocation_cannot_make_room(
             assert 5 < len(found) < 50
         else:
             assert found == list(enumerate(expected))
+
+
+async def test_an_idle_raft_group_outlives_the_relocation_of_its_last_entries(
+    tmp_path: Path,
+) -> None:
+    """Its newest entries go with their segment; it leads, knows its place and goes on there."""
+    rng, clock = random.Random(1), TestClock()
+    async with NodeUnderTest(
+        tmp_path, clock=clock, config=CONFIG, retention=RETENTION, raft_groups=GROUPS
+    ) as node:
+        await append(node, GROUP, [b"kept"], 0)
+        popped = await node.pop()
+        await node.ack(*map(lease_of, popped.messages))
+        before = status_of(node, GROUP)
+        for _ in range(24):
+            await append(node, OTHER_GROUP, [rng.randbytes(900_000)], 1, topic_id=SHORT)
+            clock.advance(20)
+            await node.app.node.retain_once()
+        assert node.app.node.status().log_first_position > 0, "nothing was freed"
+    for lose_rows in (False, True, False):
+        if lose_rows:
+            shutil.rmtree(tmp_path / "state")
+        async with NodeUnderTest(
+            tmp_path, clock=clock, config=CONFIG, retention=RETENTION, raft_groups=GROUPS
+        ) as node:
+            status = status_of(node, GROUP)
+            assert (status.state, status.reason) == (pb.REPLICA_STATE_SERVING, "")
+            assert status.last_index > before.last_index
+            assert await kept(node) == [(0, b"kept")]
+            assert not (await node.pop()).messages, "it was acknowledged"
