@@ -102,7 +102,7 @@ class GrpcioEdge:
 
     def set_hot_handler(self, service: str, handler: HotHandler) -> None:
         """See `ports.Edge.set_hot_handler`; `service` is `package.Service`."""
-        hot = _HotCalls(handler, self._options.max_hot_calls, self._metrics)
+        hot = _HotCalls(handler, self._options, self._metrics)
         for method in HOT_METHODS:
             self._add(f"/{service}/{method}", hot.method_handler(method))
 
@@ -216,16 +216,20 @@ class _HotCall:
 class _HotCalls:
     """Collects the hot calls of one turn of the loop and hands them over together."""
 
-    def __init__(self, handler: HotHandler, max_calls: int, metrics: Metrics) -> None:
+    def __init__(self, handler: HotHandler, options: EdgeOptions, metrics: Metrics) -> None:
         self._handler = handler
-        self._max_calls = max_calls
+        self._max_calls = options.max_hot_calls
+        self._max_unread_bytes = options.max_unread_bytes
         self._waiting = 0
+        # Answers of streams that gRPC has not taken: their clients read slowly.
+        self._unread_bytes = 0
         self._arrived: list[_HotCall] = []
         self._calls = metrics.counter("strata_edge_calls_total")
         self._refused = metrics.counter("strata_edge_refused_calls_total")
         self._batches = metrics.histogram("strata_edge_batch_calls")
         self._labels = {method: {"method": method} for method in HOT_METHODS}
         metrics.gauge("strata_edge_hot_calls", lambda: self._waiting)
+        metrics.gauge("strata_edge_unread_bytes", lambda: self._unread_bytes)
 
     def method_handler(self, method: str) -> grpc.RpcMethodHandler[bytes, bytes]:
         """What grpc calls for `method`."""
@@ -235,8 +239,19 @@ class _HotCalls:
             return responses[0]
 
         async def stream(request: bytes, context: Context) -> AsyncIterator[bytes]:
-            for response in await self._answer(method, request, context):
-                yield response
+            if self._unread_bytes >= self._max_unread_bytes:
+                self._refused.add()
+                await context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, "clients have not read what they received"
+                )
+            responses = await self._answer(method, request, context)
+            size_bytes = sum(map(len, responses))
+            self._unread_bytes += size_bytes
+            try:
+                for response in responses:
+                    yield response
+            finally:
+                self._unread_bytes -= size_bytes
 
         if method in _STREAMING_HOT_METHODS:
             return grpc.unary_stream_rpc_method_handler(stream)

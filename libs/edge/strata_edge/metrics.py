@@ -13,7 +13,13 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("strata_edge_hot_calls", "gauge", "1", "Hot calls waiting for their answer."),
     MetricSpec(
-        "strata_edge_refused_calls_total", "counter", "1", "Hot calls refused by max_hot_calls."
+        "strata_edge_refused_calls_total",
+        "counter",
+        "1",
+        "Hot calls refused by max_hot_calls or max_unread_bytes.",
+    ),
+    MetricSpec(
+        "strata_edge_unread_bytes", "gauge", "bytes", "Answers of receives that wait for clients."
     ),
     MetricSpec("strata_edge_connections", "gauge", "1", "Client connections at the front."),
     MetricSpec(

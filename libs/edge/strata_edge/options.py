@@ -26,6 +26,8 @@ class EdgeOptions:
         handshake_timeout_ms: from a connection's acceptance to its first byte, and with TLS to the
             end of the handshake; a slower one is closed.
         max_hot_calls: hot calls waiting for an answer; more end with RESOURCE_EXHAUSTED.
+        max_unread_bytes: answers of receives that clients have not read; while there are more,
+            receives end with RESOURCE_EXHAUSTED.
         max_streams_per_connection: RPCs at once on one connection.
         max_receive_bytes: size of one request message.
         max_metadata_bytes: size of all headers of a call.
@@ -42,6 +44,7 @@ class EdgeOptions:
     max_connections: int = 20_000
     handshake_timeout_ms: int = 10_000
     max_hot_calls: int = 100_000
+    max_unread_bytes: int = 128 * MIB
     max_streams_per_connection: int = 10_000
     max_receive_bytes: int = 16 * MIB
     max_metadata_bytes: int = 64 * KIB

@@ -287,6 +287,7 @@ class Standalone:
             certificate=self._certificate() if edge.tls else None,
             max_connections=edge.max_connections,
             max_receive_bytes=edge.max_receive_bytes,
+            max_unread_bytes=edge.max_unread_bytes,
             handshake_timeout_ms=edge.handshake_timeout_ms,
         )
 

@@ -51,6 +51,11 @@ class EdgeSection(Section):
     max_receive_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Size of one request."
     )
+    max_unread_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1,
+        description="Received messages that clients have not read; beyond it RESOURCE_EXHAUSTED.",
+    )
 
 
 class StandaloneConfig(BrokerConfig):
