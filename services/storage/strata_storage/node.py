@@ -311,10 +311,6 @@ class StorageNode:
         except LogError as error:
             # Without them a repeated message would be stored twice (rule 23).
             replica.fail(damage_reason(replica.replica_id, f"recent message ids: {error}"))
-            self._logger.warning(
-                "raft group is read-only", raft_group=raft_group, reason=str(error)
-            )
-            self._ready[raft_group].set()
         except Refused as refused:
             # Leadership went elsewhere meanwhile; this leader is dropped.
             self._logger.info("leader not made", raft_group=raft_group, reason=refused.reason)
