@@ -64,6 +64,11 @@ class ReceiveSection(Section):
         ge=1,
         description="Messages of one answer, except that one always goes.",
     )
+    max_bytes_in_flight: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1,
+        description="Shared by the receives under way: each may get as much as an equal part.",
+    )
     min_polling_ms: int = Field(default=5_000, ge=0, description="Shortest wait for messages.")
     max_polling_ms: int = Field(default=20_000, ge=1_000, description="Longest wait for messages.")
     deadline_margin_ms: int = Field(

@@ -272,8 +272,19 @@ class Receiver:
             start=(
                 storage_pb2.START_POSITION_LATEST if latest else storage_pb2.START_POSITION_EARLIEST
             ),
-            max_bytes=self._config.receive.max_bytes,
+            max_bytes=self._share_bytes(),
             one_per_message_group=receive.one_per_message_group,
+        )
+
+    def _share_bytes(self) -> int:
+        """Return what one answer may take, so that all receives that wait do not fill the memory.
+
+        Equal parts of the common limit: many parked receives may be answered at once. One message
+        always goes, however small the part.
+        """
+        limits = self._config.receive
+        return min(
+            limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._parked.used))
         )
 
 

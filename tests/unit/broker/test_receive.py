@@ -51,6 +51,24 @@ async def test_an_unknown_consumer_group_is_made_once_on_first_receive(
     assert meta.calls.count("CreateConsumerGroup") == 1
 
 
+async def test_receives_that_wait_share_a_limit_of_bytes(
+    client: Client, storage: FakeStorage
+) -> None:
+    """Answered at once, many parked receives must not fill the memory."""
+    calls = [client.begin_receive("orders", "g", polling_s=2) for _ in range(64)]
+    await until(lambda: sum(rpc == "Pop" for rpc, _ in storage.calls) == 64)
+    mib = 1024 * 1024
+    shares = [
+        request.max_bytes
+        for _, request in storage.calls
+        if isinstance(request, storage_pb2.PopRequest)
+    ]
+    assert max(shares) <= 8 * mib
+    assert min(shares) == 128 * mib // 64
+    for call in calls:
+        await call.answer
+
+
 async def test_a_pop_says_what_the_leader_must_know(
     client: Client, storage: FakeStorage, meta: FakeMeta
 ) -> None:
