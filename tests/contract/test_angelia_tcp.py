@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
@@ -19,10 +19,10 @@ from strata_runtime.metrics import Metrics
 GET = "/strata.meta.v1.MetaService/GetSnapshot"
 
 
-class AvroCodec:
+class MorseCodec:
     """A codec the server does not know."""
 
-    name = "avro"
+    name = "morse"
 
     def encode(self, message: object) -> bytes:
         return b""
@@ -81,10 +81,37 @@ async def test_refusal_has_a_reason(server: tuple[str, Metrics], data: bytes, re
 
 async def test_caller_learns_why(server: tuple[str, Metrics]) -> None:
     """A channel with a codec the server lacks gets the server's words."""
-    channel = TcpChannel(server[0], codec=AvroCodec())  # type: ignore[arg-type]
-    with pytest.raises(AngeliaError, match="unknown codec 'avro'"):
+    channel = TcpChannel(server[0], codec=MorseCodec())  # type: ignore[arg-type]
+    with pytest.raises(AngeliaError, match="unknown codec 'morse'"):
         await channel.call(GET, meta_pb2.GetSnapshotRequest(), meta_pb2.GetSnapshotResponse)
     await channel.close()
+
+
+async def test_closing_while_it_connects() -> None:
+    """A call that waits for a server which does not answer the handshake ends with the channel."""
+    held: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    channel = TcpChannel(f"127.0.0.1:{port}")
+    async with asyncio.TaskGroup() as group:
+        request = meta_pb2.GetSnapshotRequest()
+        call = group.create_task(_code(channel.call(GET, request, meta_pb2.GetSnapshotResponse)))
+        await asyncio.sleep(0.05)
+        await channel.close()
+    assert call.result() == ports.UNAVAILABLE
+    for writer in held:
+        writer.close()
+        await writer.wait_closed()
+    silent.close()
+    await silent.wait_closed()
+
+
+async def _code(call: Awaitable[object]) -> str:
+    try:
+        await call
+    except AngeliaError as error:
+        return error.code
+    return "ok"
 
 
 async def test_connection_limit(server: tuple[str, Metrics]) -> None:

@@ -51,6 +51,19 @@ def test_deleting_removes_and_is_harmless_when_absent(store: MetadataStore) -> N
     assert list(store.scan(b"\x01", b"\x02")) == [(b"\x01b", b"2"), (b"\x01c", b"3")]
 
 
+def test_frozen_rows_stay_as_they_were(store: MetadataStore) -> None:
+    """What is written or deleted afterwards does not show, however often they are read."""
+    store.write([(b"\x01a", b"1"), (b"\x01b", b"2"), (b"\x02c", b"3")])
+    frozen = store.frozen()
+    store.write([(b"\x01a", b"new"), (b"\x01d", b"4")], [b"\x01b"])
+
+    before = [(b"\x01a", b"1"), (b"\x01b", b"2")]
+    assert list(frozen.scan(b"\x01", b"\x02")) == before
+    assert list(frozen.scan(b"\x01b", b"\x02")) == before[1:]
+    frozen.close()
+    assert list(store.scan(b"\x01", b"\x02")) == [(b"\x01a", b"new"), (b"\x01d", b"4")]
+
+
 def test_a_scan_is_sorted_and_bounded(store: MetadataStore) -> None:
     """A scan gives exactly the rows of its range in key order, empty values included."""
     store.write([(bytes([kind, n]), b"") for kind in (3, 1, 2) for n in (9, 0, 255)])

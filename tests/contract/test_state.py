@@ -73,6 +73,20 @@ def test_a_scan_may_be_driven_by_another_thread(store: StateStore) -> None:
     assert found == [(b"a", b"1"), (b"b", b"2")]
 
 
+def test_a_cursor_shows_rows_as_of_its_making_also_after_it_was_moved_back(
+    store: StateStore,
+) -> None:
+    """What is written later does not show; a seek may go anywhere in the range."""
+    for key in (b"a", b"b", b"c", b"d", b"z"):
+        put(store, (key, b"old"))
+    cursor = store.cursor(b"b", b"e")
+    put(store, (b"bb", b"new"), (b"c", b"new"))
+    assert [key for key, _ in cursor.seek(b"c")] == [b"c", b"d"]
+    store.flush()
+    assert list(cursor.seek(b"")) == [(b"b", b"old"), (b"c", b"old"), (b"d", b"old")]
+    assert list(cursor.seek(b"dd")) == []
+
+
 def test_a_reverse_seek_finds_the_last_row_at_or_before_a_key(store: StateStore) -> None:
     """`last_before` keeps to its lower bound."""
     put(store, (b"q1-10", b"x"), (b"q1-20", b"y"), (b"q2-05", b"z"))

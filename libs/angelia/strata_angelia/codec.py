@@ -1,12 +1,18 @@
-"""How a message becomes bytes: a port, chosen by the caller in the handshake."""
+"""How a message becomes bytes: a port, chosen by the caller of a connection or call.
+
+Every server takes every codec; the caller names one in the handshake (tcp) or in a header (http2).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 
+from strata_angelia.avro import AvroError, decode_record, encode_record
 from strata_angelia.ports import BAD_REQUEST, AngeliaError
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -44,8 +50,50 @@ class ProtobufCodec:
         try:
             return message_type.FromString(data)
         except DecodeError:
-            name = message_type.DESCRIPTOR.full_name
-            raise AngeliaError(BAD_REQUEST, f"not a {name}") from None
+            raise _not_a(message_type) from None
 
 
-CODECS: Mapping[str, Codec] = {"protobuf": ProtobufCodec()}
+class JsonCodec:
+    """Protobuf's JSON mapping with the field names of the protos; fields it lacks are ignored."""
+
+    name = "json"
+
+    def encode(self, message: Message) -> bytes:
+        """See `Codec.encode`."""
+        values = json_format.MessageToDict(message, preserving_proto_field_name=True)
+        return json.dumps(values, separators=(",", ":")).encode()
+
+    def decode(self, data: bytes, message_type: type[MessageT]) -> MessageT:
+        """See `Codec.decode`."""
+        message = message_type()
+        try:
+            json_format.Parse(data.decode(), message, ignore_unknown_fields=True)
+        except (json_format.ParseError, ValueError, RecursionError) as error:
+            raise _not_a(message_type, f": {error}") from None
+        return message
+
+
+class AvroCodec:
+    """Avro's binary encoding, by a schema derived from the message's descriptor (`avro.py`)."""
+
+    name = "avro"
+
+    def encode(self, message: Message) -> bytes:
+        """See `Codec.encode`."""
+        return encode_record(message)
+
+    def decode(self, data: bytes, message_type: type[MessageT]) -> MessageT:
+        """See `Codec.decode`."""
+        try:
+            return decode_record(data, message_type)
+        except AvroError as error:
+            raise _not_a(message_type, f": {error}") from None
+
+
+def _not_a(message_type: type[Message], detail: str = "") -> AngeliaError:
+    return AngeliaError(BAD_REQUEST, f"not a {message_type.DESCRIPTOR.full_name}{detail}")
+
+
+CODECS: Mapping[str, Codec] = {
+    codec.name: codec for codec in (ProtobufCodec(), JsonCodec(), AvroCodec())
+}

@@ -1,14 +1,15 @@
 """Transport http2: the same services as gRPC, so that any language can call them.
 
 The server adds health checking (grpc.health.v1) and reflection; an `AngeliaError`'s code travels
-as a trailer beside the gRPC status, which foreign callers read.
+as a trailer beside the gRPC status, which foreign callers read. A caller names its codec in the
+header `angelia-codec`; without one, as from foreign callers, it is protobuf.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import NoReturn, TypeVar
 
 import grpc
@@ -18,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health
 from grpc_reflection.v1alpha import reflection
 
-from strata_angelia.codec import Codec, ProtobufCodec
+from strata_angelia.codec import CODECS, Codec, ProtobufCodec
 from strata_angelia.methods import Method, MethodTable
 from strata_angelia.metrics import METRICS
 from strata_angelia.options import AngeliaOptions
@@ -39,6 +40,7 @@ Response = TypeVar("Response", bound=Message)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 _CODE_TRAILER = "angelia-code"
+_CODEC_HEADER = "angelia-codec"
 _TRACE_HEADER = "traceparent"
 _TOO_LARGE_TEXT = "larger than max"  # grpc's words; it has no status of its own for this
 
@@ -69,6 +71,7 @@ class Http2Server:
         port: 0 takes any free one; `start` returns the endpoint.
         options: limits.
         metrics: calls.
+        codecs: encodings a caller may choose.
     """
 
     def __init__(
@@ -78,11 +81,12 @@ class Http2Server:
         *,
         options: AngeliaOptions | None = None,
         metrics: Metrics | None = None,
+        codecs: Mapping[str, Codec] = CODECS,
     ) -> None:
         self._host = host
         self._port = port
         self._options = options or AngeliaOptions()
-        self._codec: Codec = ProtobufCodec()
+        self._codecs = codecs
         self._table = MethodTable()
         self._services: list[str] = []
         self._health = aio_health.HealthServicer()
@@ -133,9 +137,10 @@ class Http2Server:
     def _serve(self, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def unary(data: bytes, context: Context) -> bytes:
             try:
-                request = self._codec.decode(data, method.request_type)
+                codec = self._codec(context)
+                request = codec.decode(data, method.request_type)
                 response = await method.unary(request, _call_context(context))
-                encoded = self._encode(response)
+                encoded = _encode(codec, response, self._options)
             except AngeliaError as error:
                 self._count(method, error.code)
                 await _abort(context, error)
@@ -144,9 +149,10 @@ class Http2Server:
 
         async def stream(data: bytes, context: Context) -> AsyncIterator[bytes]:
             try:
-                request = self._codec.decode(data, method.request_type)
+                codec = self._codec(context)
+                request = codec.decode(data, method.request_type)
                 async for item in method.stream(request, _call_context(context)):
-                    yield self._encode(item)
+                    yield _encode(codec, item, self._options)
             except AngeliaError as error:
                 self._count(method, error.code)
                 await _abort(context, error)
@@ -156,8 +162,12 @@ class Http2Server:
             return grpc.unary_stream_rpc_method_handler(stream)
         return grpc.unary_unary_rpc_method_handler(unary)
 
-    def _encode(self, message: Message) -> bytes:
-        return _encode(self._codec, message, self._options)
+    def _codec(self, context: Context) -> Codec:
+        name = _header(context, _CODEC_HEADER) or ProtobufCodec.name
+        codec = self._codecs.get(name)
+        if codec is None:
+            raise AngeliaError(BAD_REQUEST, f"unknown codec {name!r}")
+        return codec
 
     def _count(self, method: Method, code: str) -> None:
         self._ended_calls.add(1, {"method": method.path, "code": code})
@@ -168,6 +178,7 @@ class Http2Channel:
 
     Args:
         endpoint: `host:port`.
+        codec: encoding of all messages.
         options: limits.
         trace_parent: gives the W3C `traceparent` of the running context, or "".
     """
@@ -176,11 +187,12 @@ class Http2Channel:
         self,
         endpoint: str,
         *,
+        codec: Codec | None = None,
         options: AngeliaOptions | None = None,
         trace_parent: Callable[[], str] = str,
     ) -> None:
         self._options = options or AngeliaOptions()
-        self._codec: Codec = ProtobufCodec()
+        self._codec = codec or ProtobufCodec()
         self._trace_parent = trace_parent
         self._closed = False
         pause_ms = int(self._options.reconnect_pause_s * 1_000)
@@ -251,8 +263,9 @@ class Http2Channel:
             raise closed from None
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
+        codec = ((_CODEC_HEADER, self._codec.name),)
         trace_parent = self._trace_parent()
-        return ((_TRACE_HEADER, trace_parent),) if trace_parent else ()
+        return (*codec, (_TRACE_HEADER, trace_parent)) if trace_parent else codec
 
     def _decode(self, data: bytes, response_type: type[Response]) -> Response:
         try:
@@ -284,11 +297,13 @@ def _encode(codec: Codec, message: Message, options: AngeliaOptions) -> bytes:
 
 
 def _call_context(context: Context) -> CallContext:
-    trace_parent = next(
-        (str(value) for key, value in context.invocation_metadata() or () if key == _TRACE_HEADER),
-        "",
-    )
+    trace_parent = _header(context, _TRACE_HEADER)
     return CallContext(context.time_remaining(), trace_parent, context.peer())
+
+
+def _header(context: Context, name: str) -> str:
+    metadata = context.invocation_metadata() or ()
+    return next((str(value) for key, value in metadata if key == name), "")
 
 
 async def _abort(context: Context, error: AngeliaError) -> NoReturn:

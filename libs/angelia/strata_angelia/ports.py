@@ -3,7 +3,7 @@
 A service is named by its protobuf descriptor; a handler is any object with one method per RPC
 (snake_case of the RPC's name): unary `async def append(request, context) -> response`, server
 streaming `async def watch(request, context) -> AsyncIterator[response]`. Transports: in-process,
-tcp, http2 (gRPC); codecs: protobuf, later json and avro. One contract suite runs over all.
+tcp, http2 (gRPC); codecs: protobuf, json, avro. One contract suite runs over all.
 """
 
 from __future__ import annotations

@@ -129,8 +129,15 @@ class TcpChannel:
             if asyncio.get_running_loop().time() < self._retry_at_s:
                 raise AngeliaError(UNAVAILABLE, f"{self._endpoint} could not be reached just now")
             self._connecting = self._tasks.spawn("connect", self._connect())
-        # Shielded: the caller's deadline must not end the attempt that others wait for.
-        return await asyncio.shield(self._connecting)
+        try:
+            # Shielded: the caller's deadline must not end the attempt that others wait for.
+            return await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            # Closing the channel cancels the attempt; a caller that is cancelled stays so.
+            task = asyncio.current_task()
+            if not self._closed or (task is not None and task.cancelling()):
+                raise
+            raise AngeliaError(UNAVAILABLE, "the channel was closed") from None
 
     async def _connect(self) -> _ClientConnection:
         loop = asyncio.get_running_loop()

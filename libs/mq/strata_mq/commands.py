@@ -43,7 +43,7 @@ _DUPLICATE = struct.Struct(">IIQ")
 _LEASES = struct.Struct(">BBHIQ")
 # Consumer group, topic, queue, generation, head, puts, deletes, flags.
 _SECTION = struct.Struct(">IIIIQHHB3x")
-# State, flags, attempts, max attempts, reserved, lease number, dead-letter topic, visible at,
+# State, flags, attempts, max attempts, broker, lease number, dead-letter topic, visible at,
 # taken at, holder, message-group hash, attempt, length.
 _LEASE = struct.Struct(">BBHHHIIQQQQQI")
 _OFFSET = struct.Struct(">Q")
@@ -239,7 +239,7 @@ def encode_lease(lease: Lease) -> bytes:
         _AUTO_RENEWED if lease.auto_renewed else 0,
         lease.attempts,
         lease.max_attempts,
-        0,
+        lease.broker,
         lease.lease_number,
         lease.dead_letter_topic_id,
         lease.visible_at_ms,
@@ -262,7 +262,7 @@ def decode_lease(row: bytes) -> Lease:
         state = LeaseState(fields[0])
     except (struct.error, ValueError) as error:
         raise CommandError(f"not a lease row: {error}") from error
-    _, flags, attempts, max_attempts, _, lease_number, dead_letter_topic_id = fields[:7]
+    _, flags, attempts, max_attempts, broker, lease_number, dead_letter_topic_id = fields[:7]
     visible_at_ms, taken_at_ms, holder, group_hash, attempt, length = fields[7:]
     return Lease(
         state,
@@ -277,6 +277,7 @@ def decode_lease(row: bytes) -> Lease:
         attempt,
         bool(flags & _AUTO_RENEWED),
         length,
+        broker,
     )
 
 

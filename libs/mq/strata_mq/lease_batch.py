@@ -14,7 +14,8 @@ class TakeBatch:
         taken: (offset, lease) in delivery order.
         blocked: (offset, row) of new messages that must wait for their message group.
         full: max_messages or max_bytes is reached.
-        attempt: The attempt that leases remember: only FIFO pops are repeated.
+        attempt: The attempt that leases remember: FIFO pops are repeated by clients, and what
+            an auto-renewed lease holds never comes back by itself when the answer is lost.
     """
 
     __slots__ = (
@@ -34,7 +35,7 @@ class TakeBatch:
         self.taken: list[tuple[int, Lease]] = []
         self.blocked: list[tuple[int, Lease]] = []
         self.full = request.max_messages <= 0
-        self.attempt = request.attempt if request.fifo else 0
+        self.attempt = request.attempt if request.fifo or request.auto_renew else 0
         self._bytes = 0
         self._now_ms = now_ms
         self._visible_at_ms = 0 if request.auto_renew else now_ms + request.invisible_ms
@@ -97,6 +98,7 @@ class TakeBatch:
             self.attempt,
             request.auto_renew,
             length,
+            request.broker if request.auto_renew else 0,
         )
 
     def _add(self, offset: int, lease: Lease) -> None:

@@ -92,7 +92,7 @@ class LeaseRows:
         self._rows: dict[int, Lease] = {}
         self._offsets: deque[int] = deque()
         self._deadlines = Deadlines(self._ends_at)
-        # By holder of an auto-renewed lease; by attempt of a FIFO pop.
+        # By holder of an auto-renewed lease; by attempt of a FIFO or auto-renewing pop.
         self._held = OffsetsByOwner()
         self._attempts = OffsetsByOwner()
         self._exhausted: dict[int, None] = {}

@@ -40,6 +40,8 @@ class Lease(NamedTuple):
     auto_renewed: bool
     # Length of the stored message, so that a redelivery keeps to max_bytes too.
     length: int = 0
+    # Mark of the broker through which an auto-renewed lease was taken, 0 for none.
+    broker: int = 0
 
     @property
     def exhausted(self) -> bool:
@@ -85,6 +87,14 @@ class Columns:
     lengths: Sequence[int]
 
 
+def broker_mark(boot_id: int) -> int:
+    """Return the 16 bits of a broker's boot id that a lease keeps; 0 only for no broker.
+
+    Two brokers with one mark cost a delivery too many when one of them is lost, nothing else.
+    """
+    return (boot_id & 0xFFFF) or int(boot_id != 0)
+
+
 @dataclass(frozen=True, slots=True)
 class TakeRequest:
     """One pop on one queue."""
@@ -103,6 +113,8 @@ class TakeRequest:
     # FIFO: at most one message of each message group, for clients that go on to the next message
     # of a batch while they retry the one before.
     one_per_message_group: bool = False
+    # `broker_mark` of the broker that asks.
+    broker: int = 0
 
 
 @dataclass(frozen=True, slots=True)

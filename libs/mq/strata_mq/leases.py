@@ -138,7 +138,7 @@ class QueueLeases(LeaseRows):
         if request.fifo != self._fifo:
             self._use_order(fifo=request.fifo)
         if request.fifo and request.attempt:
-            repeated = self._leases_of_attempt(request.attempt, now_ms)
+            repeated = self.of_attempt(request.attempt, now_ms)
             if repeated:
                 return Taken(repeated, None, repeated=True)
         puts: dict[int, Lease] = {}
@@ -158,7 +158,8 @@ class QueueLeases(LeaseRows):
         change = LeaseChange(self.generation, self.head, head_changed, tuple(puts.items()))
         return Taken(batch.taken, change)
 
-    def _leases_of_attempt(self, attempt: int, now_ms: int) -> list[tuple[int, Lease]]:
+    def of_attempt(self, attempt: int, now_ms: int) -> list[tuple[int, Lease]]:
+        """Return the leases that pops of an attempt took and that still hold."""
         rows = self._rows
         return [
             (offset, rows[offset])
@@ -327,6 +328,30 @@ class QueueLeases(LeaseRows):
         rows = self._rows
         return self._puts_change(
             {offset: self._make_visible(offset, rows[offset], now_ms) for offset in held}
+        )
+
+    def release_lost(self, broker: int, taken_since_ms: int, now_ms: int) -> LeaseChange | None:
+        """Make auto-renewed leases visible again that a lost broker may not have delivered.
+
+        Their holder lives and does not know of them, so nobody else would ever end them.
+
+        Args:
+            broker: mark of the lost broker.
+            taken_since_ms: group time; what was taken before was delivered.
+            now_ms: group time.
+        """
+        rows = self._rows
+        lost = sorted(
+            offset
+            for holder in self._held.owners()
+            for offset in self._held.of(holder)
+            if rows[offset].broker == broker and rows[offset].taken_at_ms >= taken_since_ms
+        )
+        return self._puts_change(
+            {
+                offset: self._make_visible(offset, rows[offset], now_ms)
+                for offset in lost[: self._max_changes]
+            }
         )
 
     def holders(self) -> Sequence[int]:

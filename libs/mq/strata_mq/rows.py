@@ -33,7 +33,12 @@ class RowKind(IntEnum):
     KEY = 7
     BROKER = 8
     TOMBSTONE = 9
+    # This replica's own too, as LOCAL is.
     UNFINISHED = 10
+    CONFIGURATION = 11
+    MOVE = 12
+    # This replica's own: in no checkpoint and no snapshot.
+    LOCAL = 255
 
 
 CHECKPOINT_KINDS = (
@@ -44,6 +49,8 @@ CHECKPOINT_KINDS = (
     RowKind.LEASE,
     RowKind.BROKER,
     RowKind.TOMBSTONE,
+    RowKind.CONFIGURATION,
+    RowKind.MOVE,
 )
 """Kinds that a checkpoint holds; the others are rebuilt from the frames."""
 
@@ -60,13 +67,19 @@ _KEY_PREFIX = struct.Struct(">IBHIQ")
 _BROKER_KEY = struct.Struct(">IBQ")
 _TOMBSTONE_KEY = struct.Struct(">IBBI")
 
-_APPLIED = struct.Struct(">BQQQ")
+_APPLIED = struct.Struct(">BQQQQ")
+# Without a low index, as version 1 wrote it.
+_APPLIED_1 = struct.Struct(">BQQQ")
+_APPLIED_VERSION = 2
 _OWNED = struct.Struct(">H")
 _QUEUE = struct.Struct(">QQQIB")
 _HEAD = struct.Struct(">QI")
 _ID = struct.Struct(">IQ")
 _BROKER = struct.Struct(">QQQ")
 _TOMBSTONE = struct.Struct(">Q")
+_CONFIGURATION_INDEX = struct.Struct(">Q")
+_MOVE = struct.Struct(">IQI")
+_LOCAL = struct.Struct(">QQQ")
 # Version, flags, count, first message's offset in the payload, raft index, store time.
 _CQ = struct.Struct(">BBHIQQ")
 _CQ_COUNT_MAX = 0xFFFF
@@ -182,6 +195,11 @@ def tombstone_key(raft_group: int, what: int, dropped_id: int) -> bytes:
     return _TOMBSTONE_KEY.pack(raft_group, RowKind.TOMBSTONE, what, dropped_id)
 
 
+def move_key(raft_group: int, topic_id: int, queue: int) -> bytes:
+    """Return the key of a queue's move away from this raft group."""
+    return _QUEUE_KEY.pack(raft_group, RowKind.MOVE, topic_id, queue)
+
+
 def offset_of_key(key: bytes) -> int:
     """Return the offset that ends a key of kind CQ or LEASE."""
     (offset,) = _OFFSET.unpack_from(key, len(key) - _OFFSET.size)
@@ -189,7 +207,7 @@ def offset_of_key(key: bytes) -> int:
 
 
 def parse_queue_key(key: bytes) -> tuple[int, int]:
-    """Return (topic id, queue) of a key of kind QUEUE or CQ."""
+    """Return (topic id, queue) of a key of kind QUEUE, CQ or MOVE."""
     _, _, topic_id, queue = _QUEUE_KEY.unpack_from(key)
     return topic_id, queue
 
@@ -204,20 +222,96 @@ def parse_head_key(key: bytes) -> tuple[int, int, int]:
 
 
 class AppliedRow(NamedTuple):
-    """How far a raft group's rows are."""
+    """How far a raft group's rows are, and what trims left of its log.
+
+    Attributes:
+        raft_index, term: of the last applied entry.
+        group_time_ms: its stamp, or that of the last entry with one.
+        low_index: smallest raft index that rows still point at; 0: nothing was trimmed yet.
+    """
 
     raft_index: int
     term: int
     group_time_ms: int
+    low_index: int = 0
 
     def encode(self) -> bytes:
         """Return the value."""
-        return _APPLIED.pack(_VERSION, *self)
+        return _APPLIED.pack(_APPLIED_VERSION, *self)
 
     @classmethod
     def decode(cls, value: bytes) -> AppliedRow:
         """Parse the value."""
-        return cls(*_APPLIED.unpack(value)[1:])
+        layout = _APPLIED_1 if len(value) == _APPLIED_1.size else _APPLIED
+        return cls(*layout.unpack(value)[1:])
+
+
+class ConfigurationRow(NamedTuple):
+    """Who belonged to the raft group as of the applied index.
+
+    Attributes:
+        raft_index: of the configuration entry; 0: the configuration that the raft group began with.
+        payload: the entry's payload.
+    """
+
+    raft_index: int
+    payload: bytes
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _CONFIGURATION_INDEX.pack(self.raft_index) + self.payload
+
+    @classmethod
+    def decode(cls, value: bytes) -> ConfigurationRow:
+        """Parse the value."""
+        (raft_index,) = _CONFIGURATION_INDEX.unpack_from(value)
+        return cls(raft_index, value[_CONFIGURATION_INDEX.size :])
+
+
+class MoveRow(NamedTuple):
+    """Where a sealed queue went (rule 18).
+
+    Attributes:
+        epoch: the one that ended here; the next one is open elsewhere.
+        end_offset: where the next one starts.
+        destination: its raft group.
+    """
+
+    epoch: int
+    end_offset: int
+    destination: int
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _MOVE.pack(*self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> MoveRow:
+        """Parse the value."""
+        return cls(*_MOVE.unpack(value))
+
+
+class LocalRow(NamedTuple):
+    """Whose rows these are, on this node only.
+
+    Attributes:
+        replica_id: the replica that wrote the raft group's rows.
+        installing_index, installing_term: of the snapshot whose rows are being written; 0: the
+            rows are whole.
+    """
+
+    replica_id: int
+    installing_index: int = 0
+    installing_term: int = 0
+
+    def encode(self) -> bytes:
+        """Return the value."""
+        return _LOCAL.pack(*self)
+
+    @classmethod
+    def decode(cls, value: bytes) -> LocalRow:
+        """Parse the value."""
+        return cls(*_LOCAL.unpack(value))
 
 
 class QueueRow(NamedTuple):

@@ -4,15 +4,31 @@ Make a `MultiRaft`, add replicas with their state machines, `start` it; then `Re
 `Replica.read_barrier` are all a service needs.
 """
 
-from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft.errors import (
+    DiskFull,
+    MembershipRefused,
+    NotLeader,
+    Overloaded,
+    ReadOnly,
+    SnapshotBroken,
+    SnapshotRefused,
+    TransferFailed,
+)
 from strata_multiraft.node import MultiRaft
 from strata_multiraft.options import MultiRaftOptions
-from strata_multiraft.ports import StateMachine
+from strata_multiraft.ports import (
+    SnapshotFetcher,
+    SnapshotReader,
+    SnapshotStore,
+    StateMachine,
+    Transport,
+)
 from strata_multiraft.replica import Replica, ReplicaSpec
 from strata_multiraft.writer import WriterThread
 
 __all__ = [
     "DiskFull",
+    "MembershipRefused",
     "MultiRaft",
     "MultiRaftOptions",
     "NotLeader",
@@ -20,6 +36,13 @@ __all__ = [
     "ReadOnly",
     "Replica",
     "ReplicaSpec",
+    "SnapshotBroken",
+    "SnapshotFetcher",
+    "SnapshotReader",
+    "SnapshotRefused",
+    "SnapshotStore",
     "StateMachine",
+    "TransferFailed",
+    "Transport",
     "WriterThread",
 ]

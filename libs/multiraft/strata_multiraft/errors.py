@@ -1,4 +1,4 @@
-"""Why a proposal or read was not done. All mean: nothing was decided here, or it is unknown."""
+"""Why something was not done. All mean: nothing was decided here, or it is unknown."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ class ReadOnly(Exception):
 
 class DiskFull(Exception):
     """The log has no room; reads go on. A proposal is tried again after a while (rule 11)."""
+
+
+class MembershipRefused(Exception):
+    """The membership was not changed; the text says why. It may be asked for again later."""
+
+
+class TransferFailed(Exception):
+    """This replica leads on: nobody could take over, or not in time."""
+
+
+class SnapshotRefused(Exception):
+    """The source does not give this snapshot, or not any more; the text says why."""
+
+
+class SnapshotBroken(Exception):
+    """The transfer was cut or brought damaged bytes; it may go on from where it stopped."""
 
 
 def damage_reason(replica_id: int, damage: str) -> str:

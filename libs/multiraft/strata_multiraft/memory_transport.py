@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from strata_multiraft.ports import Envelope, TrafficClass
 
 Receiver = Callable[[Sequence[Envelope]], None]
-Passes = Callable[[int, int], bool]
+Passes = Callable[[str, str], bool]
 
 
 class MemoryNetwork:
@@ -29,19 +29,19 @@ class MemoryNetwork:
     ) -> None:
         self._passes = passes
         self._max_queued = max_queued
-        self._receivers: dict[int, Receiver] = {}
-        self._queued: Counter[tuple[int, TrafficClass]] = Counter()
+        self._receivers: dict[str, Receiver] = {}
+        self._queued: Counter[tuple[str, TrafficClass]] = Counter()
 
-    def connect(self, node_id: int, receiver: Receiver) -> None:
+    def connect(self, node_id: str, receiver: Receiver) -> None:
         """Let a node receive; a node that connects again replaces its earlier life."""
         self._receivers[node_id] = receiver
 
-    def transport(self, node_id: int) -> MemoryTransport:
+    def transport(self, node_id: str) -> MemoryTransport:
         """Return the sending side of a node."""
         return MemoryTransport(self, node_id)
 
     def send(
-        self, source: int, target: int, envelopes: Sequence[Envelope], traffic: TrafficClass
+        self, source: str, target: str, envelopes: Sequence[Envelope], traffic: TrafficClass
     ) -> bool:
         """Deliver in the next turn of the event loop."""
         queue = (target, traffic)
@@ -52,7 +52,7 @@ class MemoryNetwork:
         return True
 
     def _deliver(
-        self, source: int, target: int, envelopes: Sequence[Envelope], traffic: TrafficClass
+        self, source: str, target: str, envelopes: Sequence[Envelope], traffic: TrafficClass
     ) -> None:
         self._queued[(target, traffic)] -= len(envelopes)
         receiver = self._receivers.get(target)
@@ -63,10 +63,10 @@ class MemoryNetwork:
 class MemoryTransport:
     """`Transport` of one node."""
 
-    def __init__(self, network: MemoryNetwork, node_id: int) -> None:
+    def __init__(self, network: MemoryNetwork, node_id: str) -> None:
         self._network = network
         self._node_id = node_id
 
-    def send(self, node_id: int, envelopes: Sequence[Envelope], traffic: TrafficClass) -> bool:
+    def send(self, node_id: str, envelopes: Sequence[Envelope], traffic: TrafficClass) -> bool:
         """See `ports.Transport`."""
         return self._network.send(self._node_id, node_id, envelopes, traffic)

@@ -1,15 +1,14 @@
-"""`MultiRaft`: drives the raft groups of one node over one log, one transport and one thread.
+"""`MultiRaft`: drives the raft groups of one node over one log, one transport and few threads.
 
 Tasks and what they own (all on one event loop, so steps need no locks):
 
-- `write`: the log's writer. It takes all frames that raft groups produced, writes and syncs them in
-  one hop to the writer's thread, then steps `Persisted`, which resolves the futures of everything
-  that committed, in one go. While a sync runs, steps go on and the next write accumulates; there
-  is no timer. It sleeps on `_writer_idle`.
-- `apply`: gives committed entries to state machines, after the replies of that turn are on their
-  way, and reads back from the log what is no longer in memory. It sleeps on `_apply_work`.
-- `tick`: time for raft groups that need it. A sole voter that leads needs none, so a node of idle
-  one-voter raft groups does not wake at all. It sleeps on `_tick_work`.
+- `write` (`write_loop.py`): group commits; then it steps `Persisted`, which resolves the futures of
+  everything that committed, in one go. While a sync runs, steps go on and the next write
+  accumulates.
+- `apply` (`apply_loop.py`): gives committed entries to state machines, off the commit path.
+- `catch-up` (`catch_up.py`): reads old entries for followers that are behind.
+- `tick` (`ticker.py`): time for raft groups that need it.
+- `install-N`, `snapshot-*` (`installs.py`, `snapshot_source.py`): snapshots, few at once.
 
 Order of effects: messages that may leave early -> frames, one sync -> messages that had to wait ->
 futures -> apply -> readers. The driver looks into no payload and makes no raft decision.
@@ -19,42 +18,55 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
+from strata_multiraft.apply_loop import Applier
+from strata_multiraft.catch_up import CatchUp
+from strata_multiraft.disk_marks import DiskMarks
 from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
-from strata_multiraft.idle_mark import IdleMark
 from strata_multiraft.in_flight import InFlight
+from strata_multiraft.installs import Installs
+from strata_multiraft.liveness_port import Liveness, NoLiveness
 from strata_multiraft.metrics import METRICS
+from strata_multiraft.opening import Opener
 from strata_multiraft.options import MultiRaftOptions
-from strata_multiraft.outbox import Outbox
-from strata_multiraft.ports import Envelope, Log, RunBlocking, StateMachine, Transport
+from strata_multiraft.outbox import Outbox, place_nowhere
+from strata_multiraft.ports import (
+    Envelope,
+    Log,
+    NodeOf,
+    RunBlocking,
+    SnapshotFetcher,
+    SnapshotStore,
+    StateMachine,
+    Transport,
+)
 from strata_multiraft.replica import Replica, ReplicaSpec
-from strata_multiraft.stored_log import StoredLog
-from strata_multiraft.writes import Write, as_entry, as_write
+from strata_multiraft.replica_gauges import observe_replicas
+from strata_multiraft.snapshot_source import SnapshotSource
+from strata_multiraft.snapshots import SnapshotFetch, SnapshotPart
+from strata_multiraft.ticker import Ticker
+from strata_multiraft.write_loop import Writer
+from strata_multiraft.writes import Write, as_write, removed_frame
 from strata_raft import (
     Campaign,
-    Configuration,
     Effects,
     EntriesFetched,
-    Entry,
-    HardState,
     PeerUnreachable,
     Persisted,
     Propose,
-    RaftOptions,
-    RawNode,
     Receive,
     Refused,
     Role,
+    SnapshotSent,
+    StepDown,
+    TransferLeadership,
     WriteFailed,
 )
+from strata_raft.messages import AppendRequest, TimeoutNow
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
-from strata_seglog.errors import DiskFull as LogDiskFull
-from strata_seglog.errors import LogError
-from strata_seglog.errors import WriteFailed as LogWriteFailed
 from strata_seglog.frames import Frame
 
 __all__ = [
@@ -68,6 +80,9 @@ __all__ = [
     "ReplicaSpec",
 ]
 
+# Tasks that always run; the others are as many as limits of `MultiRaftOptions` allow.
+_LOOPS = 6
+
 
 class MultiRaft:
     """All raft groups of one node.
@@ -77,12 +92,21 @@ class MultiRaft:
         clock: monotonic time.
         options: limits and times.
         metrics: where they show.
-        run_blocking: runs log writes and reads off the event loop, one at a time, in order
+        run_blocking: runs log writes off the event loop, one at a time, in order
             (`writer.WriterThread`).
         on_fatal: called when the process must end: a task failed, above all the writer because
             the log did (rule 7). Nothing is answered after that.
         transport: the way to other nodes; None: there are none.
+        node_of: node id of a replica id, by which messages are placed.
+        run_reads: a thread for reads (catch-up, snapshots), so that they do not hold up writes;
+            it must take every call. None: the writer's.
+        fetcher: gets snapshots from other nodes; None: none are installed here.
         random_ticks: gives a number between two, both included, for election timeouts.
+
+    Attributes:
+        liveness: answers for raft groups that rest (rule 13); set before `start`.
+        ticker: which raft groups are ticked.
+        marks: how full the disks are (rule 11).
     """
 
     def __init__(
@@ -95,44 +119,73 @@ class MultiRaft:
         *,
         on_fatal: OnFatal,
         transport: Transport | None = None,
+        node_of: NodeOf = place_nowhere,
+        run_reads: RunBlocking | None = None,
+        fetcher: SnapshotFetcher | None = None,
         random_ticks: Callable[[int, int], int] = random.randint,
     ) -> None:
         metrics.declare(METRICS)
+        run_reads = run_reads or run_blocking
         self.options = options
         self.in_flight = InFlight(options, metrics)
+        self.marks = DiskMarks(node_of)
         self._log = log
-        self._clock = clock
-        self._run_blocking = run_blocking
-        self._random_ticks = random_ticks
-        self._idle_mark = IdleMark(log, run_blocking, options.idle_mark_ms)
-        self._outbox = Outbox(transport, metrics)
-        self._tasks = Tasks("multiraft", on_fatal, max_tasks=8)
+        self._opener = Opener(
+            log,
+            options,
+            lambda: random_ticks(options.election_ticks_min, options.election_ticks_max),
+        )
+        self.liveness: Liveness = NoLiveness()
+        self._outbox = Outbox(transport, node_of, lambda: self.liveness.may_campaign(), metrics)
+        snapshots = 2 * options.max_snapshots_open + options.max_snapshot_installs
+        resets = options.max_raft_groups
+        self._tasks = Tasks("multiraft", on_fatal, max_tasks=_LOOPS + snapshots + resets)
         self._replicas: dict[int, Replica] = {}
-        self._writes: deque[Write] = deque()
         self._queued: list[Replica] = []
-        self._ready: dict[int, Replica] = {}
-        self._ticked: dict[int, Replica] = {}
         self._synced_sequences: dict[int, int] = {}
-        self._writer_idle: asyncio.Future[None] | None = None
         self._write_task: asyncio.Task[None] | None = None
         self._turn_scheduled = False
-        self._stopping = False
-        self._apply_work = asyncio.Event()
-        self._tick_work = asyncio.Event()
-        self._is_disk_full = False
-        self._declare(metrics)
+        self._is_stopping = False
+        self._writer = Writer(log, run_blocking, clock, options, metrics, self)
+        self._applier = Applier(log, run_reads, options)
+        self._catch_up = CatchUp(log, run_reads, clock, options, metrics, self._entries_fetched)
+        self.ticker = Ticker(
+            clock, options.tick_ms / 1000, self.tick, lambda replica: self.liveness.woken(replica)
+        )
+        self._installs = Installs(self, fetcher, node_of, run_reads, options, metrics, self._tasks)
+        self._source = SnapshotSource(
+            log,
+            self._replicas,
+            run_reads,
+            clock,
+            options,
+            metrics,
+            self._tasks,
+            self._snapshot_sent,
+        )
+        self._elections_total = metrics.counter("strata_raft_elections_total")
+        self._refused_total = metrics.counter("strata_raft_refused_total")
+        observe_replicas(metrics, self._replicas)
 
     # -- for the owner ---------------------------------------------------------------------------
 
-    def add_replica(self, spec: ReplicaSpec, machine: StateMachine, *, damage: str = "") -> Replica:
+    def add_replica(
+        self,
+        spec: ReplicaSpec,
+        machine: StateMachine,
+        snapshots: SnapshotStore | None = None,
+        *,
+        damage: str = "",
+    ) -> Replica:
         """Host a replica, before or after `start`.
 
         A replica whose log is damaged, or shorter than what its machine has applied, is read-only
         and takes no part in elections (rule 8).
 
         Args:
-            spec: what the nameserver said about it.
-            machine: its state machine.
+            spec: what the nameserver said.
+            machine: its rows.
+            snapshots: gives and takes these rows as a whole; None: the replica does neither.
             damage: what the owner found damaged, if anything.
 
         Raises:
@@ -143,29 +196,67 @@ class MultiRaft:
             raise ValueError(f"raft group {spec.raft_group} is hosted already")
         if len(self._replicas) >= self.options.max_raft_groups:
             raise Overloaded(f"max_raft_groups ({self.options.max_raft_groups}) is reached")
-        replica = self._open_replica(spec, machine, damage)
+        opened = self._opener.open(
+            spec, machine, snapshots, lambda: self._source.offer(replica), known_damage=damage
+        )
+        replica = Replica(
+            spec,
+            machine,
+            opened.node,
+            opened.stored,
+            self,
+            damage=opened.damage,
+            snapshots=snapshots,
+        )
+        replica.installing = replica.is_resetting = opened.is_interrupted
+        replica.floor = opened.floor
         self._replicas[spec.raft_group] = replica
         self._synced_sequences[spec.replica_id] = 0
         if self._write_task is not None:
             self._start_replica(replica)
         return replica
 
+    async def remove_replica(self, raft_group: int) -> None:
+        """End a replica for good: its id never comes back on this node (rules 8, 9).
+
+        Its rows are the caller's to delete, afterwards.
+
+        Raises:
+            KeyError: the raft group is not hosted.
+            DiskFull: the log had no room; the replica is silent already, call again.
+        """
+        replica = self._replicas[raft_group]
+        if replica.role is Role.LEADER and not replica.is_sole():
+            self.give_up_leadership(replica)
+        replica.installing = replica.is_resetting = True
+        await self._installs.cancel(replica)
+        self.ticker.leave(replica)
+        self.liveness.removed(raft_group)
+        replica.stopped()
+        await self._writer.control([removed_frame(replica.replica_id, raft_group)])
+        del self._replicas[raft_group]
+        del self._synced_sequences[replica.replica_id]
+        self._outbox.write_failed(replica)
+
     async def start(self) -> None:
         """Start the tasks; sole voters elect themselves at once."""
-        self._write_task = self._tasks.spawn("write", self._write_loop())
-        self._tasks.spawn("apply", self._apply_loop())
-        self._tasks.spawn("tick", self._tick_loop())
-        self._tasks.spawn("mark", self._idle_mark.run())
+        self._write_task = self._tasks.spawn("write", self._writer.run())
+        self._tasks.spawn("apply", self._applier.run())
+        self._tasks.spawn("catch-up", self._catch_up.run())
+        self._tasks.spawn("tick", self.ticker.run())
+        self._tasks.spawn("mark", self._writer.idle_mark.run())
         for replica in self._replicas.values():
             self._start_replica(replica)
 
     async def stop(self) -> None:
         """Write what was proposed, then stop; what is undecided then fails with NotLeader."""
-        self._stopping = True
-        self._wake_writer()
+        self._is_stopping = True
+        self._source.stop()
+        self._writer.stop()
         if self._write_task is not None:
             await asyncio.wait({self._write_task})
         await self._tasks.stop()
+        await self._source.close()
         for replica in self._replicas.values():
             replica.stopped()
 
@@ -175,35 +266,84 @@ class MultiRaft:
 
     def receive(self, envelopes: Sequence[Envelope]) -> None:
         """Take messages from another node; called by the transport's receiving side."""
+        if self._is_stopping:
+            return
         for envelope in envelopes:
             replica = self._replicas.get(envelope.raft_group)
-            if replica is not None and not replica.read_only:
-                self.perform(replica, replica.node.step(Receive(envelope.message)))
-        self._end_turn()
+            if replica is None or replica.read_only or replica.is_resetting:
+                continue
+            message = envelope.message
+            if replica.installing and isinstance(message, (AppendRequest, TimeoutNow)):
+                continue  # not before the rows hold again: it would acknowledge entries
+            if self.ticker.sleeps_through(replica, message):
+                continue
+            self.perform(replica, replica.node.step(Receive(message)))
+        self.end_turn()
+
+    def unreachable(self, envelopes: Sequence[Envelope]) -> None:
+        """Take note of messages that the transport lost after it had taken them."""
+        lost = {
+            (envelope.raft_group, envelope.message.source, envelope.message.target)
+            for envelope in envelopes
+            if isinstance(envelope.message, AppendRequest)
+        }
+        for raft_group, source, target in sorted(lost):
+            replica = self._replicas.get(raft_group)
+            if replica is not None and replica.replica_id == source and not replica.is_resetting:
+                self.perform(replica, replica.node.step(PeerUnreachable(target)))
+        self.end_turn()
+
+    def log_trimmed(self) -> None:
+        """Note where the logs begin now; to be called after segments were freed (rule 10)."""
+        found = self._log.replicas()
+        for replica in self._replicas.values():
+            held = found.get(replica.replica_id)
+            if held is not None and not replica.installing:
+                first = held.first_index or replica.stored.last_index() + 1
+                replica.trimmed_to(first)
+
+    def snapshot_parts(self, fetch: SnapshotFetch) -> AsyncGenerator[SnapshotPart, None]:
+        """Yield a snapshot for another node, within this node's budget; close it when cut.
+
+        Raises:
+            SnapshotRefused: it is not to be had here, or not any more.
+        """
+        return self._source.parts(fetch)
+
+    def set_disk_marks(self, own: int, peers: Mapping[str, int]) -> None:
+        """Note how full disks are, by node id, 0 to 3 (rule 11); to be called when that changes.
+
+        What is led from here and could be led with more room is handed over.
+        """
+        self.marks.set(own, peers)
+        if not own:
+            return
+        for replica in self._replicas.values():
+            if replica.role is not Role.LEADER or replica.node.transfer_target:
+                continue
+            successor = replica.successor()
+            if successor and self.marks.of_replica(successor) < own:
+                self.perform(replica, replica.node.step(TransferLeadership(successor)))
+        self.end_turn()
 
     # -- for replicas (the Driver protocol) ------------------------------------------------------
 
-    def proposals_queued(self, replica: Replica) -> None:
-        """Step the proposals when the writer is free, or now if followers wait for them too."""
+    def work_queued(self, replica: Replica) -> None:
+        """Step proposals and reads when the writer is free, or now if followers wait for them."""
         self._queued.append(replica)
-        if self._writer_idle is not None:
-            self._wake_writer()
+        if self._writer.is_idle:
+            self._writer.wake()
         elif not self._turn_scheduled and not replica.is_sole():
             self._turn_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self.before_write)
 
     def entries_ready(self, replica: Replica) -> None:
         """Apply soon: after the callbacks of futures that were just resolved."""
-        self._ready[replica.raft_group] = replica
-        self._apply_work.set()
+        self._applier.ready(replica)
 
     def write_control(self, frames: Sequence[Frame]) -> asyncio.Future[int]:
-        """Write frames with the next group commit."""
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        size_bytes = sum(len(part) for frame in frames for part in frame.payload)
-        self._writes.append(Write(tuple(frames), size_bytes, future=future))
-        self._wake_writer()
-        return future
+        """Write frames with the next group commit, after all that was produced before."""
+        return self._writer.control(frames)
 
     def refused(self, reason: str) -> None:
         """Count a refused proposal."""
@@ -211,15 +351,20 @@ class MultiRaft:
 
     def is_disk_full(self) -> bool:
         """Tell whether the log had no room within the last `disk_full_retry_ms`."""
-        return self._is_disk_full
+        return self._writer.is_disk_full
+
+    def give_up_leadership(self, replica: Replica) -> None:
+        """Follow, and let the best other voter campaign at once."""
+        self.perform(replica, replica.node.step(StepDown(replica.successor())))
+        self.end_turn()
 
     def perform(self, replica: Replica, effects: Effects) -> None:
-        """Do the effects of a step, in their order."""
+        """Do the effects of a step, in their order; whatever is stepped rests no more."""
+        self.ticker.wake(replica)
         if effects.messages:
             self._outbox.add(replica, effects.messages)
         if effects.entries or effects.hard_state is not None:
-            self._writes.append(as_write(replica, effects))
-            self._wake_writer()
+            self._writer.add(as_write(replica, effects))
         if effects.messages_after_sync:
             if effects.sequence <= self._synced_sequences[replica.replica_id]:
                 self._outbox.add(replica, effects.messages_after_sync)
@@ -227,51 +372,31 @@ class MultiRaft:
                 self._outbox.add_after_sync(replica, effects.sequence, effects.messages_after_sync)
         replica.observe(effects)
         if replica.stored.wants_entries():
-            self._apply_work.set()
+            self._catch_up.wanted(replica)
         if effects.role_change is not None:
             if effects.role_change.role is Role.LEADER:
                 self._elections_total.add(1)
             self._follow_activity(replica)
+        if effects.install is not None and not self._is_stopping:
+            self._installs.begin(replica, effects.install)
+
+    # -- for installs (the InstallOwner protocol) ------------------------------------------------
+
+    def reopen_empty(self, replica: Replica) -> None:
+        """Replace the raft core by that of an empty replica; what is durable of it binds it."""
+        opened = self._opener.open_voided(replica.spec, lambda: self._source.offer(replica))
+        self._outbox.write_failed(replica)
+        self._synced_sequences[replica.replica_id] = 0
+        replica.replaced(opened.node, opened.stored)
+        self._start_replica(replica)
 
     # -- starting --------------------------------------------------------------------------------
 
-    def _open_replica(self, spec: ReplicaSpec, machine: StateMachine, damage: str) -> Replica:
-        found = self._log.replicas().get(spec.replica_id)
-        hard_state, first_index, last_index, last_term = HardState(), 1, 0, 0
-        if found is not None:
-            if found.removed:
-                raise ValueError(f"replica {spec.replica_id} was removed from this node (rule 9)")
-            hard_state = HardState(found.term, found.vote, found.commit)
-            last_index, last_term = found.last_index, found.last_term
-            first_index = found.first_index or last_index + 1
-            damage = damage or found.damaged
-        if machine.applied_index() > last_index:
-            damage = damage or (
-                f"applied index {machine.applied_index()} is beyond the log's end {last_index}"
-            )
-        stored = StoredLog(
-            self._log,
-            spec.replica_id,
-            first_index=first_index,
-            last_index=last_index,
-            last_term=last_term,
-        )
-        node = RawNode(
-            spec.replica_id,
-            stored,
-            Configuration(spec.voters, spec.learners),
-            election_timeout_ticks=self._election_timeout_ticks,
-            hard_state=hard_state,
-            configurations=spec.configurations,
-            options=RaftOptions(
-                election_ticks=self.options.election_ticks_min,
-                max_append_bytes=self.options.max_append_bytes,
-            ),
-        )
-        return Replica(spec, machine, node, stored, self, damage=damage)
-
     def _start_replica(self, replica: Replica) -> None:
         if replica.read_only:
+            return
+        if replica.is_resetting:
+            self._installs.reset(replica)
             return
         if replica.has_ready():
             self.entries_ready(replica)
@@ -279,18 +404,18 @@ class MultiRaft:
         if configuration.replicas() == {replica.replica_id} == configuration.voters:
             self.perform(replica, replica.node.step(Campaign()))
         self._follow_activity(replica)
-        self._end_turn()
-
-    def _election_timeout_ticks(self) -> int:
-        return self._random_ticks(self.options.election_ticks_min, self.options.election_ticks_max)
+        self.end_turn()
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def _turn(self) -> None:
+    def before_write(self) -> None:
         """Step what was proposed since the last turn, one step per raft group."""
         self._turn_scheduled = False
         queued, self._queued = self._queued, []
         for replica in queued:
+            reads = replica.ask_reads()
+            if reads is not None:
+                self.perform(replica, reads)
             payloads = replica.take_queued()
             if not payloads:
                 continue
@@ -300,79 +425,28 @@ class MultiRaft:
                 replica.propose_refused(len(payloads))
             else:
                 self.perform(replica, effects)
-        self._end_turn()
+        self.end_turn()
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
         """Send what was collected; followers that could not be reached are probed later."""
         for replica, target in self._outbox.flush():
             self.perform(replica, replica.node.step(PeerUnreachable(target)))
 
-    # -- the writer ------------------------------------------------------------------------------
+    def _entries_fetched(self, replica: Replica) -> None:
+        self.perform(replica, replica.node.step(EntriesFetched()))
+        self.end_turn()
 
-    def _wake_writer(self) -> None:
-        if self._writer_idle is not None and not self._writer_idle.done():
-            self._writer_idle.set_result(None)
+    def _snapshot_sent(self, replica: Replica, sent: SnapshotSent) -> None:
+        if not replica.is_resetting and not replica.read_only:
+            self.perform(replica, replica.node.step(sent))
+            self.end_turn()
 
-    async def _write_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            self._turn()
-            if self._writes:
-                if not await self._write(self._take_writes()):
-                    if self._stopping:
-                        return
-                    await self._wait_for_room()
-            elif self._stopping:
-                return
-            else:
-                self._writer_idle = loop.create_future()
-                await self._writer_idle
-                self._writer_idle = None
+    # -- for the writer (the WriterOwner protocol) -----------------------------------------------
 
-    def _take_writes(self) -> list[Write]:
-        taken: list[Write] = []
-        size_bytes = 0
-        while self._writes:
-            size_bytes += self._writes[0].size_bytes
-            if taken and size_bytes > self.options.max_write_bytes:
-                break
-            taken.append(self._writes.popleft())
-        return taken
-
-    async def _write(self, writes: Sequence[Write]) -> bool:
-        """Write, sync, report; False: the log could not take it and everybody knows."""
-        frames = [frame for write in writes for frame in write.frames]
-        started_s = self._clock.monotonic_s()
-
-        def work() -> tuple[int, float]:
-            before_s = self._clock.monotonic_s()
-            position = self._log.write_and_sync(frames)
-            return position, self._clock.monotonic_s() - before_s
-
-        try:
-            position, thread_s = await self._run_blocking(work)
-        except (LogDiskFull, LogWriteFailed) as error:
-            self._write_failed(writes, str(error))
-            return False
-        self._frames_total.add(len(frames))
-        self._syncs_total.add(1)
-        self._idle_mark.wrote()
-        self._sync_ms.record((self._clock.monotonic_s() - started_s) * 1000)
-        self._sync_thread_ms.record(thread_s * 1000)
-        self._written(writes, position)
-        return True
-
-    async def _wait_for_room(self) -> None:
-        self._is_disk_full = True
-        await asyncio.sleep(self.options.disk_full_retry_ms / 1000)
-        self._is_disk_full = False
-
-    def _written(self, writes: Sequence[Write], position: int) -> None:
+    def written(self, writes: Sequence[Write]) -> None:
         """Report what is durable: one `Persisted` per replica; futures resolve inside."""
         last_of: dict[int, Write] = {}
         for write in writes:
-            if write.future is not None and not write.future.done():
-                write.future.set_result(position)
             if write.replica is None:
                 continue
             if write.entries:
@@ -380,136 +454,54 @@ class MultiRaft:
                 write.replica.wrote(write.entries)
             last_of[write.replica.replica_id] = write
         for replica_id, write in last_of.items():
-            assert write.replica is not None
+            replica = write.replica
+            if replica is None or replica_id not in self._synced_sequences:
+                continue
             self._synced_sequences[replica_id] = write.sequence
-            self._outbox.synced(write.replica, write.sequence)
-            self.perform(write.replica, write.replica.node.step(Persisted(write.sequence)))
-        self._end_turn()
+            self._outbox.synced(replica, write.sequence)
+            self.perform(replica, replica.node.step(Persisted(write.sequence)))
+        self.end_turn()
 
-    def _write_failed(self, writes: Sequence[Write], reason: str) -> None:
-        """Nothing was stored, and what was stepped meanwhile builds on it: drop both (rule 11)."""
-        self._disk_full_total.add(1)
-        lost = [*writes, *self._writes]
-        self._writes.clear()
-        replicas: dict[int, Replica] = {}
-        for write in lost:
-            if write.future is not None and not write.future.done():
-                write.future.set_exception(DiskFull(reason))
-            if write.replica is not None:
-                replicas[write.replica.replica_id] = write.replica
-        for replica in replicas.values():
+    def write_failed(self, lost: Sequence[Write], reason: str) -> None:
+        """Nothing of these was stored; replicas that lead with others hand over (rule 11)."""
+        replicas = {
+            write.replica.replica_id: write.replica for write in lost if write.replica is not None
+        }
+        for replica_id, replica in replicas.items():
+            if replica_id not in self._synced_sequences:
+                continue
+            if replica.role is Role.LEADER and not replica.is_sole():
+                self.perform(replica, replica.node.step(StepDown(replica.successor())))
             self._outbox.write_failed(replica)
             effects = replica.node.step(WriteFailed())
             # The step may have produced something to write again: a lost hard state.
-            self._synced_sequences[replica.replica_id] = effects.sequence - effects.must_sync()
+            self._synced_sequences[replica_id] = effects.sequence - effects.must_sync()
             replica.write_failed(reason)
             self.perform(replica, effects)
             self._follow_activity(replica)
-        self._end_turn()
-
-    # -- apply -----------------------------------------------------------------------------------
-
-    async def _apply_loop(self) -> None:
-        while True:
-            await self._apply_work.wait()
-            self._apply_work.clear()
-            ready, self._ready = self._ready, {}
-            for replica in ready.values():
-                await self._apply(replica)
-            await self._fetch_for_followers()
-
-    async def _apply(self, replica: Replica) -> None:
-        replica.announce_leadership()
-        while replica.has_ready():
-            missing = replica.missing_range()
-            if missing is None:
-                entries = replica.take_ready(self.options.max_apply_bytes)
-            else:
-                entries = await self._read_back(replica, *missing, self.options.max_apply_bytes)
-            if replica.read_only:
-                return
-            replica.apply(entries)
-            if replica.has_ready():
-                await asyncio.sleep(0)
-
-    async def _read_back(
-        self, replica: Replica, first: int, last: int, max_bytes: int
-    ) -> list[Entry]:
-        """Read entries from the log; a frame that cannot be served stops apply (rule 11)."""
-        replica_id = replica.replica_id
-        try:
-            frames = await self._run_blocking(
-                lambda: list(self._log.entries(replica_id, first, last, max_bytes))
-            )
-        except LogError as error:
-            replica.fail(f"entry {first} cannot be read: {error}")
-            return []
-        if not frames or frames[0].index != first:
-            replica.fail(f"entry {first} is missing from the log")
-            return []
-        return [as_entry(frame) for frame in frames]
-
-    async def _fetch_for_followers(self) -> None:
-        for replica in list(self._ticked.values()):
-            wanted = replica.stored.take_wanted()
-            if wanted is None or replica.read_only:
-                continue
-            entries = await self._read_back(replica, wanted.first, wanted.last, wanted.max_bytes)
-            replica.stored.fetched(entries)
-            self.perform(replica, replica.node.step(EntriesFetched()))
-            self._end_turn()
+        self.end_turn()
 
     # -- time ------------------------------------------------------------------------------------
 
     def _follow_activity(self, replica: Replica) -> None:
         """Tick a replica unless time means nothing to it: it leads and is alone."""
         if replica.is_sole() and replica.role is Role.LEADER:
-            self._ticked.pop(replica.raft_group, None)
-            return
-        self._ticked[replica.raft_group] = replica
-        self._tick_work.set()
-
-    async def _tick_loop(self) -> None:
-        interval_s = self.options.tick_ms / 1000
-        while True:
-            await self._tick_work.wait()
-            if not self._ticked:
-                self._tick_work.clear()
-                continue
-            due_s = self._clock.monotonic_s() + interval_s
-            await asyncio.sleep(interval_s)
-            if self._clock.monotonic_s() - due_s > 2 * interval_s:
-                # The loop stood still: what lies in the sockets comes first (rule 14).
-                await asyncio.sleep(interval_s)
-            self.tick()
+            self.ticker.leave(replica)
+        else:
+            self.ticker.follow(replica)
 
     def tick(self) -> None:
         """Let one tick pass for the raft groups that need time."""
-        for replica in list(self._ticked.values()):
-            if replica.read_only:
-                del self._ticked[replica.raft_group]
+        for replica in list(self.ticker.ticked.values()):
+            if replica.read_only or replica.is_resetting:
+                self.ticker.leave(replica)
+                continue
+            if self._writer.is_disk_full and replica.role is not Role.LEADER:
+                continue  # who cannot store a vote of its own must not campaign (rule 11)
+            # Asked before the tick: the answers to its heartbeats would wake the leader again.
+            if replica.is_ready_leader() and self.liveness.may_rest(replica):
+                self.ticker.rest(replica)
                 continue
             self.perform(replica, replica.node.tick())
-        self._end_turn()
-
-    # -- metrics ---------------------------------------------------------------------------------
-
-    def _declare(self, metrics: Metrics) -> None:
-        self._frames_total = metrics.counter("strata_raft_frames_total")
-        self._syncs_total = metrics.counter("strata_raft_syncs_total")
-        self._sync_ms = metrics.histogram("strata_raft_sync_ms")
-        self._sync_thread_ms = metrics.histogram("strata_raft_sync_thread_ms")
-        self._disk_full_total = metrics.counter("strata_raft_disk_full_total")
-        self._elections_total = metrics.counter("strata_raft_elections_total")
-        self._refused_total = metrics.counter("strata_raft_refused_total")
-        metrics.gauge("strata_raft_groups", self._count_by_role)
-        metrics.gauge(
-            "strata_raft_read_only", lambda: sum(bool(r.read_only) for r in self._replicas.values())
-        )
-        metrics.gauge(
-            "strata_raft_apply_lag", lambda: sum(r.apply_lag() for r in self._replicas.values())
-        )
-
-    def _count_by_role(self) -> list[tuple[float, Mapping[str, str]]]:
-        roles = [replica.role for replica in self._replicas.values()]
-        return [(roles.count(role), {"role": role.name.lower()}) for role in Role]
+            replica.ticked()
+        self.end_turn()

@@ -21,6 +21,18 @@ class MultiRaftOptions:
             `max_proposal_bytes` it must stay below the log's segment size.
         max_waiting_reads: callers of `applied` and `read_barrier`, all raft groups together.
         max_append_bytes: payload bytes in one request to a follower.
+        max_peer_inflight_bytes: payload bytes in requests to one follower of one raft group that
+            are not yet answered.
+        catch_up_bytes_per_second: what is read back for followers, all raft groups together; 0:
+            no limit.
+        max_snapshot_installs: snapshots being installed here at once.
+        max_snapshots_open: snapshots being sent from here at once.
+        snapshot_part_bytes: rows or entries in one part.
+        snapshot_bytes_per_second: of all snapshots sent from here together; 0: no limit.
+        snapshot_attempts: calls in a row that brought nothing before a snapshot is given up; each
+            goes on where the last one was cut.
+        snapshot_retry_ms: wait after such a call; after the second twice that, and so on.
+        snapshot_idle_ms: how long a snapshot whose call was cut stays open.
         max_unapplied_bytes: payload bytes per raft group kept in memory until they are applied;
             what is beyond is read back from the log.
         max_apply_bytes: payload bytes given to a state machine at once; the event loop is free
@@ -39,6 +51,15 @@ class MultiRaftOptions:
     max_write_bytes: int = 64 << 20
     max_waiting_reads: int = 65_536
     max_append_bytes: int = 1 << 20
+    max_peer_inflight_bytes: int = 16 << 20
+    catch_up_bytes_per_second: int = 256 << 20
+    max_snapshot_installs: int = 2
+    max_snapshots_open: int = 2
+    snapshot_part_bytes: int = 1 << 20
+    snapshot_bytes_per_second: int = 128 << 20
+    snapshot_attempts: int = 8
+    snapshot_retry_ms: int = 200
+    snapshot_idle_ms: int = 10_000
     max_unapplied_bytes: int = 16 << 20
     max_apply_bytes: int = 1 << 20
     idle_mark_ms: int = 1000

@@ -7,23 +7,44 @@ core falls back to probing that follower.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from strata_multiraft.ports import Envelope, TrafficClass, Transport
+from strata_multiraft.ports import Envelope, NodeOf, TrafficClass, Transport
 from strata_multiraft.replica import Replica
 from strata_raft import Message
-from strata_raft.messages import AppendRequest
+from strata_raft.messages import AppendRequest, VoteRequest
 from strata_runtime.metrics import Metrics
+
+
+def place_nowhere(replica_id: int) -> str | None:
+    """Know no other node."""
+    return None
 
 
 class Outbox:
     """Collects the messages of one turn, and per replica those that wait for a sync."""
 
-    __slots__ = ("_after_sync", "_dropped", "_ready", "_sent", "_transport")
+    __slots__ = (
+        "_after_sync",
+        "_dropped",
+        "_may_campaign",
+        "_node_of",
+        "_ready",
+        "_sent",
+        "_transport",
+    )
 
-    def __init__(self, transport: Transport | None, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        transport: Transport | None,
+        node_of: NodeOf,
+        may_campaign: Callable[[], bool],
+        metrics: Metrics,
+    ) -> None:
         self._transport = transport
-        self._ready: dict[tuple[int, TrafficClass], list[tuple[Replica, Envelope]]] = {}
+        self._may_campaign = may_campaign
+        self._node_of = node_of
+        self._ready: dict[tuple[str, TrafficClass], list[tuple[Replica, Envelope]]] = {}
         # Replica id -> (sequence whose sync they wait for, messages), ascending.
         self._after_sync: dict[int, deque[tuple[int, Sequence[Message]]]] = {}
         self._sent = metrics.counter("strata_raft_messages_total")
@@ -32,9 +53,11 @@ class Outbox:
     def add(self, replica: Replica, messages: Sequence[Message]) -> None:
         """Send these with the next flush."""
         for message in messages:
-            node_id = replica.spec.nodes.get(message.target)
+            node_id = self._node_of(message.target)
             if node_id is None:
                 continue  # not ours to place: the nameserver has not named its node yet
+            if isinstance(message, VoteRequest) and not (message.transfer or self._may_campaign()):
+                continue  # a clock that is off must not lead (rule 4)
             is_append = isinstance(message, AppendRequest) and message.entries
             traffic = TrafficClass.APPEND if is_append else TrafficClass.CONTROL
             self._ready.setdefault((node_id, traffic), []).append(

@@ -1,40 +1,40 @@
 """One replica on this node: what its owner calls, and its waiting proposals, reads and entries.
 
-Everything runs on the event loop. A proposal passes three places: queued (not yet in the raft
-log), waiting (has an index, not committed), then its future is done. Committed entries pass from
-`_unapplied` to the state machine. The replica knows nothing of frames, syncs and transports: those
+Everything runs on the event loop. What waits is kept by kind: `proposals.py`, `waiting_reads.py`,
+`membership_calls.py`, `apply_queue.py`. The replica knows nothing of syncs and transports: those
 are the driver's (`node.py`).
-
-Invariants: `_waiting` is ascending by index; `_unapplied` holds entries without a hole from
-`applied_index + 1` on, or fewer than there are, and what it lacks is read back from the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import count
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from strata_multiraft.errors import DiskFull, NotLeader, ReadOnly, damage_reason
-from strata_multiraft.in_flight import InFlight
-from strata_multiraft.options import MultiRaftOptions
-from strata_multiraft.ports import StateMachine
-from strata_multiraft.stored_log import StoredLog
+from strata_multiraft.apply_queue import ApplyQueue
+from strata_multiraft.disk_marks import MARK_FULL
+from strata_multiraft.driver_port import Driver
+from strata_multiraft.errors import DiskFull, NotLeader, ReadOnly, TransferFailed, damage_reason
+from strata_multiraft.membership_calls import MembershipCalls, best_successor
+from strata_multiraft.ports import SnapshotStore, StateMachine
+from strata_multiraft.proposals import Proposals
+from strata_multiraft.stored_log import Floor, StoredLog
+from strata_multiraft.waiting_reads import WaitingReads
 from strata_raft import (
+    NO_REPLICA,
     Configuration,
     Effects,
     Entry,
+    Event,
     Payload,
     RawNode,
     Read,
     Refused,
+    ReplicaProgress,
     Role,
     RoleChange,
 )
+from strata_raft.progress import ProgressState
 from strata_seglog.frames import Frame
 
 
@@ -45,51 +45,14 @@ class ReplicaSpec:
     Attributes:
         raft_group: the raft group's id.
         replica_id: this replica's id, never reused (rule 8).
-        voters: replica ids of the first configuration, or that of the newest checkpoint.
-        learners: likewise.
-        configurations: later configurations found in the log, with their indexes, ascending.
-        nodes: node id of every other replica; the transport sends there.
+        voters: replica ids that the raft group began with, if this replica is one of them. Empty:
+            it joins later, as a learner without a configuration until its log or a snapshot
+            brings one.
     """
 
     raft_group: int
     replica_id: int
-    voters: frozenset[int]
-    learners: frozenset[int] = frozenset()
-    configurations: tuple[tuple[int, Configuration], ...] = ()
-    nodes: Mapping[int, int] = field(default_factory=dict)
-
-
-class Driver(Protocol):
-    """What a replica asks of the driver."""
-
-    in_flight: InFlight
-    options: MultiRaftOptions
-
-    def proposals_queued(self, replica: Replica) -> None:
-        """See to it that the replica's queued proposals are stepped soon."""
-
-    def entries_ready(self, replica: Replica) -> None:
-        """See to it that the replica's committed entries are applied soon."""
-
-    def perform(self, replica: Replica, effects: Effects) -> None:
-        """Do the effects of a step."""
-
-    def write_control(self, frames: Sequence[Frame]) -> asyncio.Future[int]:
-        """Write frames with the next group commit."""
-
-    def refused(self, reason: str) -> None:
-        """Count a refused proposal."""
-
-    def is_disk_full(self) -> bool:
-        """Tell whether the log had no room a moment ago."""
-
-
-@dataclass(slots=True)
-class _Proposal:
-    payload: Payload
-    size_bytes: int
-    future: asyncio.Future[int]
-    index: int = 0
+    voters: frozenset[int] = frozenset()
 
 
 def _nobody(reason: str) -> None:
@@ -112,6 +75,7 @@ class Replica:
         driver: Driver,
         *,
         damage: str,
+        snapshots: SnapshotStore | None = None,
     ) -> None:
         self.spec = spec
         self.raft_group = spec.raft_group
@@ -121,16 +85,25 @@ class Replica:
         self.machine = machine
         self.node = node
         self.stored = stored
+        self.snapshots = snapshots
+        # A snapshot is being written over the rows: no appends, no apply.
+        self.installing = False
+        # Term and index of an entry up to which others count on this replica, voided or not.
+        self.floor: Floor = (0, 0)
+        # Log and rows are being voided: nothing is stepped at all.
+        self.is_resetting = False
         self._driver = driver
-        self._queued: list[_Proposal] = []
-        self._waiting: deque[_Proposal] = deque()
-        self._unapplied: deque[Entry] = deque()
-        self._unapplied_bytes = 0
-        self._applied_index = machine.applied_index()
-        self._ready_index = min(node.commit_index, stored.last_index())
-        self._apply_waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._reads: dict[int, asyncio.Future[int]] = {}
-        self._ticket = count(1)
+        self._calls = MembershipCalls(lambda: self.node, self.step)
+        # Commit indexes at the last two ticks; -1: there were none since it was last at rest.
+        self._commit_at_tick = -1
+        self._commit_at_last_tick = -1
+        self._proposals = Proposals(driver.in_flight)
+        self._reads = WaitingReads(driver.in_flight)
+        self._queue = ApplyQueue(
+            machine.applied_index(),
+            min(node.commit_index, stored.last_index()),
+            driver.options.max_unapplied_bytes,
+        )
         self._term_announced = 0
         # The machine may lead once this index is applied; 0: this replica does not lead.
         self._leads_from = 0
@@ -160,7 +133,7 @@ class Replica:
     @property
     def applied_index(self) -> int:
         """The index up to which the state machine has applied."""
-        return self._applied_index
+        return self._queue.applied_index
 
     @property
     def last_index(self) -> int:
@@ -191,11 +164,9 @@ class Replica:
         size_bytes = sum(map(len, payload))
         if size_bytes > self._driver.options.max_proposal_bytes:
             raise ValueError(f"{size_bytes} bytes are more than max_proposal_bytes")
-        self._driver.in_flight.take_proposal(size_bytes)
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._queued.append(_Proposal(payload, size_bytes, future))
-        if len(self._queued) == 1:
-            self._driver.proposals_queued(self)
+        future, is_first = self._proposals.queue(payload, size_bytes)
+        if is_first:
+            self._driver.work_queued(self)
         return future
 
     async def applied(self, index: int) -> None:
@@ -205,17 +176,11 @@ class Replica:
             ReadOnly: apply has stopped below `index`.
             Overloaded: too many readers wait.
         """
-        if self._applied_index >= index:
+        if self._queue.applied_index >= index:
             return
         if self.read_only:
             raise ReadOnly(self.read_only)
-        self._driver.in_flight.take_read()
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._apply_waiters, (index, next(self._ticket), future))
-        try:
-            await future
-        finally:
-            self._driver.in_flight.give_back_read()
+        await self._reads.until_applied(index)
 
     async def read_barrier(self) -> int:
         """Wait until everything committed at the call is applied here; return that index (rule 3).
@@ -228,13 +193,82 @@ class Replica:
             Overloaded: too many readers wait.
         """
         if self.read_only:
-            return self._applied_index
+            return self._queue.applied_index
         if self.is_sole() and self.is_ready_leader():
             index = self.node.commit_index
         else:
             index = await self._confirmed_index()
         await self.applied(index)
         return index
+
+    # -- for the owner: membership ---------------------------------------------------------------
+
+    @property
+    def configuration(self) -> Configuration:
+        """The configuration in force, committed or not (rule 12)."""
+        return self.node.configuration
+
+    @property
+    def configuration_index(self) -> int:
+        """The index of the entry that brought it; 0: the raft group began with it."""
+        return self.node.configuration_index
+
+    @property
+    def disk_mark(self) -> int:
+        """The worst disk mark among the nodes of the best quorum, 0 to 3 (rule 11)."""
+        return self._driver.marks.of_quorum(self.node.configuration, self.replica_id)
+
+    def progress(self) -> Sequence[ReplicaProgress]:
+        """Return how far followers and learners are; nothing unless this replica leads."""
+        return self.node.progress()
+
+    def caught_up(self, replica_id: int) -> bool:
+        """Tell whether a follower holds all that was committed a tick ago. Leader only."""
+        committed = self._commit_at_last_tick
+        if committed < 0:
+            committed = self.node.commit_index
+        return any(
+            each.match_index >= committed and each.state is ProgressState.REPLICATE
+            for each in self.node.progress()
+            if each.replica_id == replica_id
+        )
+
+    async def change_membership(
+        self, voters: frozenset[int], learners: frozenset[int] = frozenset()
+    ) -> None:
+        """Move to these voters and learners; return when the final configuration is committed.
+
+        A leader that leaves itself out leads until then (rule 12).
+
+        Raises:
+            NotLeader: it does not lead, or lost the leadership: the change may still happen.
+            MembershipRefused: not now, above all because another change is under way.
+        """
+        await self._calls.change(voters, learners)
+
+    async def transfer_leadership(self, target: int | None = None) -> None:
+        """Hand the leadership over; return when this replica does not lead any more.
+
+        Args:
+            target: a voter; None: the most advanced one that answers and has room.
+
+        Raises:
+            NotLeader: it does not lead.
+            TransferFailed: there is nobody, or it took longer than an election timeout.
+        """
+        if target is None:
+            if self.node.role is not Role.LEADER:
+                raise NotLeader(self.leader_replica_id)
+            target = self.successor()
+            if not target:
+                raise TransferFailed("no other voter answers")
+        await self._calls.transfer(target)
+
+    def successor(self) -> int:
+        """Return the replica that should lead next; 0: nobody can."""
+        return best_successor(
+            self.node.progress(), self.node.configuration, self._driver.marks.of_replica
+        )
 
     def write_checkpoint(self, frames: Sequence[Frame]) -> asyncio.Future[int]:
         """Write checkpoint frames with the next group commit.
@@ -251,27 +285,49 @@ class Replica:
         """Tell whether this replica is its raft group's only one."""
         return self.node.configuration.replicas() == {self.replica_id}
 
+    def is_busy(self) -> bool:
+        """Tell whether anything waits to be decided or applied."""
+        return bool(
+            self._proposals
+            or self._reads.waits_for_leader()
+            or self._calls.waits
+            or self.installing
+            or self.apply_lag()
+        )
+
     def take_queued(self) -> tuple[Payload, ...]:
         """Return queued payloads for one `Propose`; they are waiting from now on."""
-        queued, self._queued = self._queued, []
-        if not queued:
-            return ()
         if self.node.role is not Role.LEADER:
-            self._fail(queued, NotLeader(self.leader_replica_id))
+            self._proposals.fail_queued(NotLeader(self.leader_replica_id))
             return ()
-        for index, proposal in enumerate(queued, self.node.last_index + 1):
-            proposal.index = index
-        self._waiting.extend(queued)
-        return tuple(proposal.payload for proposal in queued)
+        return self._proposals.take(self.node.last_index + 1)
 
     def propose_refused(self, number: int) -> None:
-        """The core did not take the last `number` proposals."""
-        refused = [self._waiting.pop() for _ in range(number)]
-        self._fail(refused[::-1], NotLeader(self.leader_replica_id))
+        """The core did not take the last `number` proposals: leadership is being handed over."""
+        self._proposals.refuse(number, NotLeader(self.leader_replica_id))
+        self._decide_anew()
+
+    def ask_reads(self) -> Effects | None:
+        """Step one question for all readers that came since the last turn."""
+        context = self._reads.ask()
+        if not context:
+            return None
+        try:
+            return self.node.step(Read(context))
+        except Refused:
+            self._reads.fail(NotLeader(self.leader_replica_id))
+            return None
 
     def write_failed(self, reason: str) -> None:
         """Everything in flight is void: the log could not take it (rule 11)."""
-        self._fail_all(DiskFull(reason))
+        self._proposals.fail(DiskFull(reason))
+        self._decide_anew()
+
+    def _decide_anew(self) -> None:
+        """Void what the machine decided on proposals that are not in the log (rule 1).
+
+        A replica that still leads has its machine lead again once everything in the log is applied.
+        """
         if self._leads_from:
             if self._term_announced:
                 self._term_announced = 0
@@ -284,91 +340,127 @@ class Replica:
 
     def observe(self, effects: Effects) -> None:
         """Answer what is committed, serve confirmed reads, follow the role."""
-        if self._waiting and self._waiting[0].index <= effects.commit_index:
-            self._resolve(effects.commit_index)
         for read in effects.reads:
-            future = self._reads.pop(read.context, None)
-            if future is not None and not future.done():
-                future.set_result(read.index)
+            self._reads.answer(read.context, read.index)
+        if self._calls.waits or effects.role_change is not None:
+            self._calls.observe(effects)
         if effects.role_change is not None:
             self._role_changed(effects.role_change)
-        if effects.ready_index > self._ready_index:
-            self._ready_index = effects.ready_index
+        # Only now: one append of a new leader may end the leadership, replace what was proposed
+        # here and raise the commit index above it, all in one step.
+        self._proposals.committed(effects.commit_index)
+        if effects.ready_index > self._queue.ready_index:
+            self._queue.ready_index = effects.ready_index
             self._driver.entries_ready(self)
 
+    def step(self, event: Event) -> None:
+        """Step an event and do its effects.
+
+        Raises:
+            Refused: it is not possible now.
+        """
+        self._driver.perform(self, self.node.step(event))
+        self._driver.end_turn()
+
+    def ticked(self) -> None:
+        """A tick has passed."""
+        self._commit_at_last_tick = self._commit_at_tick
+        self._commit_at_tick = self.node.commit_index
+        if self._calls.waits:
+            self._calls.ticked()
+
+    def trimmed_to(self, first_index: int) -> None:
+        """Note that the log begins here now."""
+        applied = self.machine.applied_index(), self.machine.applied_term()
+        self.stored.trimmed_to(first_index, applied)
+
+    def rests(self) -> None:
+        """No ticks come from now on."""
+        self._commit_at_tick = self._commit_at_last_tick = -1
+
+    def applied_configuration(self) -> Configuration:
+        """Return the configuration as of the applied index."""
+        applied = self.machine.configuration()
+        return Configuration(self.spec.voters) if applied is None else applied[1]
+
+    def replaced(self, node: RawNode, stored: StoredLog) -> None:
+        """Begin anew as an empty replica: log and rows were voided."""
+        self.node = node
+        self.stored = stored
+        self._calls.lost_leadership(0)
+        self._proposals.fail(NotLeader(0))
+        self._reads.fail(NotLeader(0))
+        self._leads_from = self._term_announced = 0
+        self.rows_replaced()
+
+    def rows_replaced(self) -> None:
+        """Go on from the machine's new applied index."""
+        self._queue.restart(self.machine.applied_index())
+        self._reads.applied(self._queue.applied_index)
+
     def stopped(self) -> None:
-        """The driver has stopped: nothing will be decided any more."""
-        self._fail_all(NotLeader(0))
-        self._fail_reads(NotLeader(0))
-        self._wake_apply_waiters(failure=NotLeader(0))
+        """Nothing will be decided here any more."""
+        self._leads_from = self._term_announced = 0
+        self._calls.lost_leadership(0)
+        self._proposals.fail(NotLeader(0))
+        self._reads.fail(NotLeader(0))
+        self._reads.fail_applying(NotLeader(0))
 
     # -- for the driver: apply -------------------------------------------------------------------
 
     def wrote(self, entries: Sequence[Entry]) -> None:
         """Keep durable entries until they are applied, as far as the limit allows."""
-        while self._unapplied and self._unapplied[-1].index >= entries[0].index:
-            self._unapplied_bytes -= self._unapplied.pop().size_bytes()
-        expected = self._unapplied[-1].index + 1 if self._unapplied else self._applied_index + 1
-        limit_bytes = self._driver.options.max_unapplied_bytes
-        for entry in entries:
-            if entry.index != expected or self._unapplied_bytes >= limit_bytes:
-                return
-            self._unapplied.append(entry)
-            self._unapplied_bytes += entry.size_bytes()
-            expected += 1
+        self._queue.wrote(entries)
 
     def has_ready(self) -> bool:
         """Tell whether committed entries wait to be applied."""
-        return self._applied_index < self._ready_index and not self.read_only
+        queue = self._queue
+        return (
+            queue.applied_index < queue.ready_index and not self.read_only and not self.installing
+        )
 
     def apply_lag(self) -> int:
         """Return how many committed entries wait to be applied."""
-        return max(0, self._ready_index - self._applied_index)
+        return self._queue.lag()
 
     def missing_range(self) -> tuple[int, int] | None:
         """Return the range to read back before anything can be applied; None: it is in memory."""
-        if self._unapplied and self._unapplied[0].index == self._applied_index + 1:
-            return None
-        return self._applied_index + 1, self._ready_index
+        return self._queue.missing_range()
 
     def take_ready(self, max_bytes: int) -> list[Entry]:
         """Return the next committed entries in memory: one, then up to `max_bytes`."""
-        chosen: list[Entry] = []
-        size_bytes = 0
-        while self._unapplied and self._unapplied[0].index <= self._ready_index:
-            size_bytes += self._unapplied[0].size_bytes()
-            if chosen and size_bytes > max_bytes:
-                break
-            chosen.append(self._unapplied.popleft())
-        self._unapplied_bytes -= sum(entry.size_bytes() for entry in chosen)
-        return chosen
+        return self._queue.take(max_bytes)
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply entries, wake who waits for them; a failure stops apply for good (rule 11)."""
-        assert entries[0].index == self._applied_index + 1, "apply must neither skip nor repeat"
+        assert entries[0].index == self._queue.applied_index + 1, (
+            "apply must neither skip nor repeat"
+        )
         try:
             self.machine.apply(entries)
         except Exception as failure:  # noqa: BLE001 - one raft group's bug must not stop the others
-            self.fail(f"apply stopped at index {self._applied_index}: {failure!r}")
+            self.fail(f"apply stopped at index {self._queue.applied_index}: {failure!r}")
             return
-        self._applied_index = entries[-1].index
-        self._wake_apply_waiters()
+        self._queue.applied_index = entries[-1].index
+        self._reads.applied(self._queue.applied_index)
         self.announce_leadership()
 
     def fail(self, reason: str) -> None:
         """Take no entries any more; what is applied stays readable. The owner is told."""
+        if self.node.role is Role.LEADER and not self.is_sole():
+            self._driver.give_up_leadership(self)
         self.read_only = reason
         self.on_failed(reason)
         error = ReadOnly(reason)
-        self._fail_all(error)
-        self._fail_reads(error)
-        self._wake_apply_waiters(failure=error)
+        self._proposals.fail(error)
+        self._reads.fail(error)
+        self._reads.fail_applying(error)
 
     def announce_leadership(self) -> None:
         """Tell the machine that it may lead, once the no-op and all before it are applied."""
         if not self._leads_from or self._term_announced or self.read_only:
             return
-        if self._applied_index >= self._leads_from:
+        if self._queue.applied_index >= self._leads_from:
             self._term_announced = self.node.term
             self.machine.on_leader(self.node.term)
 
@@ -378,36 +470,26 @@ class Replica:
         if self.read_only:
             self._driver.refused("read_only")
             raise ReadOnly(self.read_only)
-        if not self._term_announced:
+        if not self._term_announced or self.node.transfer_target != NO_REPLICA:
             self._driver.refused("not_leader")
             raise NotLeader(self.leader_replica_id)
         if self._driver.is_disk_full():
             self._driver.refused("disk_full")
             raise DiskFull("the log has no room")
+        if self._driver.marks.worst >= MARK_FULL and self.disk_mark >= MARK_FULL:
+            self._driver.refused("disk_full")
+            raise DiskFull("too many replicas of the raft group have no room")
 
     async def _confirmed_index(self) -> int:
-        self._driver.in_flight.take_read()
-        context = next(self._ticket)
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._reads[context] = future
+        if self.node.role is not Role.LEADER:
+            raise NotLeader(self.leader_replica_id)
+        future, is_first = self._reads.gather()
+        if is_first:
+            self._driver.work_queued(self)
         try:
-            self._driver.perform(self, self.node.step(Read(context)))
             return await future
-        except Refused as refused:
-            raise NotLeader(self.leader_replica_id) from refused
         finally:
-            self._reads.pop(context, None)
-            self._driver.in_flight.give_back_read()
-
-    def _resolve(self, commit_index: int) -> None:
-        number = size_bytes = 0
-        while self._waiting and self._waiting[0].index <= commit_index:
-            proposal = self._waiting.popleft()
-            number += 1
-            size_bytes += proposal.size_bytes
-            if not proposal.future.done():
-                proposal.future.set_result(proposal.index)
-        self._driver.in_flight.give_back_proposals(number, size_bytes)
+            self._reads.done()
 
     def _role_changed(self, change: RoleChange) -> None:
         if change.role is Role.LEADER:
@@ -415,36 +497,6 @@ class Replica:
             return
         self._leads_from = 0
         self._term_announced = 0
-        self._fail_all(NotLeader(change.leader_id))
-        self._fail_reads(NotLeader(change.leader_id))
+        self._proposals.fail(NotLeader(change.leader_id))
+        self._reads.fail(NotLeader(change.leader_id))
         self.machine.on_follower(change.term, change.leader_id)
-
-    def _fail_all(self, error: Exception) -> None:
-        queued, self._queued = self._queued, []
-        waiting, self._waiting = self._waiting, deque()
-        self._fail([*waiting, *queued], error)
-
-    def _fail(self, proposals: Sequence[_Proposal], error: Exception) -> None:
-        for proposal in proposals:
-            if not proposal.future.done():
-                proposal.future.set_exception(error)
-        self._driver.in_flight.give_back_proposals(
-            len(proposals), sum(proposal.size_bytes for proposal in proposals)
-        )
-
-    def _fail_reads(self, error: Exception) -> None:
-        reads, self._reads = self._reads, {}
-        for future in reads.values():
-            if not future.done():
-                future.set_exception(error)
-
-    def _wake_apply_waiters(self, *, failure: Exception | None = None) -> None:
-        waiters = self._apply_waiters
-        while waiters and (failure is not None or waiters[0][0] <= self._applied_index):
-            future = heapq.heappop(waiters)[2]
-            if future.done():
-                continue
-            if failure is None:
-                future.set_result(None)
-            else:
-                future.set_exception(failure)

@@ -48,6 +48,7 @@ from strata_raft.events import (
     Effects,
     EntriesFetched,
     Event,
+    ForgetLeader,
     InstallSnapshot,
     PeerUnreachable,
     Persisted,
@@ -59,6 +60,7 @@ from strata_raft.events import (
     RoleChange,
     SnapshotInstalled,
     SnapshotSent,
+    StepDown,
     TransferLeadership,
     WriteFailed,
 )
@@ -66,8 +68,10 @@ from strata_raft.log import Compacted, LogReader
 from strata_raft.memory_log import MemoryLog
 from strata_raft.messages import Message
 from strata_raft.options import RaftOptions
+from strata_raft.progress import ReplicaProgress
 from strata_raft.rawnode import RawNode
 from strata_raft.types import (
+    NO_REPLICA,
     Configuration,
     Entry,
     EntryKind,
@@ -78,6 +82,7 @@ from strata_raft.types import (
 )
 
 __all__ = [
+    "NO_REPLICA",
     "Campaign",
     "ChangeMembership",
     "Compacted",
@@ -87,6 +92,7 @@ __all__ = [
     "Entry",
     "EntryKind",
     "Event",
+    "ForgetLeader",
     "HardState",
     "InstallSnapshot",
     "LogReader",
@@ -102,11 +108,13 @@ __all__ = [
     "ReadState",
     "Receive",
     "Refused",
+    "ReplicaProgress",
     "Role",
     "RoleChange",
     "SnapshotInstalled",
     "SnapshotMetadata",
     "SnapshotSent",
+    "StepDown",
     "TransferLeadership",
     "WriteFailed",
 ]

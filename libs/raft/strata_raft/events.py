@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strata_raft.messages import Message
-from strata_raft.types import Entry, HardState, Payload, Role, SnapshotMetadata
+from strata_raft.types import (
+    NO_REPLICA,
+    Entry,
+    HardState,
+    Payload,
+    Role,
+    SnapshotMetadata,
+)
 
 
 class Refused(Exception):
@@ -48,6 +55,15 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetLeader:
+    """The leader is known to be gone: count on it no longer, and let others campaign at once.
+
+    Safe at any time: who may get a vote is decided by term and vote alone; a leader that still
+    stands is known again with its next message.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Ask for an index from which a linearizable read may be served. Leader only.
 
@@ -63,6 +79,16 @@ class TransferLeadership:
     """Hand the leadership to a voter; proposals are refused until it is decided."""
 
     target: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """Give up the leadership at once, done with what is under way or not. Leader only.
+
+    The successor, if not 0, is told to campaign; it wins if it is up to date.
+    """
+
+    successor: int = NO_REPLICA
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +133,10 @@ Event = (
     | Persisted
     | WriteFailed
     | Campaign
+    | ForgetLeader
     | Read
     | TransferLeadership
+    | StepDown
     | ChangeMembership
     | EntriesFetched
     | PeerUnreachable

@@ -21,7 +21,7 @@ from strata_raft.messages import (
     SnapshotRequest,
     TimeoutNow,
 )
-from strata_raft.progress import Progress, ProgressState
+from strata_raft.progress import Progress, ProgressState, ReplicaProgress
 from strata_raft.quorum import is_quorum, quorum_index
 from strata_raft.read_index import ReadIndex
 from strata_raft.state import ReplicaState
@@ -102,6 +102,13 @@ class Leader:
             raise Refused(str(error)) from error
         self._append_configuration(joint)
 
+    def step_down(self, successor: int) -> Role:
+        """Follow from now on; a successor that is named campaigns without waiting (thesis 3.10)."""
+        state = self._state
+        if successor in self.progress and state.membership.current.may_vote(successor):
+            state.send(TimeoutNow(state.replica_id, successor, state.term))
+        return Role.FOLLOWER
+
     def persisted(self) -> Role | None:
         """Count this replica's own durable entries."""
         return self._advance_commit()
@@ -143,6 +150,20 @@ class Leader:
         # The follower answers when it has installed the data; until a sign of life, do not ask.
         progress.probe_sent = True
 
+    def describe_progress(self) -> tuple[ReplicaProgress, ...]:
+        """Return how far each follower and learner is, by replica id."""
+        learners = self._state.membership.current.learners
+        return tuple(
+            ReplicaProgress(
+                replica_id,
+                progress.match,
+                progress.state,
+                progress.is_active or progress.was_active,
+                replica_id in learners,
+            )
+            for replica_id, progress in sorted(self.progress.items())
+        )
+
     # -- time ------------------------------------------------------------------------------------
 
     def tick(self) -> Role | None:
@@ -164,7 +185,7 @@ class Leader:
         for replica_id, progress in self.progress.items():
             if progress.is_active:
                 active.add(replica_id)
-            progress.is_active = False
+            progress.quorum_checked()
         return is_quorum(self._state.membership.current, active)
 
     # -- messages --------------------------------------------------------------------------------
@@ -196,7 +217,7 @@ class Leader:
     def _append_accepted(self, response: AppendResponse, progress: Progress) -> Role | None:
         progress.is_active = True
         was_probing = progress.state is ProgressState.PROBE
-        is_news = progress.accepted(response.index)
+        is_news = progress.accepted(response.index, self._state.log.first_index)
         next_role = self._advance_commit() if is_news else None
         # The commit may have finished a membership change that removed this follower.
         if (is_news or was_probing) and response.source in self.progress:
@@ -210,8 +231,9 @@ class Leader:
         if progress.state is ProgressState.SNAPSHOT:
             # The request may be lost; a follower that is at it ignores the repetition.
             self._send_snapshot(response.source, progress)
-        elif progress.match < self._state.log.last_index:
-            # With nothing new to send, an empty request finds out whether one was lost.
+        elif progress.match < self._state.log.last_index or progress.state is ProgressState.PROBE:
+            # With nothing new to send, an empty request finds out whether one was lost, and that
+            # a follower which came back still holds everything.
             self._send_append(response.source, even_empty=True)
         self._reads.acknowledge(response.source, response.context)
         self._confirm_reads()
@@ -287,8 +309,13 @@ class Leader:
         if membership.current.is_joint():
             self._append_configuration(finish_change(membership.current))
         elif not state.is_voter():
-            return Role.FOLLOWER
+            return self.step_down(self._most_advanced_voter())
         return None
+
+    def _most_advanced_voter(self) -> int:
+        voters = self._state.membership.current.voters
+        match = {id_: each.match for id_, each in self.progress.items() if id_ in voters}
+        return max(match, key=lambda replica_id: (match[replica_id], replica_id), default=0)
 
     def _confirm_reads(self) -> None:
         if self._reads:
@@ -317,7 +344,9 @@ class Leader:
             pass
 
     def _tell_commit(self, replica_id: int) -> None:
-        """Send the commit index if no request has carried it."""
+        """Send the commit index if no request has carried it, and somebody waits for it."""
+        if not self._state.options.tells_commit_at_once:
+            return
         if self.progress[replica_id].sent_commit < self._state.log.committed:
             self._send_append(replica_id, even_empty=True)
 

@@ -62,12 +62,15 @@ class RaftLog:
         "_syncs",
         "_tail",
         "committed",
+        "floor",
         "last_index",
         "persisted",
     )
 
-    def __init__(self, reader: LogReader, committed: int) -> None:
+    def __init__(self, reader: LogReader, committed: int, floor: tuple[int, int] = (0, 0)) -> None:
         self._reader = reader
+        # (term, index): this replica may have acknowledged entries up to here that are gone.
+        self.floor = floor
         self._tail: list[Entry] = []
         # Syncs under way: (sequence, last index that it makes durable).
         self._syncs: deque[tuple[int, int]] = deque()
@@ -110,8 +113,15 @@ class RaftLog:
             return False
 
     def is_at_least(self, last_index: int, last_term: int) -> bool:
-        """Tell whether a log that ends there is as up to date as this one (thesis 3.6.1)."""
-        return (last_term, last_index) >= (self._last_term, self.last_index)
+        """Tell whether a log that ends there is as up to date as this one (thesis 3.6.1).
+
+        A log that was voided counts as if it still ended where it did, or would have.
+        """
+        return (last_term, last_index) >= max((self._last_term, self.last_index), self.floor)
+
+    def is_whole(self) -> bool:
+        """Tell whether the log is as long again as it was when it was voided, if it ever was."""
+        return (self._last_term, self.last_index) >= self.floor
 
     def entries(self, first: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries from `first` on: at least one, then up to `max_bytes` of payload.

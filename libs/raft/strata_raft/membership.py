@@ -21,9 +21,13 @@ class Membership:
     __slots__ = ("_history",)
 
     def __init__(
-        self, base: Configuration, entries: Sequence[tuple[int, Configuration]] = ()
+        self,
+        base: Configuration,
+        entries: Sequence[tuple[int, Configuration]] = (),
+        *,
+        base_index: int = 0,
     ) -> None:
-        self._history: list[tuple[int, Configuration]] = [(0, base), *entries]
+        self._history: list[tuple[int, Configuration]] = [(base_index, base), *entries]
 
     @property
     def current(self) -> Configuration:

@@ -10,17 +10,37 @@ REPLICATE requests are pipelined up to the window's limits; in SNAPSHOT nothing 
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
+from dataclasses import dataclass
+from enum import StrEnum
 
 from strata_raft.options import RaftOptions
 
 
-class ProgressState(Enum):
+class ProgressState(StrEnum):
     """How a follower is being sent entries."""
 
-    PROBE = 1
-    REPLICATE = 2
-    SNAPSHOT = 3
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProgress:
+    """How far a follower is, for those who ask.
+
+    Attributes:
+        replica_id: the follower.
+        match_index: it holds everything up to here durably.
+        state: how it is being sent entries.
+        recently_heard: it answered within the last one to two election timeouts.
+        is_learner: it receives entries and does not vote.
+    """
+
+    replica_id: int
+    match_index: int
+    state: ProgressState
+    recently_heard: bool
+    is_learner: bool
 
 
 class Progress:
@@ -37,6 +57,7 @@ class Progress:
         "sent_commit",
         "snapshot_index",
         "state",
+        "was_active",
     )
 
     def __init__(self, next_index: int, options: RaftOptions) -> None:
@@ -48,6 +69,7 @@ class Progress:
         self.state = ProgressState.PROBE
         self.probe_sent = False
         self.is_active = True
+        self.was_active = False
         self.snapshot_index = 0
         # The commit index in the last request, so that a commit alone is told once.
         self.sent_commit = 0
@@ -78,8 +100,15 @@ class Progress:
             self._window.append((last_index, size_bytes))
             self._window_bytes += size_bytes
 
-    def accepted(self, index: int) -> bool:
-        """Note that the follower holds everything up to `index`; return whether that is news."""
+    def accepted(self, index: int, first_index: int = 0) -> bool:
+        """Note that the follower holds everything up to `index`; return whether that is news.
+
+        Args:
+            index: what it confirmed.
+            first_index: the oldest entry that can be sent to it. A snapshot older than the one it
+                was offered is good enough if the log goes on from there: under load each offer
+                is newer than what the follower has just installed.
+        """
         self.probe_sent = False
         is_news = index > self.match
         if is_news:
@@ -88,7 +117,8 @@ class Progress:
         while self._window and self._window[0][0] <= index:
             self._window_bytes -= self._window.popleft()[1]
         if self.state is ProgressState.PROBE or (
-            self.state is ProgressState.SNAPSHOT and self.match >= self.snapshot_index
+            self.state is ProgressState.SNAPSHOT
+            and (self.match >= self.snapshot_index or self.match + 1 >= first_index > 0)
         ):
             self.become_replicate()
         return is_news
@@ -117,6 +147,10 @@ class Progress:
         self.probe_sent = False
         if self.state is ProgressState.REPLICATE and self.is_window_full():
             self._window_bytes -= self._window.popleft()[1]
+
+    def quorum_checked(self) -> None:
+        """Begin a new period of waiting for signs of life."""
+        self.was_active, self.is_active = self.is_active, False
 
     def become_probe(self) -> None:
         """Ask where the follower is."""

@@ -16,6 +16,7 @@ from strata_raft.events import (
     Effects,
     EntriesFetched,
     Event,
+    ForgetLeader,
     PeerUnreachable,
     Persisted,
     Propose,
@@ -24,6 +25,7 @@ from strata_raft.events import (
     Refused,
     SnapshotInstalled,
     SnapshotSent,
+    StepDown,
     TransferLeadership,
     WriteFailed,
 )
@@ -42,6 +44,7 @@ from strata_raft.messages import (
     VoteResponse,
 )
 from strata_raft.options import RaftOptions
+from strata_raft.progress import ReplicaProgress
 from strata_raft.state import ReplicaState
 from strata_raft.types import NO_REPLICA, Configuration, HardState, Role, SnapshotMetadata
 
@@ -59,7 +62,9 @@ class RawNode:
         *,
         election_timeout_ticks: Callable[[], int],
         hard_state: HardState | None = None,
+        configuration_index: int = 0,
         configurations: Sequence[tuple[int, Configuration]] = (),
+        floor: tuple[int, int] = (0, 0),
         options: RaftOptions | None = None,
     ) -> None:
         """Start as a follower from what is durable.
@@ -67,11 +72,18 @@ class RawNode:
         Args:
             replica_id: this replica, above 0, never reused (rule 8).
             reader: the stored log.
-            configuration: the raft group's first configuration, or that of the newest snapshot.
+            configuration: the raft group's first configuration, or that of the newest snapshot;
+                one without anybody for a replica that is to learn it from its leader.
             election_timeout_ticks: gives a fresh random timeout, at least
                 `options.election_ticks`, each time one is needed.
             hard_state: the last one written.
-            configurations: configuration entries of the stored log with their indexes, ascending.
+            configuration_index: index of the entry that brought `configuration`; 0: none did.
+            configurations: later configuration entries of the stored log with their indexes,
+                ascending.
+            floor: (term, index) of the entry up to which the log was voided to make room for a
+                snapshot that may not have come (rule 8). What this replica acknowledged before
+                still binds it: until the log reaches that entry it does not campaign, and votes
+                only for who has it.
             options: settings; default ones if None.
         """
         if replica_id <= NO_REPLICA:
@@ -80,8 +92,8 @@ class RawNode:
         self._state = ReplicaState(
             replica_id,
             options or RaftOptions(),
-            RaftLog(reader, hard_state.commit),
-            Membership(configuration, configurations),
+            RaftLog(reader, hard_state.commit, floor),
+            Membership(configuration, configurations, base_index=configuration_index),
             hard_state,
         )
         self._election_timeout_ticks = election_timeout_ticks
@@ -107,6 +119,10 @@ class RawNode:
                 self._leading().read(event.context)
             case Campaign():
                 self._campaign()
+            case ForgetLeader() if isinstance(self._role, Follower):
+                self._state.leader_id = NO_REPLICA
+            case ForgetLeader():
+                pass  # it counts on none
             case WriteFailed():
                 self._write_failed()
             case SnapshotInstalled():
@@ -149,6 +165,20 @@ class RawNode:
         return self._state.membership.current
 
     @property
+    def configuration_index(self) -> int:
+        """The index of the entry that brought it; 0: the raft group began with it."""
+        return self._state.membership.index
+
+    @property
+    def transfer_target(self) -> int:
+        """The replica that the leadership is being handed to; 0: none."""
+        return self._leader.transfer_target if self._leader is not None else NO_REPLICA
+
+    def progress(self) -> tuple[ReplicaProgress, ...]:
+        """Return how far followers and learners are; nothing unless this replica leads."""
+        return self._leader.describe_progress() if self._leader is not None else ()
+
+    @property
     def commit_index(self) -> int:
         """The index up to which entries are known to be committed."""
         return self._state.log.committed
@@ -186,6 +216,8 @@ class RawNode:
         match event:
             case TransferLeadership():
                 self._leading().transfer(event.target)
+            case StepDown():
+                self._become(self._leading().step_down(event.successor))
             case ChangeMembership():
                 self._leading().change_membership(event.voters, event.learners)
             case _ if self._leader is None:

@@ -71,8 +71,8 @@ class ReplicaState:
         return self.membership.current.may_vote(self.replica_id)
 
     def may_campaign(self) -> bool:
-        """Tell whether this replica may stand for election; a learner may not."""
-        return self.membership.may_campaign(self.replica_id)
+        """Tell whether this replica may stand for election; a learner or voided one may not."""
+        return self.membership.may_campaign(self.replica_id) and self.log.is_whole()
 
     def send(self, message: Message) -> None:
         """Send before the sync, unless term or vote are not durable."""

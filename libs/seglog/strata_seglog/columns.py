@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 NO_CUT = 1 << 64
@@ -63,6 +63,34 @@ class EntryColumns:
         if at == len(live) or live[at] != index:
             return -1
         return at if self._live_rows is None else self._live_rows[at]
+
+    def next_after(self, index: int, default: int) -> int:
+        """Return the lowest live index above `index`, `default` if there is none."""
+        live = self.live_indexes
+        at = bisect_right(live, index)
+        return live[at] if at < len(live) else default
+
+    def live_of_kind(self, kind: int) -> Iterator[int]:
+        """Yield the indexes of the live rows of an entry kind; cheap if there are few of them."""
+        kinds = self.kinds.tobytes()
+        for stored_kind in (kind, kind | _MOVED):
+            wanted = bytes((stored_kind,))
+            row = kinds.find(wanted)
+            while row >= 0:
+                index = self.indexes[row]
+                if self.find(index) == row:
+                    yield index
+                row = kinds.find(wanted, row + 1)
+
+    def offsets_from(self, first: int, last: int) -> list[int]:
+        """Return the offsets of live rows from `first` on, up to `last` or the first hole."""
+        offsets = []
+        for index in range(first, last + 1):
+            row = self.find(index)
+            if row < 0:
+                break
+            offsets.append(self.offsets[row])
+        return offsets
 
     def append(self, index: int, term: int, offset: int, kind: int, *, moved: bool) -> None:
         """Add a row at the end; `kind` is the entry kind, below 128."""

@@ -17,9 +17,12 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from strata_seglog.columns import NO_CUT
+from strata_seglog.columns import NO_CUT, EntryColumns
 from strata_seglog.footer import NO_CHECKPOINT, Contents, Section
 from strata_seglog.frames import FLAG_MOVED, NO_REPLICA, FrameKind
+
+VOID_INDEX = 0
+"""Index of the entry that voids a replica's log (raft's begin at 1); its term is a last index."""
 
 NO_SEGMENT = -1
 """Base of the active contents while there is no active segment: no segment's."""
@@ -46,6 +49,8 @@ class ReplicaLog:
     `first_index` to `last_index` has no gap; both are 0 if there is no entry. `removed`: the
     replica id has ended. `damaged`: empty, or why the replica must not vote (rule 8); if a lost
     frame had superseded others, those show again, so only what is committed is right.
+    `void_until`: everything before up to this index was voided once, to make room for a snapshot;
+    0: never, or it is as long again and nobody remembers.
     """
 
     replica_id: int
@@ -58,6 +63,7 @@ class ReplicaLog:
     commit: int = 0
     removed: bool = False
     damaged: str = ""
+    void_until: int = 0
 
 
 @dataclass(slots=True)
@@ -76,6 +82,7 @@ class ReplicaState:
     commit: int = 0
     removed: bool = False
     damaged: str = ""
+    void_until: int = 0
     # Carried from section to section.
     checkpoint: int = NO_CHECKPOINT
     open_checkpoint: int = NO_CHECKPOINT
@@ -105,13 +112,21 @@ class ReplicaState:
                     yield span.base, (first, min(last, bound - 1))
             bound = min(bound, span.cut)
 
+    def is_void(self) -> bool:
+        """Tell whether the log is shorter than it was when it was voided."""
+        return self.last_index < self.void_until
+
     def first_index(self) -> int:
-        """Return the lowest index from which on no entry up to `last_index` is missing."""
+        """Return the lowest index from which on no entry up to `last_index` is missing.
+
+        What stands before a hole was voided by the entry of index 0 that an install wrote, or
+        its segment is gone.
+        """
         low = self.last_index + 1
         for first, last in sorted((run for _, run in self.live_runs()), key=_last_of, reverse=True):
             if last < low - 1:
                 break
-            low = min(low, first)
+            low = min(low, max(first, 1))
         return low if low <= self.last_index else 0
 
     def summary(self) -> ReplicaLog:
@@ -128,6 +143,7 @@ class ReplicaState:
             self.commit,
             self.removed,
             self.damaged,
+            self.void_until,
         )
 
 
@@ -173,6 +189,8 @@ class LogIndex:
         self.active.add(section, kind, position, term, index, entry_kind, flags, payload)
         if kind == FrameKind.ENTRY:
             before, moved = state.last_index, flags & FLAG_MOVED
+            if index == VOID_INDEX:
+                state.void_until = term
             if index > before or not moved:
                 state.last_index, state.last_term = index, term
             return before if index <= before and not moved else 0
@@ -191,6 +209,8 @@ class LogIndex:
             if live and (columns.cut != NO_CUT or live[-1] > state.last_index):
                 state.last_index = live[-1]
                 state.last_term = columns.terms[columns.find(live[-1])]
+            if live and live[0] == VOID_INDEX:
+                state.void_until = columns.terms[columns.find(VOID_INDEX)]
             state.spans = (*state.spans, _span_of(section, contents.base))
             self._note_state(state, section)
 
@@ -227,6 +247,18 @@ class LogIndex:
         Returns:
             (segment base, offset in the segment), or None.
         """
+        found = self._find(replica_id, index, load)
+        return None if found is None else (found[0], found[1].offsets[found[2]])
+
+    def term(self, replica_id: int, index: int, load: Callable[[int], Contents]) -> int | None:
+        """Return the term of a live entry; None: there is none. Arguments as of `locate`."""
+        found = self._find(replica_id, index, load)
+        return None if found is None else found[1].terms[found[2]]
+
+    def _find(
+        self, replica_id: int, index: int, load: Callable[[int], Contents]
+    ) -> tuple[int, EntryColumns, int] | None:
+        """Return (segment base, columns, row) of a live entry; rows never change."""
         state = self.replicas.get(replica_id)
         if state is None or state.removed:
             return None
@@ -235,16 +267,81 @@ class LogIndex:
             if section is not None:
                 row = section.columns.find(index)
                 if row >= 0:
-                    return base, section.columns.offsets[row]
+                    return base, section.columns, row
                 if section.columns.cut <= index:
                     return None
         for span in reversed(state.spans):
             if any(first <= index <= last for first, last in span.runs):
                 columns = load(span.base).sections[replica_id].columns
-                return span.base, columns.offsets[columns.find(index)]
+                return span.base, columns, columns.find(index)
             if span.cut <= index:
                 return None
         return None
+
+    def locate_run(
+        self, replica_id: int, first: int, last: int, load: Callable[[int], Contents]
+    ) -> tuple[int, list[int]] | None:
+        """Find live entries that follow each other in one segment.
+
+        Args:
+            replica_id: whose log.
+            first: raft index of the first one.
+            last: of the last one wanted; fewer are found where the segment ends.
+            load: as in `locate`.
+
+        Returns:
+            (segment base, offsets in the segment), at least one; None: there is no `first`. They
+            end before an index that a newer segment has too (a moved copy): that one holds.
+        """
+        state = self.replicas.get(replica_id)
+        if state is None or state.removed:
+            return None
+        bound = NO_CUT
+        with self.lock:
+            section, base = state.active, self.active.base
+            if section is not None:
+                offsets = section.columns.offsets_from(first, last)
+                if offsets:
+                    return base, offsets
+                bound = section.columns.cut
+                last = min(last, section.columns.next_after(first, last + 1) - 1)
+        for span in reversed(state.spans):
+            if bound <= first:
+                return None
+            for begin, end in span.runs:
+                if begin <= first <= end:
+                    columns = load(span.base).sections[replica_id].columns
+                    return span.base, columns.offsets_from(first, min(last, end, bound - 1))
+                if begin > first:
+                    last = min(last, begin - 1)
+            bound = min(bound, span.cut)
+        return None
+
+    def indexes_of_kind(
+        self, replica_id: int, entry_kind: int, load: Callable[[int], Contents]
+    ) -> list[int]:
+        """Return the indexes of a replica's live entries of a kind, ascending.
+
+        Args:
+            replica_id: whose log.
+            entry_kind: raft's.
+            load: as in `locate`.
+        """
+        state = self.replicas.get(replica_id)
+        if state is None or state.removed:
+            return []
+        with self.lock:
+            active, active_base = state.active, self.active.base
+            runs = list(state.live_runs())
+            found: set[int] = set()
+            if active is not None:
+                found.update(active.columns.live_of_kind(entry_kind))
+        for base, (first, last) in runs:
+            if base == active_base:
+                continue
+            columns = load(base).sections[replica_id].columns
+            found.update(i for i in columns.live_of_kind(entry_kind) if first <= i <= last)
+        return sorted(found)
 
     @staticmethod
     def _note_state(state: ReplicaState, section: Section) -> None:

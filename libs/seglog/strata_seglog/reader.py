@@ -22,10 +22,11 @@ from strata_seglog.frames import (
     HEADER_BYTES,
     NO_REPLICA,
     FrameKind,
+    Header,
     StoredFrame,
     checkpoint_part,
 )
-from strata_seglog.index import LogIndex, ReplicaLog, Run
+from strata_seglog.index import LogIndex, ReplicaLog
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk, DiskFile
 from strata_seglog.recent import RecentRing
@@ -34,8 +35,10 @@ from strata_seglog.retention import entries_to_keep
 from strata_seglog.scrub import Scrubber, ScrubResult, corruption_among
 from strata_seglog.sealed import ContentsCache, read_sealed
 from strata_seglog.segments import OpenFiles, Segment, SegmentInfo, segment_name
-from strata_seglog.walk import Gap, read_frame, read_header, walk
+from strata_seglog.walk import Gap, read_frame, read_frames, read_header, walk
 
+# Entries that are looked up at once.
+_RUN_ENTRIES = 1024
 _REPORTED_MAX = 10_000
 
 
@@ -95,9 +98,8 @@ class LogReader:
             return recent.stored()
         location = self._locate(replica_id, index)
         frame = None if location is None else self._read(*location, replica_id)
-        if frame is not None and (frame.kind, frame.index) != (FrameKind.ENTRY, index):
-            name = segment_name(frame.position - location[1]) if location else ""
-            raise CorruptFrame(frame.position, name, f"not entry {index} of its footer")
+        if frame is not None and location is not None:
+            _check_entry(frame, index, segment_name(location[0]))
         return frame
 
     def recent(self, replica_id: int, index: int) -> bytes | None:
@@ -126,25 +128,6 @@ class LogReader:
                 length = max(0, min(length, header.payload_bytes - offset))
                 return file.read(at + HEADER_BYTES + offset, length)
         raise MissingEntry(f"replica {replica_id} has no entry {index}")
-
-    def entry_runs(self, replica_id: int) -> list[Run]:
-        """Return the (first, last) runs of all indexes that the log holds of a replica, rising.
-
-        The last one ends at `ReplicaLog.last_index`; those before it are what relocation kept.
-        No I/O.
-        """
-        with self._index.lock:
-            state = self._index.replicas.get(replica_id)
-            if state is None or state.removed:
-                return []
-            found = sorted(run for _, run in state.live_runs())
-        runs: list[Run] = []
-        for first, last in found:
-            if runs and first <= runs[-1][1] + 1:
-                runs[-1] = runs[-1][0], max(runs[-1][1], last)
-            else:
-                runs.append((first, last))
-        return runs
 
     def oldest_live_bytes(self, is_needed: Callable[[int, int], bool], limit_bytes: int) -> int:
         """Return what relocation of the oldest sealed segment would copy, in bytes of frames.
@@ -179,14 +162,73 @@ class LogReader:
         Raises:
             CorruptFrame, ReadFailed: as `entry`.
         """
-        for index in range(first, last + 1):
-            frame = self.entry(replica_id, index)
-            if frame is None:
+        while first <= last:
+            begin = first
+            for frame in self._next_entries(replica_id, first, last):
+                yield frame
+                first += 1
+                max_bytes -= len(frame.payload)
+                if max_bytes <= 0:
+                    return
+            if first == begin:
                 return
-            yield frame
-            max_bytes -= len(frame.payload)
-            if max_bytes <= 0:
+
+    def _next_entries(self, replica_id: int, first: int, last: int) -> Iterator[StoredFrame]:
+        """Yield entries from memory, or those that follow each other in one segment."""
+        recent = self._ring.find(replica_id, first)
+        if recent is not None:
+            yield recent.stored()
+            return
+        try:
+            last = min(last, first + _RUN_ENTRIES - 1)
+            found = self._index.locate_run(replica_id, first, last, self._cache.get)
+            if found is None:
                 return
+            base, offsets = found
+            with self._reading(base, replica_id) as file:
+                frames = read_frames(file, segment_name(base), base, offsets)
+                for index, (header, payload) in enumerate(frames, first):
+                    _check_entry(header, index, segment_name(base))
+                    yield header.with_payload(payload)
+        except MissingEntry:
+            return  # Its segment was freed meanwhile.
+
+    def term(self, replica_id: int, index: int) -> int | None:
+        """Return the term of a live entry, of which only the footer is read; None: no entry.
+
+        Raises:
+            ReadFailed: the disk could not read the footer.
+        """
+        try:
+            return self._index.term(replica_id, index, self._cache.get)
+        except MissingEntry:
+            return None  # Its segment was freed meanwhile.
+
+    def runs(self, replica_id: int) -> list[tuple[int, int]]:
+        """Return first and last index of each run of live entries, ascending; no I/O.
+
+        The last one ends at `ReplicaLog.last_index`; holes are where relocation left entries out.
+        """
+        merged: list[tuple[int, int]] = []
+        with self._index.lock:
+            state = self._index.replicas.get(replica_id)
+            runs = [] if state is None or state.removed else [run for _, run in state.live_runs()]
+        for first, last in sorted((max(first, 1), last) for first, last in runs if last):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+            else:
+                merged.append((first, last))
+        return merged
+
+    def indexes_of_kind(self, replica_id: int, entry_kind: int) -> list[int]:
+        """Return the indexes of a replica's live entries of a kind, ascending.
+
+        Only footers are read, so this costs little for kinds that are rare.
+
+        Raises:
+            ReadFailed: the disk could not read a footer.
+        """
+        return self._index.indexes_of_kind(replica_id, entry_kind, self._cache.get)
 
     def scan(self, from_position: int | None = None) -> Iterator[StoredFrame]:
         """Yield all durable frames in log order, superseded ones too, footers and marks not.
@@ -361,3 +403,9 @@ class LogReader:
 
 def _base_of(segment: Segment) -> int:
     return segment.base
+
+
+def _check_entry(frame: StoredFrame | Header, index: int, segment: str) -> None:
+    """Raise CorruptFrame unless a frame is the entry that its footer says it is."""
+    if (frame.kind, frame.index) != (FrameKind.ENTRY, index):
+        raise CorruptFrame(frame.position, segment, f"not entry {index} of its footer")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from strata_seglog.footer import Contents
-from strata_seglog.index import LogIndex
+from strata_seglog.index import VOID_INDEX, LogIndex
 from strata_seglog.segments import Segment
 
 
@@ -49,6 +49,8 @@ def freeable_segments(
         if state.removed:
             continue
         limit = low.get(state.replica_id, 0)
+        if state.is_void():
+            limit = VOID_INDEX
         pins = [base for base, (_, last) in state.live_runs() if last >= limit]
         lowest_pin = min(lowest_pin, state.checkpoint, state.open_checkpoint, *pins)
     return [segment for segment in sealed if segment.base + segment.capacity <= lowest_pin]

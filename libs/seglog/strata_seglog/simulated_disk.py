@@ -167,6 +167,30 @@ class SimulatedDisk:
             content[at] ^= 1 << bit
             inode.pages[page] = inode.synced_pages[page] = bytes(content)
 
+    def rot(self, chance: random.Random) -> tuple[str, int] | None:
+        """Turn one bit of what was ever written over; return where, None if there is nothing."""
+        with self._lock:
+            written = [
+                (name, page)
+                for name, inode in sorted(self._names.items())
+                for page in sorted(inode.synced_pages)
+            ]
+        if not written:
+            return None
+        name, page = chance.choice(written)
+        byte = page * PAGE_BYTES + chance.randrange(PAGE_BYTES)
+        self.flip(name, byte, chance.randrange(8))
+        return name, byte
+
+    def resize(self, capacity_bytes: int) -> None:
+        """Give or take room; files stay as they are."""
+        self._capacity_bytes = capacity_bytes
+
+    def used_bytes(self) -> int:
+        """Return the length of all files together."""
+        with self._lock:
+            return sum(inode.size for inode in self._names.values())
+
     def snapshot(self, seed: int) -> SimulatedDisk:
         """Return a disk in the same state, unsynced state included, with choices of its own."""
         with self._lock:
@@ -214,8 +238,8 @@ class SimulatedDisk:
     def space(self) -> DiskSpace:
         """Return what `capacity_bytes` leaves."""
         with self._lock:
-            used = sum(inode.size for inode in self._names.values())
-            return DiskSpace(max(0, self._capacity_bytes - used), self._capacity_bytes)
+            free_bytes = max(0, self._capacity_bytes - self.used_bytes())
+            return DiskSpace(free_bytes, self._capacity_bytes)
 
     def is_concurrent(self) -> bool:
         """No: what happens must depend on the seed alone."""

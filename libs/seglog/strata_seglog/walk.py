@@ -10,7 +10,7 @@ It does not judge whether a gap is corruption or the end of the log: that is rul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strata_seglog.errors import CorruptFrame
@@ -24,6 +24,8 @@ from strata_seglog.frames import (
 from strata_seglog.ports import DiskFile
 
 CHUNK_BYTES = 1024 * 1024
+# A payload's length has 32 bits.
+_FRAME_BYTES_MAX = HEADER_BYTES + (1 << 32)
 _ZEROS = bytes(CHUNK_BYTES)
 
 
@@ -126,20 +128,43 @@ def read_frame(file: DiskFile, segment: str, base: int, offset: int) -> tuple[He
     return header, payload
 
 
+def read_frames(
+    file: DiskFile, segment: str, base: int, offsets: Sequence[int]
+) -> Iterator[tuple[Header, bytes]]:
+    """Read the frames at these offsets, ascending as a rule; neighbours come with one read.
+
+    Raises:
+        CorruptFrame: there is no good frame at one of them; those before it were yielded.
+    """
+    span = max(HEADER_BYTES, min(CHUNK_BYTES, offsets[-1] - offsets[0] + HEADER_BYTES))
+    window = _Window(file, offsets[-1] + _FRAME_BYTES_MAX, span)
+    for offset in offsets:
+        data, at = window.at(offset, HEADER_BYTES)
+        header = decode_header(data, at, base + offset)
+        if header is None:
+            raise CorruptFrame(base + offset, segment, "no frame header")
+        data, at = window.at(offset, HEADER_BYTES + header.payload_bytes)
+        payload = data[at + HEADER_BYTES : at + HEADER_BYTES + header.payload_bytes]
+        if not payload_matches(header, payload):
+            raise CorruptFrame(base + offset, segment, "payload checksum")
+        yield header, payload
+
+
 class _Window:
     """Read-ahead over a file: a piece of it that moves forward."""
 
-    __slots__ = ("_data", "_end", "_file", "_start")
+    __slots__ = ("_chunk_bytes", "_data", "_end", "_file", "_start")
 
-    def __init__(self, file: DiskFile, end: int) -> None:
+    def __init__(self, file: DiskFile, end: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._file = file
         self._end = end
+        self._chunk_bytes = chunk_bytes
         self._start = 0
         self._data = b""
 
     def at(self, offset: int, length: int) -> tuple[bytes, int]:
         """Return (data, index of `offset` in it) with `length` bytes there if the file has them."""
         if offset < self._start or offset + length > self._start + len(self._data):
-            wanted = min(max(length, CHUNK_BYTES), self._end - offset)
+            wanted = min(max(length, self._chunk_bytes), self._end - offset)
             self._start, self._data = offset, self._file.read(offset, wanted)
         return self._data, offset - self._start

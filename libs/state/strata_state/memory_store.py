@@ -35,6 +35,19 @@ class MemoryBatch:
         self.changes.append((_DELETE_RANGE, begin, end))
 
 
+class MemoryCursor:
+    """`RowCursor` over copied rows."""
+
+    def __init__(self, keys: list[bytes], values: dict[bytes, bytes]) -> None:
+        self._keys = keys
+        self._values = values
+
+    def seek(self, key: bytes) -> Iterator[Row]:
+        """Iterate from `key` on."""
+        keys = self._keys[bisect_left(self._keys, key) :]
+        return iter([(found, self._values[found]) for found in keys])
+
+
 class MemoryStore:
     """`StateStore` over a dictionary and a sorted list of its keys."""
 
@@ -76,6 +89,11 @@ class MemoryStore:
         """Iterate a range as it is now."""
         keys = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
         return iter([(key, self._values[key]) for key in keys])
+
+    def cursor(self, begin: bytes, end: bytes) -> MemoryCursor:
+        """Copy a range as it is now."""
+        keys = self._keys[bisect_left(self._keys, begin) : bisect_left(self._keys, end)]
+        return MemoryCursor(keys, {key: self._values[key] for key in keys})
 
     def last_before(self, lower: bytes, key: bytes) -> Row | None:
         """Return the last row with lower <= its key <= key."""

@@ -21,6 +21,16 @@ class MetadataStoreError(Exception):
     """The store's files cannot be opened; the text is the database's own."""
 
 
+class FrozenRows(Protocol):
+    """All rows as they stood at one moment; may be read in another thread, one call at a time."""
+
+    def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
+        """Return the rows with `first <= key < end` in key order; one scan at a time."""
+
+    def close(self) -> None:
+        """Let go of the rows."""
+
+
 class MetadataStore(Protocol):
     """Rows in key order. Calls come from one thread; none waits for a disk sync but `sync`."""
 
@@ -29,6 +39,9 @@ class MetadataStore(Protocol):
 
     def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
         """Return the rows with `first <= key < end` in key order, as they stand at the call."""
+
+    def frozen(self) -> FrozenRows:
+        """Return all rows as they stand at the call."""
 
     def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
         """Write and delete rows in one atomic batch; deleting what is not there is no error.
@@ -58,6 +71,12 @@ class MemoryMetadataStore:
         """Return the rows with `first <= key < end` in key order, as they stand at the call."""
         keys = self._keys[bisect_left(self._keys, first) : bisect_left(self._keys, end)]
         return iter([(key, self._rows[key]) for key in keys])
+
+    def frozen(self) -> FrozenRows:
+        """Return all rows as they stand at the call."""
+        copy = MemoryMetadataStore()
+        copy._rows, copy._keys = dict(self._rows), list(self._keys)
+        return copy
 
     def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
         """Write and delete rows."""

@@ -20,9 +20,12 @@ class RowKind(IntEnum):
     SLOTS = 5
     CHANGE = 6
     TOMBSTONE = 7
+    QUEUE_OVERRIDE = 8
+    INSTALLING = 9
 
 
 APPLIED_KEY = bytes([RowKind.APPLIED])
+INSTALLING_KEY = bytes([RowKind.INSTALLING])
 
 
 def topic_key(namespace: str, name: str) -> bytes:
@@ -48,6 +51,11 @@ def node_key(node_id: str) -> bytes:
 def slots_key(first_slot: int) -> bytes:
     """Return the key of the row of the run of slots that starts at `first_slot`."""
     return bytes([RowKind.SLOTS]) + first_slot.to_bytes(2, "big")
+
+
+def queue_override_key(topic_id: int, queue: int) -> bytes:
+    """Return the key of the row of a queue that is not where its slot is."""
+    return bytes([RowKind.QUEUE_OVERRIDE]) + topic_id.to_bytes(4, "big") + queue.to_bytes(4, "big")
 
 
 def change_key(revision: int) -> bytes:

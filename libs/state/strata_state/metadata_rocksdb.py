@@ -14,9 +14,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from rocksdict import Options, Rdict, WriteBatch
+from rocksdict import Options, Rdict, RdictIter, WriteBatch
 
-from strata_state.metadata import MetadataStoreError, Row
+from strata_state.metadata import FrozenRows, MetadataStoreError, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,10 @@ class RocksDbMetadataStore:
         rows: Iterable[tuple[Any, Any]] = self._database.items(from_key=first)
         return takewhile(lambda row: row[0] < end, rows)
 
+    def frozen(self) -> FrozenRows:
+        """Return all rows as they stand at the call."""
+        return _Frozen(self._database)
+
     def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
         """Write and delete rows in one atomic batch, through the WAL."""
         batch = WriteBatch(raw_mode=True)
@@ -80,3 +84,26 @@ class RocksDbMetadataStore:
         """Sync and close; nothing else may be called afterwards."""
         self._database.flush_wal(True)
         self._database.close()
+
+
+class _Frozen:
+    """An iterator, which shows the rows as they were when it was made; it holds back compaction.
+
+    RocksDB's own snapshot object is of no use here: rocksdict 0.3.29 iterates over the newest
+    rows all the same.
+    """
+
+    def __init__(self, database: Rdict) -> None:
+        self._iterator: RdictIter | None = database.iter()
+
+    def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
+        """Return the rows with `first <= key < end` in key order; one scan at a time."""
+        assert self._iterator is not None, "the rows were let go"
+        self._iterator.seek(first)
+        while self._iterator.valid() and (key := self._iterator.key()) < end:
+            yield key, self._iterator.value()
+            self._iterator.next()
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._iterator = None

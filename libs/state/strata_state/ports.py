@@ -34,6 +34,21 @@ class RowBatch(Protocol):
         """Remove every row with begin <= key < end that was written before this call."""
 
 
+class RowCursor(Protocol):
+    """Rows of a range as they were when the cursor was made.
+
+    Any thread may use it, one at a time. It pins files of the store: it goes before the store
+    is closed.
+    """
+
+    def seek(self, key: bytes) -> Iterator[Row]:
+        """Iterate from the first row at or after `key` on; an earlier iteration ends.
+
+        Raises:
+            StateError: from the iterator, when stored bytes are damaged.
+        """
+
+
 class StateStore(Protocol):
     """Rows in key order. Reads and writes are short and may run on the event loop."""
 
@@ -62,6 +77,9 @@ class StateStore(Protocol):
         Raises:
             StateError: from the iterator, when stored bytes are damaged.
         """
+
+    def cursor(self, begin: bytes, end: bytes) -> RowCursor:
+        """Return a cursor over rows with begin <= key < end, as they are at the call."""
 
     def last_before(self, lower: bytes, key: bytes) -> Row | None:
         """Return the last row with lower <= its key <= `key` (a reverse seek), None if none."""

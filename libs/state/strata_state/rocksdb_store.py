@@ -10,6 +10,8 @@ Traps that shaped it, all measured with rocksdict 0.3.29:
 - An iterator's upper bound is memory of its `ReadOptions`: when that object went first, scans
   ended early or late. The generator holds both.
 - Every iterator pins the files it reads; iterators end before `close`.
+- Iterators of `Rdict.snapshot()` show rows written after it. An iterator of the database itself
+  is consistent, also after it was moved by `seek`: that is what a cursor is made of.
 
 Invariant: RocksDB may flush a full memtable by itself. That is harmless here, because memtables
 of one family are flushed in the order they were filled and a batch lies in one of them, so what
@@ -44,6 +46,21 @@ class RocksdbOptions:
     memtable_count: int = 3
     block_cache_bytes: int = 32 * 1024 * 1024
     max_open_files: int = 512
+
+
+class RocksdbCursor:
+    """`RowCursor` over one iterator."""
+
+    def __init__(self, database: Rdict, begin: bytes, end: bytes) -> None:
+        self._read_options = ReadOptions()
+        self._read_options.set_iterate_upper_bound(end)
+        self._iterator = database.iter(self._read_options)
+        self._begin = begin
+
+    def seek(self, key: bytes) -> Iterator[Row]:
+        """Iterate from `key` on."""
+        self._iterator.seek(max(key, self._begin))
+        return _rows(self._iterator, self._read_options)
 
 
 class RocksdbStore:
@@ -89,6 +106,10 @@ class RocksdbStore:
         iterator = self._db.iter(read_options)
         iterator.seek(begin)
         return _rows(iterator, read_options)
+
+    def cursor(self, begin: bytes, end: bytes) -> RocksdbCursor:
+        """Return a cursor over a range as it is now."""
+        return RocksdbCursor(self._db, begin, end)
 
     def last_before(self, lower: bytes, key: bytes) -> Row | None:
         """Return the last row with lower <= its key <= key."""

@@ -18,9 +18,12 @@ from strata_mq.rows import (
     CHECKPOINT_KINDS,
     AppliedRow,
     BrokerRow,
+    ConfigurationRow,
     CqRow,
     HeadRow,
+    LocalRow,
     MessagePosition,
+    MoveRow,
     QueueRow,
     RowKind,
 )
@@ -369,6 +372,64 @@ class TombstoneRows(_Rows):
         return [(what, dropped_id) for what, dropped_id in keys]
 
 
+class ConfigurationRows(_Rows):
+    """The one row of the raft group's configuration."""
+
+    KIND = RowKind.CONFIGURATION
+    __slots__ = ()
+
+    def get(self) -> ConfigurationRow | None:
+        """Return it; None: no configuration entry was applied yet."""
+        value = self._store.get(self._prefix)
+        return None if value is None else ConfigurationRow.decode(value)
+
+    def put(self, batch: RowBatch, row: ConfigurationRow) -> None:
+        """Write it."""
+        batch.put(self._prefix, row.encode())
+
+
+class MoveRows(_Rows):
+    """Queues that were moved away and are not drained yet."""
+
+    KIND = RowKind.MOVE
+    __slots__ = ()
+
+    def put(self, batch: RowBatch, topic_id: int, queue: int, row: MoveRow) -> None:
+        """Write the row of a queue."""
+        batch.put(layout.move_key(self._raft_group, topic_id, queue), row.encode())
+
+    def delete(self, batch: RowBatch, topic_id: int, queue: int) -> None:
+        """Remove the row of a queue."""
+        batch.delete(layout.move_key(self._raft_group, topic_id, queue))
+
+    def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
+        """Remove a topic's rows."""
+        self._delete(batch, self._prefix + _U32.pack(topic_id))
+
+    def all(self) -> list[tuple[int, int, MoveRow]]:
+        """Return (topic, queue, row)."""
+        return [
+            (*layout.parse_queue_key(key), MoveRow.decode(value))
+            for key, value in self._scan(self._prefix)
+        ]
+
+
+class LocalRows(_Rows):
+    """The one row that only this node knows."""
+
+    KIND = RowKind.LOCAL
+    __slots__ = ()
+
+    def get(self) -> LocalRow | None:
+        """Return it; None: there are no rows, or they are older than this kind."""
+        value = self._store.get(self._prefix)
+        return None if value is None else LocalRow.decode(value)
+
+    def put(self, batch: RowBatch, row: LocalRow) -> None:
+        """Write it."""
+        batch.put(self._prefix, row.encode())
+
+
 class UnfinishedRow(_Rows):
     """A mark: the rows are being rebuilt from the log, or could not be rebuilt in full."""
 
@@ -404,6 +465,9 @@ class GroupRows:
         self.keys = KeyRows(store, raft_group)
         self.brokers = BrokerRows(store, raft_group)
         self.tombstones = TombstoneRows(store, raft_group)
+        self.configuration = ConfigurationRows(store, raft_group)
+        self.moves = MoveRows(store, raft_group)
+        self.local = LocalRows(store, raft_group)
         self.unfinished = UnfinishedRow(store, raft_group)
 
     def checkpoint(self) -> Iterator[Row]:
@@ -418,9 +482,9 @@ class GroupRows:
         return chain.from_iterable(scans)
 
     def all(self) -> Iterator[Row]:
-        """Iterate every row of the raft group, as they are at the call."""
-        prefix = layout.raft_group_prefix(self._raft_group)
-        return self._store.scan(prefix, layout.prefix_end(prefix))
+        """Iterate the rows that all replicas share, as they are at the call."""
+        first = layout.raft_group_prefix(self._raft_group)
+        return self._store.scan(first, layout.kind_prefix(self._raft_group, RowKind.LOCAL))
 
     def drop(self, batch: RowBatch) -> None:
         """Remove every row of the raft group."""

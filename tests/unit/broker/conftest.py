@@ -10,6 +10,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import BrokerNetwork
 from strata_broker.config import BrokerConfig
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
@@ -18,7 +19,12 @@ from tests.unit.broker.fake_meta import FakeMeta
 from tests.unit.broker.fake_storage import FakeStorage
 
 BASE_CONFIG: dict[str, dict[str, object]] = {
-    "storage_client": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},
+    "storage_client": {
+        "first_retry_ms": 1,
+        "max_retry_ms": 2,
+        "max_parked_retry_ms": 4,
+        "call_timeout_ms": 1_000,
+    },
     "metadata": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},
     "receive": {"gone_grace_ms": 1},
     "telemetry": {"node_repeat_ms": (1, 2, 3)},
@@ -171,8 +177,7 @@ async def broker(
         BrokerIdentity("broker-a", 7, "127.0.0.1"),
         config,
         edge,
-        meta,
-        lambda endpoints: storage,
+        BrokerNetwork(("nameserver",), lambda endpoint: meta, lambda endpoints: storage),
         SystemClock(),
         lambda: 0.5,
         Metrics(),

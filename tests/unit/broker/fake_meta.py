@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -21,26 +21,26 @@ OK = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
 class FakeMeta:
     """`strata.meta.v1` over one dict of rows and a list of watchers."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage_nodes: Sequence[str] = (NODE,)) -> None:
         self.revision = 0
         self.rows: list[meta_pb2.Change] = []
+        # No call is answered and no watch is opened while it is down.
+        self.down = False
         self.watchers: list[asyncio.Queue[meta_pb2.WatchResponse | None]] = []
         self.calls: list[str] = []
-        # (node id, boot id) of those that registered since the start.
-        self.heard: set[tuple[str, int]] = set()
+        self.nodes: set[str] = set()
         self.next_id = 100
         self.slots = striped_slots(RAFT_GROUPS)
         for raft_group in RAFT_GROUPS:
             row = meta_pb2.RaftGroup(raft_group=raft_group, broker_name=f"strata-{raft_group}")
-            row.replicas.add(replica_id=raft_group, node_id=NODE)
+            for number, node_id in enumerate(storage_nodes):
+                row.replicas.add(replica_id=10 * number + raft_group, node_id=node_id)
             self.put(meta_pb2.Change(raft_group=row))
-        self.put(
-            meta_pb2.Change(
-                node=meta_pb2.Node(
-                    node_id=NODE, kind=meta_pb2.NODE_KIND_STORAGE, endpoints=["inproc:storage"]
-                )
+        for node_id in storage_nodes:
+            node = meta_pb2.Node(
+                node_id=node_id, kind=meta_pb2.NODE_KIND_STORAGE, endpoints=[f"inproc:{node_id}"]
             )
-        )
+            self.put(meta_pb2.Change(node=node))
         for slot, owner in enumerate(self.slots):
             run = meta_pb2.SlotRange(first_slot=slot, slot_count=1, raft_group=owner)
             self.put(meta_pb2.Change(slots=run))
@@ -126,6 +126,8 @@ class FakeMeta:
         """See `strata_angelia.ports.Channel`."""
         rpc = method.rpartition("/")[2]
         self.calls.append(rpc)
+        if self.down:
+            raise AngeliaError(UNAVAILABLE, "the nameserver is down")
         match request:
             case meta_pb2.CreateTopicRequest(topic=topic):
                 if self._find("topic", topic.namespace, topic.name):
@@ -147,25 +149,75 @@ class FakeMeta:
                 if not self.delete_topic(namespace, name):
                     return _refusal(response_type, meta_pb2.META_OUTCOME_NOT_FOUND, "no topic")
                 return meta_pb2.DeleteTopicResponse(status=OK)
+            case meta_pb2.RegisterNodeRequest(node=node):
+                self.nodes.add(node.node_id)
+                self.put(meta_pb2.Change(node=node))
+                return meta_pb2.RegisterNodeResponse(status=OK)
+            case meta_pb2.HeartbeatRequest(node_id=node_id):
+                if node_id not in self.nodes:
+                    return _refusal(response_type, meta_pb2.META_OUTCOME_NOT_FOUND, "no node")
+                return meta_pb2.HeartbeatResponse(status=OK)
+            case meta_pb2.RemoveNodeRequest(node_id=node_id):
+                self.nodes.discard(node_id)
+                self.put(meta_pb2.Change(deleted=True, node=meta_pb2.Node(node_id=node_id)))
+                return meta_pb2.RemoveNodeResponse(status=OK)
+        return self._change_placement(method, request)
+
+    def _change_placement(self, method: str, request: Message) -> Message:
+        match request:
             case meta_pb2.ConfirmDroppedRequest(kind=what, id=dropped_id):
                 done = meta_pb2.Tombstone(kind=what, id=dropped_id, done=True)
                 self.put(meta_pb2.Change(tombstone=done))
                 return meta_pb2.ConfirmDroppedResponse(status=OK)
-            case meta_pb2.HeartbeatRequest(node_id=node_id, boot_id=boot_id):
-                if (node_id, boot_id) not in self.heard:
-                    return _refusal(response_type, meta_pb2.META_OUTCOME_NOT_FOUND, "register")
-                return meta_pb2.HeartbeatResponse(status=OK)
-            case meta_pb2.RegisterNodeRequest(node=node):
-                self.heard.add((node.node_id, node.boot_id))
+            case meta_pb2.DrainNodeRequest(node_id=node_id, draining=draining):
+                node = self._last("node", node_id=node_id)
+                node.draining = draining
                 self.put(meta_pb2.Change(node=node))
-                return meta_pb2.RegisterNodeResponse(status=OK)
+                return meta_pb2.DrainNodeResponse(status=OK, node=node)
+            case meta_pb2.ChangeReplicasRequest(raft_group=number, add_node_ids=added):
+                row = self._last("raft_group", raft_group=number)
+                for node_id in added:
+                    row.replicas.add(replica_id=999, node_id=node_id, learner=request.learners)
+                self.put(meta_pb2.Change(raft_group=row))
+                return meta_pb2.ChangeReplicasResponse(status=OK, raft_group=row)
+            case meta_pb2.PreferLeaderRequest(raft_group=number, node_id=node_id):
+                row = self._last("raft_group", raft_group=number)
+                row.preferred_leader_node_id = node_id
+                self.put(meta_pb2.Change(raft_group=row))
+                return meta_pb2.PreferLeaderResponse(status=OK, raft_group=row)
+            case meta_pb2.MoveQueueRequest(topic=name, queue=queue, to_raft_group=to):
+                topic = self._last("topic", name=name)
+                override = meta_pb2.QueueOverride(
+                    topic_id=topic.topic_id,
+                    queue=queue,
+                    epochs=[meta_pb2.Epoch(raft_group=self.slots[slot_of(topic.slot_base, queue)])],
+                    moving_to=to,
+                    revision=self.revision + 1,
+                )
+                self.put(meta_pb2.Change(queue_override=override))
+                return meta_pb2.MoveQueueResponse(status=OK, queue_override=override)
+            case meta_pb2.ExplainQueueRequest(queue=queue):
+                return meta_pb2.ExplainQueueResponse(status=OK, reasons=[f"queue {queue} is new"])
         raise AngeliaError(UNKNOWN_METHOD, method)
+
+    def _last(self, kind: str, **key: Any) -> Any:
+        """Return a copy of a row as it was last written."""
+        for change in reversed(self.rows):
+            if change.WhichOneof("row") == kind:
+                row = getattr(change, kind)
+                if all(getattr(row, name) == value for name, value in key.items()):
+                    copy = type(row)()
+                    copy.CopyFrom(row)
+                    return copy
+        raise AssertionError(f"no {kind} {key}")
 
     async def stream(
         self, method: str, request: Message, response_type: type[Any]
     ) -> AsyncIterator[Any]:
         """See `strata_angelia.ports.Channel`: rows after a revision, then changes."""
         assert isinstance(request, meta_pb2.WatchRequest)
+        if self.down:
+            raise AngeliaError(UNAVAILABLE, "the nameserver is down")
         watcher: asyncio.Queue[meta_pb2.WatchResponse | None] = asyncio.Queue()
         self.watchers.append(watcher)
         yield meta_pb2.WatchResponse(

@@ -49,6 +49,7 @@ class FakeStorage:
         self.parked = 0
         self.clients: dict[int, set[int]] = {}
         self.turn = 0
+        self.on_transfer: Callable[[storage_pb2.TransferLeadershipRequest], None]
 
     async def call(
         self,
@@ -78,9 +79,11 @@ class FakeStorage:
     async def stream(
         self, method: str, request: Message, response_type: type[Any]
     ) -> AsyncIterator[Any]:
-        """See `strata_angelia.ports.Channel`."""
-        raise AngeliaError(UNKNOWN_METHOD, method)
-        yield
+        """See `strata_angelia.ports.Channel`: it leads everything, as long as it lives."""
+        if not method.endswith("/Watch"):
+            raise AngeliaError(UNKNOWN_METHOD, method)
+        yield storage_pb2.WatchResponse(led_groups=RAFT_GROUPS)
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         """See `strata_angelia.ports.Channel`."""
@@ -366,6 +369,12 @@ class FakeStorage:
         for key in [key for key in self.queues if key[0] == request.topic_id]:
             del self.queues[key]
         return storage_pb2.DropResponse()
+
+    def _transferleadership(
+        self, request: storage_pb2.TransferLeadershipRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.TransferLeadershipResponse:
+        self.on_transfer(request)
+        return storage_pb2.TransferLeadershipResponse()
 
     def _getstatus(
         self, _: storage_pb2.GetStatusRequest, __: storage_pb2.Refusal | None

@@ -75,6 +75,7 @@ leases = st.builds(
     longs,
     st.booleans(),
     words,
+    shorts,
 )
 changes = st.builds(
     LeaseChange,

@@ -31,6 +31,7 @@ def request(
     max_attempts: int = 17,
     tag_hashes: frozenset[int] | None = None,
     one_per_message_group: bool = False,
+    broker: int = 0,
 ) -> TakeRequest:
     return TakeRequest(
         max_messages,
@@ -44,6 +45,7 @@ def request(
         5,
         tag_hashes,
         one_per_message_group,
+        broker,
     )
 
 
@@ -413,3 +415,28 @@ def test_one_per_message_group_gives_the_next_message_only_after_the_ack() -> No
     again = leases.take(ask, LATER_MS + 2, 5, ()).leases
     assert offsets(list(again)) == [1, 2]
     assert [lease.attempts for _, lease in again] == [2, 2]
+
+
+def test_what_a_lost_broker_took_last_is_visible_again() -> None:
+    """Its auto-renewed leases of the last moments only, and once; other brokers' stay."""
+    leases = QueueLeases(head=0)
+    taken_at_ms = {0: NOW_MS, 1: NOW_MS + 500, 2: NOW_MS + 500, 3: NOW_MS + 500}
+    for offset, now_ms in taken_at_ms.items():
+        broker = 8 if offset == 3 else 7
+        leases.take(
+            request(1, auto_renew=offset != 2, broker=broker), now_ms, 4, columns(1, base=offset)
+        )
+    change = leases.release_lost(7, NOW_MS + 100, NOW_MS + 1_000)
+    assert change is not None
+    assert [offset for offset, _ in change.puts] == [1]
+    assert leases.release_lost(7, NOW_MS + 100, NOW_MS + 1_000) is None
+    again = leases.take(request(), NOW_MS + 1_000, 4, ())
+    assert [(offset, lease.attempts) for offset, lease in again.leases] == [(1, 2)]
+
+
+def test_the_attempt_of_an_auto_renewed_lease_is_kept() -> None:
+    """A pop whose answer was lost asks for what it took; others do not find it."""
+    leases = QueueLeases(head=0)
+    first = leases.take(request(2, auto_renew=True, attempt=9), NOW_MS, 3, columns(3))
+    assert leases.of_attempt(9, NOW_MS + 1) == list(first.leases)
+    assert leases.of_attempt(8, NOW_MS + 1) == []

@@ -14,9 +14,12 @@ from strata_mq.hashing import pack_message_id
 from strata_mq.rows import (
     AppliedRow,
     BrokerRow,
+    ConfigurationRow,
     CqRow,
     HeadRow,
+    LocalRow,
     MessagePosition,
+    MoveRow,
     QueueRow,
     RowKind,
     encode_cq_row,
@@ -50,7 +53,7 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
         "rows.txt",
         {
             "applied key": rows.applied_key(RAFT_GROUP),
-            "applied": AppliedRow(9, 3, STORE_TIME_MS).encode(),
+            "applied": AppliedRow(9, 3, STORE_TIME_MS, 4).encode(),
             "owned key": rows.owned_key(RAFT_GROUP, 4000),
             "owned": rows.encode_owned(96),
             "queue key": rows.queue_key(RAFT_GROUP, 7, 3),
@@ -67,6 +70,10 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "broker": BrokerRow(5, 9, STORE_TIME_MS, b"resolution").encode(),
             "tombstone key": rows.tombstone_key(RAFT_GROUP, 1, 7),
             "tombstone": rows.encode_tombstone(STORE_TIME_MS),
+            "configuration": ConfigurationRow(8, b"payload").encode(),
+            "move key": rows.move_key(RAFT_GROUP, 7, 3),
+            "move": MoveRow(1, 100, 2).encode(),
+            "local": LocalRow(77, 9, 3).encode(),
         },
     )
 
@@ -100,7 +107,10 @@ def test_values_round_trip(
 ) -> None:
     """Decoding undoes encoding."""
     for row in (
-        AppliedRow(first, second, third),
+        AppliedRow(first, second, third, first),
+        ConfigurationRow(first, resolution),
+        MoveRow(word, first, word),
+        LocalRow(first, second, third),
         QueueRow(first, second, third, word, flag),
         HeadRow(first, word),
         MessagePosition(word, first),
@@ -157,3 +167,9 @@ def test_rows_of_a_kind_share_their_prefix_and_ids_are_turned_round() -> None:
     assert key.startswith(rows.kind_prefix(RAFT_GROUP, RowKind.ID))
     assert key.startswith(rows.raft_group_prefix(RAFT_GROUP))
     assert key.endswith(MESSAGE_ID[9:] + MESSAGE_ID[:9])
+
+
+def test_an_applied_row_of_version_1_is_read() -> None:
+    """It had no low index."""
+    value = bytes([1]) + b"".join(number.to_bytes(8) for number in (9, 3, STORE_TIME_MS))
+    assert AppliedRow.decode(value) == AppliedRow(9, 3, STORE_TIME_MS, 0)

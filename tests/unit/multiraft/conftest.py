@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import pytest
 
 from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.ports import Transport
-from strata_raft import Entry, EntryKind
+from strata_multiraft.ports import SnapshotFetcher, Transport
+from strata_raft import Configuration, Entry, EntryKind
+from strata_raft.membership import decode_configuration
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_sim.memory_commit_log import MemoryCommitLog
@@ -30,8 +31,17 @@ class RecordingMachine:
     def applied_index(self) -> int:
         return self.entries[-1].index if self.entries else 0
 
+    def applied_term(self) -> int:
+        return self.entries[-1].term if self.entries else 0
+
     def persisted_index(self) -> int:
         return self.applied_index()
+
+    def configuration(self) -> tuple[int, Configuration] | None:
+        for entry in reversed(self.entries):
+            if entry.kind is EntryKind.CONFIGURATION:
+                return entry.index, decode_configuration(entry.payload)
+        return None
 
     def payloads(self) -> list[bytes]:
         return [b"".join(e.payload) for e in self.entries if e.kind is EntryKind.NORMAL]
@@ -82,6 +92,8 @@ class Node:
         default_factory=lambda: MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=1)
     )
     transport: Transport | None = None
+    node_of: Callable[[int], str | None] = lambda replica_id: None
+    fetcher: SnapshotFetcher | None = None
     metrics: Metrics = field(default_factory=Metrics.disabled)
 
     def __post_init__(self) -> None:
@@ -96,6 +108,8 @@ class Node:
             self.gate,
             on_fatal=lambda task, error: self.fatal.append((task, error)),
             transport=self.transport,
+            node_of=self.node_of,
+            fetcher=self.fetcher,
             random_ticks=lambda least, most: least,
         )
 

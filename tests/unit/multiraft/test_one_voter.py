@@ -112,7 +112,7 @@ async def test_idle_raft_groups_cost_nothing(make_node: Any, settled: Settled) -
         node.host(group, group)
     await node.multiraft.start()
     await settled()
-    assert not node.multiraft._ticked
+    assert not node.multiraft.ticker.ticked
     await node.multiraft.stop()
 
 

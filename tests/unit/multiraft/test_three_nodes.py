@@ -22,7 +22,7 @@ class Cluster:
     def __init__(self, make_node: Any, settled: Settled) -> None:
         self.cut: set[int] = set()
         self.network = MemoryNetwork(
-            lambda source, target: not self.cut & {source, target}, max_queued=64
+            lambda source, target: not self.cut & {int(source), int(target)}, max_queued=64
         )
         self._make_node = make_node
         self._settled = settled
@@ -31,18 +31,15 @@ class Cluster:
             self.boot(node_id)
 
     def boot(self, node_id: int, **fields: Any) -> Any:
-        node = self._make_node(transport=self.network.transport(node_id), **fields)
+        node = self._make_node(
+            transport=self.network.transport(str(node_id)),
+            node_of=lambda replica_id: str(replica_id % 10),
+            **fields,
+        )
         for raft_group in (1, 2):
-            replicas = {10 * raft_group + other: other for other in NODES}
-            node.add(
-                ReplicaSpec(
-                    raft_group,
-                    10 * raft_group + node_id,
-                    frozenset(replicas),
-                    nodes={id_: other for id_, other in replicas.items() if other != node_id},
-                )
-            )
-        self.network.connect(node_id, node.multiraft.receive)
+            voters = frozenset(10 * raft_group + other for other in NODES)
+            node.add(ReplicaSpec(raft_group, 10 * raft_group + node_id, voters))
+        self.network.connect(str(node_id), node.multiraft.receive)
         self.nodes[node_id] = node
         return node
 

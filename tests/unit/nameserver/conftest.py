@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.watch import WatchHub
 from strata_multiraft.errors import NotLeader
 from strata_nameserver.config import NameserverConfig
+from strata_nameserver.draft import applied_state
 from strata_nameserver.machine import MetadataMachine
 from strata_nameserver.metadata import Metadata
-from strata_nameserver.watch import WatchHub
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MemoryMetadataStore
@@ -91,7 +92,12 @@ class Nameserver:
 
     def __post_init__(self) -> None:
         metrics = Metrics.disabled()
-        self.hub = WatchHub(self.store, self.config, metrics)
+        self.hub = WatchHub(
+            self.store,
+            applied_state(self.store).counters.revision,
+            self.config.watch_options(),
+            metrics,
+        )
         self.machine = MetadataMachine(self.store, self.hub, self.config, metrics)
         self.replica = ListReplica(self.machine)
         self.metadata = Metadata(
@@ -129,7 +135,7 @@ def make_nameserver() -> MakeNameserver:
 
 @pytest.fixture
 async def nameserver() -> Nameserver:
-    return await Nameserver(NameserverConfig()).with_storage()
+    return await Nameserver(NameserverConfig().alone()).with_storage()
 
 
 @pytest.fixture
@@ -147,5 +153,5 @@ def small_nameserver() -> Nameserver:
             watch_recent_changes=2,
             watch_kept_revisions=4,
             watch_response_changes=3,
-        )
+        ).alone()
     )

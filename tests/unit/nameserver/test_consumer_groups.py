@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.errors import MetaError
+from strata_metadata.errors import MetaRefused
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import Nameserver
@@ -54,9 +54,9 @@ async def test_a_dead_letter_topic_is_guarded(nameserver: Nameserver) -> None:
     """It cannot be deleted or grown by itself, but its retention can change."""
     await nameserver.metadata.create_consumer_group(group())
     wanted = meta_pb2.Topic(name="%DLQ%billing", queue_count=4, retention_ms=60_000)
-    with pytest.raises(MetaError, match="deleted with its consumer group"):
+    with pytest.raises(MetaRefused, match="deleted with its consumer group"):
         await nameserver.metadata.delete_topic("", "%DLQ%billing")
-    with pytest.raises(MetaError, match="of a dead-letter topic are fixed"):
+    with pytest.raises(MetaRefused, match="of a dead-letter topic are fixed"):
         await nameserver.metadata.update_topic(wanted, ["queue_count"])
     changed = await nameserver.metadata.update_topic(wanted, ["retention_ms"])
 
@@ -96,7 +96,7 @@ async def test_a_refused_group_says_why(
 ) -> None:
     """What cannot be kept is refused with a clear text, and no row is written."""
     await nameserver.metadata.create_topic(meta_pb2.Topic(name="plain"))
-    with pytest.raises(MetaError, match=reason):
+    with pytest.raises(MetaRefused, match=reason):
         await nameserver.metadata.create_consumer_group(wanted)
     _, rows = await nameserver.metadata.snapshot()
 
@@ -106,7 +106,7 @@ async def test_a_refused_group_says_why(
 async def test_the_limit_on_groups_holds(small_nameserver: Nameserver) -> None:
     """One more than allowed is LIMIT_REACHED; a deletion makes room."""
     await small_nameserver.metadata.create_consumer_group(group("a"))
-    with pytest.raises(MetaError, match="1 consumer groups already"):
+    with pytest.raises(MetaRefused, match="1 consumer groups already"):
         await small_nameserver.metadata.create_consumer_group(group("b"))
     await small_nameserver.metadata.delete_consumer_group("", "a")
     await small_nameserver.metadata.create_consumer_group(group("b"))
@@ -115,7 +115,7 @@ async def test_the_limit_on_groups_holds(small_nameserver: Nameserver) -> None:
 async def test_what_exists_is_not_made_again(nameserver: Nameserver) -> None:
     """A second group of a name is ALREADY_EXISTS; an unknown one NOT_FOUND."""
     await nameserver.metadata.create_consumer_group(group())
-    with pytest.raises(MetaError, match="billing exists already"):
+    with pytest.raises(MetaRefused, match="billing exists already"):
         await nameserver.metadata.create_consumer_group(group())
-    with pytest.raises(MetaError, match="consumer group none does not exist"):
+    with pytest.raises(MetaRefused, match="consumer group none does not exist"):
         await nameserver.metadata.delete_consumer_group("", "none")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
 from strata_mq.slots import SLOT_COUNT
 from strata_nameserver.config import NameserverConfig
-from strata_nameserver.errors import MetaError
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -55,27 +55,38 @@ async def test_registering_again_gives_the_same(nameserver: Nameserver) -> None:
     assert unchanged == revision
 
 
-async def test_a_later_storage_node_gets_raft_groups_but_no_slots(nameserver: Nameserver) -> None:
-    """Slots stay where they are until somebody moves them; replica ids go on counting."""
+async def test_a_later_storage_node_gets_no_raft_group_of_its_own(nameserver: Nameserver) -> None:
+    """The raft groups are those of the first nodes; a later one gets replicas by placement."""
     hosted = await nameserver.metadata.register_node(storage("b"))
 
-    assert [h.raft_group.broker_name for h in hosted] == ["strata-3", "strata-4"]
-    assert [h.replica_id for h in hosted] == [3, 4]
-    assert [list(h.slots) for h in hosted] == [[], []]
+    assert hosted == []
+    assert sorted(nameserver.machine.speculative.topology.raft_groups) == [1, 2]
 
 
-async def test_an_emptied_folder_comes_as_another_node(nameserver: Nameserver) -> None:
-    """A new node id never gets a replica id that was given before (rule 8)."""
-    before = await nameserver.metadata.register_node(storage("storage-a"))
-    after = await nameserver.restarted().metadata.register_node(storage("storage-b"))
+async def test_raft_groups_wait_for_the_initial_nodes(make_nameserver: MakeNameserver) -> None:
+    """With three replicas nothing is made before the third node; then everything at once."""
+    nameserver = make_nameserver(NameserverConfig())
+    assert await nameserver.metadata.register_node(storage("a")) == []
+    assert await nameserver.metadata.register_node(storage("b")) == []
+    with pytest.raises(MetaRefused, match="no storage node"):
+        await nameserver.metadata.create_topic(meta_pb2.Topic(name="early"))
+    hosted = await nameserver.metadata.register_node(storage("c"))
+    rows = nameserver.machine.speculative.topology.raft_groups
 
-    assert not {h.replica_id for h in before} & {h.replica_id for h in after}
-    assert not {h.raft_group.raft_group for h in before} & {h.raft_group.raft_group for h in after}
+    assert len(hosted) == len(rows) == 6
+    for row in rows.values():
+        assert {replica.node_id for replica in row.replicas} == {"a", "b", "c"}
+        assert list(row.initial_replica_ids) == [replica.replica_id for replica in row.replicas]
+        assert sorted(row.membership.voters) == sorted(row.initial_replica_ids)
+    leaders = [row.preferred_leader_node_id for row in rows.values()]
+    assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
+    replica_ids = [replica.replica_id for row in rows.values() for replica in row.replicas]
+    assert sorted(replica_ids) == list(range(1, 19))
 
 
 async def test_one_raft_group_owns_every_slot_in_one_run(make_nameserver: MakeNameserver) -> None:
     """With one raft group per node the slot map is a single row."""
-    nameserver = make_nameserver(NameserverConfig(raft_groups_per_storage_node=1))
+    nameserver = make_nameserver(NameserverConfig(raft_groups_per_storage_node=1).alone())
     hosted = await nameserver.metadata.register_node(storage("a"))
 
     assert [(r.first_slot, r.slot_count) for r in hosted[0].slots] == [(0, SLOT_COUNT)]
@@ -111,33 +122,37 @@ async def test_a_refused_node_says_why(
     nameserver: Nameserver, node: meta_pb2.Node, reason: str
 ) -> None:
     """A node that cannot be kept is INVALID with a clear text."""
-    with pytest.raises(MetaError, match=reason):
+    with pytest.raises(MetaRefused, match=reason):
         await nameserver.metadata.register_node(node)
 
 
 async def test_the_limit_on_nodes_holds(small_nameserver: Nameserver) -> None:
     """One more than allowed is LIMIT_REACHED; a known node may still come back."""
     await small_nameserver.metadata.register_node(storage("a"))
-    with pytest.raises(MetaError, match="1 nodes already"):
+    with pytest.raises(MetaRefused, match="1 nodes already"):
         await small_nameserver.metadata.register_node(storage("b"))
     await small_nameserver.metadata.register_node(storage("a"))
 
 
-async def test_heartbeats_keep_a_node_alive(nameserver: Nameserver) -> None:
-    """Silence makes a node not alive, a heartbeat alive again; nothing is written."""
-    await nameserver.metadata.register_node(storage("a", boot_id=7))
-    revision = nameserver.machine.revision
-    nameserver.clock.now_ms += 10_001
-    silent = nameserver.metadata.nodes_alive()
-    nameserver.metadata.heartbeat("a", 7)
+def heartbeat(node_id: str, boot_id: int = 1, **fields: object) -> meta_pb2.HeartbeatRequest:
+    return meta_pb2.HeartbeatRequest(node_id=node_id, boot_id=boot_id, **fields)  # type: ignore[arg-type]
 
-    assert (silent["a"], nameserver.metadata.nodes_alive()["a"]) == (False, True)
+
+async def test_a_heartbeat_writes_nothing(nameserver: Nameserver) -> None:
+    """It is soft state; the first one of a boot must be complete, then changes are enough."""
+    revision = nameserver.machine.revision
+
+    assert nameserver.metadata.heartbeat(heartbeat("storage-a")) is True
+    assert nameserver.metadata.heartbeat(heartbeat("storage-a", full=True)) is False
+    assert nameserver.metadata.heartbeat(heartbeat("storage-a")) is False
     assert nameserver.machine.revision == revision
 
 
 async def test_a_heartbeat_of_an_unknown_boot_is_told_to_register(nameserver: Nameserver) -> None:
-    """After a restart of either side the node must register first."""
-    with pytest.raises(MetaError, match="node storage-a must register first"):
-        nameserver.metadata.heartbeat("storage-a", 99)
-    with pytest.raises(MetaError, match="must register first"):
-        nameserver.restarted().metadata.heartbeat("storage-a", 1)
+    """Boot ids are in the rows, so another nameserver knows a node without a registration."""
+    with pytest.raises(MetaRefused, match="node storage-a must register first"):
+        nameserver.metadata.heartbeat(heartbeat("storage-a", 99))
+    with pytest.raises(MetaRefused, match="must register first"):
+        nameserver.metadata.heartbeat(heartbeat("nobody"))
+
+    assert nameserver.restarted().metadata.heartbeat(heartbeat("storage-a")) is True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
 
 from strata.meta.v1 import command_pb2, meta_pb2
-from strata_nameserver.errors import MetaError, RevisionMismatch
+from strata_metadata.errors import MetaRefused
+from strata_nameserver.errors import RevisionMismatch
 from strata_raft.types import Entry, EntryKind
 
 if TYPE_CHECKING:
@@ -76,6 +78,25 @@ async def test_a_caller_that_goes_away_harms_nobody(nameserver: Nameserver) -> N
     assert await _outcome(nameserver, "t") == meta_pb2.META_OUTCOME_ALREADY_EXISTS
 
 
+async def test_a_failure_after_its_caller_went_away_harms_nobody(nameserver: Nameserver) -> None:
+    """Nobody awaits the proposal any more, and nothing is reported as forgotten."""
+    nameserver.replica.commit_at_once = False
+    forgotten: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: forgotten.append(context["message"]))
+    gone = asyncio.ensure_future(nameserver.metadata.create_topic(meta_pb2.Topic(name="t")))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    nameserver.replica.lose_leadership()
+    nameserver.metadata._last_proposal = None
+    del gone
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert forgotten == []
+
+
 async def test_replay_gives_the_same_rows(
     nameserver: Nameserver, make_nameserver: MakeNameserver
 ) -> None:
@@ -116,6 +137,6 @@ async def test_entries_without_a_command_only_move_the_index(nameserver: Nameser
 async def _outcome(nameserver: Nameserver, name: str) -> int:
     try:
         await nameserver.metadata.create_topic(meta_pb2.Topic(name=name))
-    except MetaError as error:
+    except MetaRefused as error:
         return error.outcome
     return meta_pb2.META_OUTCOME_OK

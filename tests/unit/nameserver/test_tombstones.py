@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.meta.v1 import command_pb2, meta_pb2
-from strata_nameserver.errors import MetaError
+from strata_metadata.errors import MetaRefused
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import Nameserver
@@ -68,7 +68,7 @@ async def test_a_confirmation_marks_it_done_once(nameserver: Nameserver) -> None
     await nameserver.metadata.confirm_dropped(TOPIC, topic_id)
     await nameserver.metadata.confirm_dropped(CONSUMER_GROUP, topic_id)
     assert nameserver.machine.revision == revision
-    with pytest.raises(MetaError, match="kind is missing"):
+    with pytest.raises(MetaRefused, match="kind is missing"):
         await nameserver.metadata.confirm_dropped(0, topic_id)  # type: ignore[arg-type]
 
 
@@ -84,7 +84,7 @@ async def test_only_done_ones_make_room(small_nameserver: Nameserver) -> None:
     nameserver = await small_nameserver.with_storage()
     first = await make_and_delete(nameserver, "a")
     second = await make_and_delete(nameserver, "b")
-    with pytest.raises(MetaError, match=r"2 deleted .* \(nameserver.max_tombstones\)") as refused:
+    with pytest.raises(MetaRefused, match=r"2 deleted .* \(nameserver.max_tombstones\)") as refused:
         await make_and_delete(nameserver, "c")
     assert refused.value.outcome == meta_pb2.META_OUTCOME_LIMIT_REACHED
     assert set(await tombstones(nameserver)) == {(TOPIC, first), (TOPIC, second)}
@@ -103,7 +103,7 @@ async def test_two_at_once_make_room_for_two(small_nameserver: Nameserver) -> No
     first = await make_and_delete(nameserver, "a")
     second = await make_and_delete(nameserver, "b")
     await nameserver.metadata.confirm_dropped(TOPIC, first)
-    with pytest.raises(MetaError, match="still to be dropped"):
+    with pytest.raises(MetaRefused, match="still to be dropped"):
         await nameserver.metadata.delete_consumer_group("", "g")
     await nameserver.metadata.confirm_dropped(TOPIC, second)
     await nameserver.metadata.delete_consumer_group("", "g")

@@ -8,8 +8,8 @@ import google_crc32c
 import pytest
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
 from strata_mq.slots import slot_base, slot_of
-from strata_nameserver.errors import MetaError
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import Nameserver
@@ -31,7 +31,7 @@ async def test_a_topic_gets_id_times_defaults_and_homes(nameserver: Nameserver) 
     assert made.retention_ms == 72 * 3_600_000
     assert made.created_at_ms == made.updated_at_ms == nameserver.clock.now_ms
     assert made.slot_base == slot_base("", "orders", google_crc32c.value)
-    owners = nameserver.machine.speculative.placement.slot_owners
+    owners = nameserver.machine.speculative.topology.slot_owners
     assert {home.raft_group: list(home.queues) for home in made.homes} == {
         raft_group: [q for q in range(8) if owners[slot_of(made.slot_base, q)] == raft_group]
         for raft_group in (1, 2)
@@ -84,7 +84,7 @@ async def test_queues_may_grow_and_keep_their_names(nameserver: Nameserver) -> N
         new = next(home for home in after.homes if home.raft_group == old.raft_group)
         assert list(new.queues)[: len(old.queues)] == list(old.queues)
     assert sorted(queue for home in after.homes for queue in home.queues) == list(range(6))
-    with pytest.raises(MetaError, match="has 6 queues; their number may only grow"):
+    with pytest.raises(MetaRefused, match="has 6 queues; their number may only grow"):
         await nameserver.metadata.update_topic(topic(queue_count=5), ["queue_count"])
 
 
@@ -104,7 +104,7 @@ async def test_an_update_of_another_revision_is_a_conflict(nameserver: Nameserve
     made = await nameserver.metadata.create_topic(topic())
     wanted = topic(retention_ms=5_000, revision=made.revision)
     changed = await nameserver.metadata.update_topic(wanted, ["retention_ms"])
-    with pytest.raises(MetaError) as refused:
+    with pytest.raises(MetaRefused) as refused:
         await nameserver.metadata.update_topic(wanted, ["retention_ms"])
 
     assert refused.value.outcome == Outcome.META_OUTCOME_CONFLICT
@@ -133,7 +133,7 @@ async def test_a_refused_creation_says_why_and_changes_nothing(
     """A refusal has its outcome and a clear text; no id and no revision is used up."""
     await nameserver.metadata.create_topic(topic("taken"))
     before = dict(nameserver.store.scan(b"", b"\xff"))
-    with pytest.raises(MetaError, match=reason) as refused:
+    with pytest.raises(MetaRefused, match=reason) as refused:
         await nameserver.metadata.create_topic(wanted)
 
     assert refused.value.outcome == Outcome.Value(f"META_OUTCOME_{outcome}")
@@ -146,7 +146,7 @@ async def test_what_does_not_exist_is_not_found(nameserver: Nameserver) -> None:
         nameserver.metadata.delete_topic("shop", "none"),
         nameserver.metadata.update_topic(topic("none", "shop"), ["type"]),
     ):
-        with pytest.raises(MetaError, match="topic none of namespace shop does not exist"):
+        with pytest.raises(MetaRefused, match="topic none of namespace shop does not exist"):
             await call
 
 
@@ -156,7 +156,7 @@ async def test_a_mask_of_what_cannot_change_is_refused(
 ) -> None:
     """An empty mask and fields that are fixed are INVALID, and the text lists what can change."""
     await nameserver.metadata.create_topic(topic())
-    with pytest.raises(MetaError, match="queue_count, retention_ms, type, attributes"):
+    with pytest.raises(MetaRefused, match="queue_count, retention_ms, type, attributes"):
         await nameserver.metadata.update_topic(topic(), mask)
 
 
@@ -165,17 +165,17 @@ async def test_limits_hold_and_a_deletion_makes_room(small_nameserver: Nameserve
     metadata = (await small_nameserver.with_storage()).metadata
     for name in "abc":
         await metadata.create_topic(topic(name, queue_count=1))
-    with pytest.raises(MetaError, match=r"3 topics already \(nameserver.max_topics\)"):
+    with pytest.raises(MetaRefused, match=r"3 topics already \(nameserver.max_topics\)"):
         await metadata.create_topic(topic("d", queue_count=1))
     await metadata.delete_topic("", "a")
     await metadata.create_topic(topic("d", queue_count=1))
-    with pytest.raises(MetaError, match="allowed are 1 to 4"):
+    with pytest.raises(MetaRefused, match="allowed are 1 to 4"):
         await metadata.create_topic(topic("e", queue_count=5))
 
 
 async def test_without_storage_there_is_no_topic(small_nameserver: Nameserver) -> None:
     """Before a storage node registered a topic has nowhere to live: UNAVAILABLE."""
-    with pytest.raises(MetaError, match="no storage node has registered yet") as refused:
+    with pytest.raises(MetaRefused, match="no storage node has registered yet") as refused:
         await small_nameserver.metadata.create_topic(topic(queue_count=1))
 
     assert refused.value.outcome == Outcome.META_OUTCOME_UNAVAILABLE

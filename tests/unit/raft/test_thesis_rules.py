@@ -11,16 +11,21 @@ from strata_raft import (
     Effects,
     Entry,
     EntryKind,
+    ForgetLeader,
     HardState,
     MemoryLog,
     Persisted,
     Propose,
+    RaftOptions,
     RawNode,
     Read,
     Receive,
     Refused,
+    ReplicaProgress,
     Role,
+    StepDown,
 )
+from strata_raft.membership import encode_configuration
 from strata_raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -30,6 +35,7 @@ from strata_raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from strata_raft.progress import Progress, ProgressState
 
 THREE = Configuration(frozenset({1, 2, 3}))
 
@@ -304,3 +310,110 @@ def test_rule_8_messages_to_another_replica_id_are_ignored() -> None:
     effects = node.step(Receive(VoteRequest(2, 99, term=7, last_index=9, last_term=6)))
     assert node.term == 1
     assert not effects.messages + effects.messages_after_sync
+
+
+def test_4_2_3_a_leader_known_to_be_gone_protects_nobody() -> None:
+    """After `ForgetLeader` a vote is given that a fresh leader's lease refused, once per term."""
+    node = replica(1, term=1)
+    node.step(Receive(Heartbeat(2, 1, 1, commit=1)))
+    asked = VoteRequest(3, 1, 2, last_index=1, last_term=1, pre_vote=True)
+    assert not any(node.step(Receive(asked))[:5:4])
+    effects = node.step(ForgetLeader())
+    assert effects.role_change is not None
+    assert (effects.role_change.term, effects.role_change.leader_id) == (1, 0)
+    assert ask_vote(node, asked)
+    assert node.term == 1
+    node.step(Receive(Heartbeat(2, 1, 1, commit=1)))
+    assert node.leader_id == 2, "a leader that stands is known again"
+
+
+def test_3_10_a_leader_that_steps_down_names_its_successor() -> None:
+    """It follows at once, and the named voter is told to campaign; anybody else is not."""
+    node = replica()
+    persist(node, elect(node))
+    effects = node.step(StepDown(successor=3))
+    assert node.role is Role.FOLLOWER
+    assert TimeoutNow(1, 3, node.term) in effects.messages
+    with pytest.raises(Refused):
+        node.step(StepDown())
+    node = replica()
+    persist(node, elect(node))
+    assert not any(isinstance(m, TimeoutNow) for m in node.step(StepDown(9)).messages)
+
+
+def test_4_2_2_a_leader_without_a_vote_hands_over_when_it_is_out() -> None:
+    """Once the configuration without it is committed the most advanced voter campaigns."""
+    node = replica()
+    persist(node, elect(node))
+    for source in (2, 3):
+        node.step(Receive(AppendResponse(source, 1, 1, 1)))
+    persist(node, node.step(ChangeMembership(frozenset({2, 3}))))
+    for source in (2, 3):
+        effects = node.step(Receive(AppendResponse(source, 1, 1, 2)))
+    assert node.configuration == Configuration(frozenset({2, 3}))
+    assert node.configuration_index == 3
+    persist(node, effects)
+    node.step(Receive(AppendResponse(2, 1, 1, 3)))
+    effects = node.step(Receive(AppendResponse(3, 1, 1, 3)))
+    assert node.role is Role.LEARNER
+    assert [m.target for m in effects.messages if isinstance(m, TimeoutNow)] == [3]
+
+
+def test_7_an_older_snapshot_is_enough_if_the_log_goes_on_from_it() -> None:
+    """Under load each offer is newer than what the follower installs; replication goes on."""
+    progress = Progress(next_index=1, options=RaftOptions())
+    progress.become_snapshot(100)
+    assert progress.accepted(90, first_index=120)
+    assert progress.state is ProgressState.SNAPSHOT
+    assert progress.accepted(95, first_index=80)
+    assert (progress.state, progress.next) == (ProgressState.REPLICATE, 96)
+
+
+def test_rule_8_a_voided_log_votes_as_if_it_were_whole() -> None:
+    """What was acknowledged and then voided for a snapshot binds: vote, but not for less."""
+    node = RawNode(
+        1,
+        MemoryLog(),
+        THREE,
+        election_timeout_ticks=lambda: 8,
+        hard_state=HardState(4, 0, 0),
+        floor=(3, 50),
+    )
+    with pytest.raises(Refused, match="not a voter"):
+        node.step(Campaign())
+    assert node.role is Role.LEARNER
+    assert not ask_vote(node, VoteRequest(2, 1, 5, last_index=49, last_term=3))
+    assert not ask_vote(node, VoteRequest(2, 1, 6, last_index=90, last_term=2))
+    assert ask_vote(node, VoteRequest(3, 1, 7, last_index=50, last_term=3))
+
+
+def test_rule_8_a_log_that_reached_its_floor_is_whole_again() -> None:
+    """With the floor's entry, or later ones of a later term, the replica campaigns like any."""
+    stored = MemoryLog()
+    stored.write([entry(1, 2), entry(2, 3)])
+    for floor, may_campaign in (((3, 2), True), ((2, 90), True), ((3, 3), False)):
+        node = RawNode(1, stored, THREE, election_timeout_ticks=lambda: 8, floor=floor)
+        assert (node.role is Role.FOLLOWER) is may_campaign
+
+
+def test_a_replica_without_configuration_learns_it_from_its_leader() -> None:
+    """It follows as a learner; the entry that names it gives it its part, at that index."""
+    node = RawNode(4, MemoryLog(), Configuration(frozenset()), election_timeout_ticks=lambda: 8)
+    assert node.role.name == "LEARNER"
+    payload = encode_configuration(Configuration(frozenset({1, 4})))
+    entries = (entry(1, 1), Entry(1, 2, EntryKind.CONFIGURATION, payload))
+    effects = node.step(Receive(AppendRequest(1, 4, 1, 0, 0, entries, commit=0)))
+    persist(node, effects)
+    assert node.role.name == "FOLLOWER"
+    assert (node.configuration.voters, node.configuration_index) == (frozenset({1, 4}), 2)
+
+
+def test_progress_tells_who_is_where() -> None:
+    """Match, state, recent signs of life and who only learns, for each other replica."""
+    node = replica(configuration=Configuration(frozenset({1, 2}), frozenset({3})))
+    assert node.progress() == ()
+    persist(node, elect(node))
+    node.step(Receive(AppendResponse(2, 1, 1, 1)))
+    told = {each.replica_id: each for each in node.progress()}
+    assert told[2] == ReplicaProgress(2, 1, ProgressState.REPLICATE, True, False)
+    assert (told[3].match_index, told[3].state, told[3].is_learner) == (0, "probe", True)

@@ -61,7 +61,7 @@ class Model:
             if replica_id in self.removed:
                 continue
             least = (low or {}).get(replica_id, 0)
-            entries = {i: e for i, e in self.entries[replica_id].items() if i >= least}
+            entries = {i: e for i, e in self.entries[replica_id].items() if i >= max(least, 1)}
             shown[replica_id] = (entries, self.hard_states.get(replica_id, (0, 0, 0)), False)
         return {key: each for key, each in shown.items() if each[0] or any(each[1])}
 
@@ -103,6 +103,8 @@ def entry(replica_id: int, index: int, term: int = 1, payload: bytes = b"") -> F
 class Workload:
     """Seeded batches of frames of a few replicas: entries, overwritten suffixes, hard states.
 
+    Now and then a replica's log is voided by an entry of index 0 and goes on at any index.
+
     It goes on from what the `Model` given to `batch` holds, as a raft leader would after a
     refused write.
     """
@@ -125,10 +127,15 @@ class Workload:
                 frame = hard_state_frame(
                     replica_id, replica_id * 10, term + 1, self.chance.randint(1, 3), last
                 )
+            elif what < 0.17:
+                frame = entry(replica_id, 0, last, b"void")
             else:
                 index = last + 1
                 if entries and what < 0.3:
                     index = self.chance.randint(max(min(entries), last - 3), last)
+                if not last:
+                    index = self.chance.randint(1, 20) if entries else 1
+                index = max(index, 1)
                 size = self.chance.choice((0, 1, 50, self.payload_bytes_max))
                 body = self.chance.randbytes(self.chance.randint(0, size))
                 frame = entry(replica_id, index, term, b"%d:" % index + body)

@@ -90,7 +90,7 @@ def test_whatever_is_flipped_all_other_entries_stay(kit: Kit, seed: int) -> None
     assert examine(disk) == ([], [])
     log = kit.open(disk, segment_bytes=4096)
     for replica_id in (1, 2):
-        assert log.entry_runs(replica_id) == [(1, LAST)]
+        assert log.runs(replica_id) == [(1, LAST)]
         for index in range(1, LAST + 1):
             payload = log.entry(replica_id, index).payload
             if (replica_id, index) in hit:
@@ -115,7 +115,7 @@ def test_a_segment_without_footer_gets_it_back(kit: Kit, what: str) -> None:
     assert mend(kit, disk) == []
     assert verify_log(disk).ok
     log = kit.open(disk, segment_bytes=4096)
-    assert log.entry_runs(1) == [(1, LAST)]
+    assert log.runs(1) == [(1, LAST)]
     log.close()
 
 

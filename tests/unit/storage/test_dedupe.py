@@ -45,3 +45,16 @@ def test_it_never_holds_more_than_its_limit(steps: list[tuple[int, int]]) -> Non
         window.add(1, batch, now_ms)
         assert len(window) <= 100
         assert all(window.known(1, one) for one in batch)
+
+
+def test_a_window_takes_over_what_a_later_one_knows() -> None:
+    """A new leader's own ids join the history that was read meanwhile."""
+    history, later = DedupeWindow(DedupeOptions()), DedupeWindow(DedupeOptions())
+    history.add(1, ids(1), 0)
+    later.add(1, ids(2), 10)
+    later.add(2, ids(3), 10)
+    history.add_all(later, 20)
+    assert not history.all_new(1, ids(1))
+    assert not history.all_new(1, ids(2))
+    assert not history.all_new(2, ids(3))
+    assert len(history) == 3

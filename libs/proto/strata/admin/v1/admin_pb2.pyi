@@ -879,3 +879,383 @@ class GetClusterResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
+
+@_typing.final
+class GetRaftGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRaftGroupRequest: _TypeAlias = GetRaftGroupRequest  # noqa: Y015
+
+@_typing.final
+class ReplicaHealth(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    LEADER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    LAST_INDEX_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    MATCH_INDEX_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    node_id: _builtins.str
+    role: _builtins.str
+    """"voter", "learner", "leaving" or "joining"."""
+    leader: _builtins.bool
+    state: _builtins.str
+    """As in strata.storage.v1.ReplicaState, lower case; "unreachable" when the node did not answer."""
+    last_index: _builtins.int
+    applied_index: _builtins.int
+    match_index: _builtins.int
+    """By the leader; 0 if unknown."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        node_id: _builtins.str = ...,
+        role: _builtins.str = ...,
+        leader: _builtins.bool = ...,
+        state: _builtins.str = ...,
+        last_index: _builtins.int = ...,
+        applied_index: _builtins.int = ...,
+        match_index: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "last_index", b"last_index", "leader", b"leader", "match_index", b"match_index", "node_id", b"node_id", "reason", b"reason", "replica_id", b"replica_id", "role", b"role", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaHealth: _TypeAlias = ReplicaHealth  # noqa: Y015
+
+@_typing.final
+class GetRaftGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEALTH_FIELD_NUMBER: _builtins.int
+    ROW_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def health(self) -> Global___GroupHealth: ...
+    @_builtins.property
+    def row(self) -> _meta_pb2.RaftGroup: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaHealth]: ...
+    def __init__(
+        self,
+        *,
+        health: Global___GroupHealth | None = ...,
+        row: _meta_pb2.RaftGroup | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaHealth] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "row", b"row"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "replicas", b"replicas", "row", b"row"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRaftGroupResponse: _TypeAlias = GetRaftGroupResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    draining: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def node(self) -> _meta_pb2.Node: ...
+    def __init__(
+        self,
+        *,
+        node: _meta_pb2.Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class RemoveNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    force: _builtins.bool
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
+
+@_typing.final
+class RemoveNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
+class ChangeReplicasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    ADD_NODE_IDS_FIELD_NUMBER: _builtins.int
+    REMOVE_NODE_IDS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    learners: _builtins.bool
+    @_builtins.property
+    def add_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def remove_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        add_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        remove_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        learners: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_node_ids", b"add_node_ids", "learners", b"learners", "raft_group", b"raft_group", "remove_node_ids", b"remove_node_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReplicasRequest: _TypeAlias = ChangeReplicasRequest  # noqa: Y015
+
+@_typing.final
+class ChangeReplicasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def raft_group(self) -> _meta_pb2.RaftGroup: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _meta_pb2.RaftGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReplicasResponse: _TypeAlias = ChangeReplicasResponse  # noqa: Y015
+
+@_typing.final
+class TransferLeaderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TO_NODE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    to_node_id: _builtins.str
+    """Empty: any other voter."""
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        to_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "to_node_id", b"to_node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderRequest: _TypeAlias = TransferLeaderRequest  # noqa: Y015
+
+@_typing.final
+class TransferLeaderResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEADER_NODE_ID_FIELD_NUMBER: _builtins.int
+    leader_node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        leader_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_node_id", b"leader_node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderResponse: _TypeAlias = TransferLeaderResponse  # noqa: Y015
+
+@_typing.final
+class GetQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    queue: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueueRequest: _TypeAlias = GetQueueRequest  # noqa: Y015
+
+@_typing.final
+class GetQueueResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SLOT_FIELD_NUMBER: _builtins.int
+    SLOT_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    LEADER_NODE_ID_FIELD_NUMBER: _builtins.int
+    BROKER_NAME_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    slot: _builtins.int
+    slot_raft_group: _builtins.int
+    """Raft group of the slot."""
+    raft_group: _builtins.int
+    """Raft group that takes appends now."""
+    leader_node_id: _builtins.str
+    broker_name: _builtins.str
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Epoch]: ...
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One line per step of the decision, for people."""
+
+    def __init__(
+        self,
+        *,
+        slot: _builtins.int = ...,
+        slot_raft_group: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+        leader_node_id: _builtins.str = ...,
+        broker_name: _builtins.str = ...,
+        epochs: _abc.Iterable[_meta_pb2.Epoch] | None = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_name", b"broker_name", "epochs", b"epochs", "leader_node_id", b"leader_node_id", "raft_group", b"raft_group", "reasons", b"reasons", "slot", b"slot", "slot_raft_group", b"slot_raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetQueueResponse: _TypeAlias = GetQueueResponse  # noqa: Y015
+
+@_typing.final
+class MoveQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    queue: _builtins.int
+    to_raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        to_raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "to_raft_group", b"to_raft_group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveQueueRequest: _TypeAlias = MoveQueueRequest  # noqa: Y015
+
+@_typing.final
+class MoveQueueResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def queue_override(self) -> _meta_pb2.QueueOverride: ...
+    def __init__(
+        self,
+        *,
+        queue_override: _meta_pb2.QueueOverride | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveQueueResponse: _TypeAlias = MoveQueueResponse  # noqa: Y015

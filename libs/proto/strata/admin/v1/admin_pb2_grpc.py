@@ -104,6 +104,41 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterResponse.FromString,
                 _registered_method=True)
+        self.GetRaftGroup = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetRaftGroup',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupResponse.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/strata.admin.v1.AdminService/DrainNode',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/strata.admin.v1.AdminService/RemoveNode',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
+        self.ChangeReplicas = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ChangeReplicas',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ChangeReplicasRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ChangeReplicasResponse.FromString,
+                _registered_method=True)
+        self.TransferLeader = channel.unary_unary(
+                '/strata.admin.v1.AdminService/TransferLeader',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.TransferLeaderRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.TransferLeaderResponse.FromString,
+                _registered_method=True)
+        self.GetQueue = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetQueue',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQueueRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQueueResponse.FromString,
+                _registered_method=True)
+        self.MoveQueue = channel.unary_unary(
+                '/strata.admin.v1.AdminService/MoveQueue',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -197,6 +232,50 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRaftGroup(self, request, context):
+        """One raft group with all its replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeReplicas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TransferLeader(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQueue(self, request, context):
+        """Where a queue is, where it was, and why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveQueue(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -269,6 +348,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetCluster,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterResponse.SerializeToString,
+            ),
+            'GetRaftGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRaftGroup,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.DrainNodeRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'ChangeReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeReplicas,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ChangeReplicasRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ChangeReplicasResponse.SerializeToString,
+            ),
+            'TransferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeader,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.TransferLeaderRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.TransferLeaderResponse.SerializeToString,
+            ),
+            'GetQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQueue,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQueueRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQueueResponse.SerializeToString,
+            ),
+            'MoveQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveQueue,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -649,6 +763,195 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/GetCluster',
             strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRaftGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetRaftGroup',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/DrainNode',
+            strata_dot_admin_dot_v1_dot_admin__pb2.DrainNodeRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/RemoveNode',
+            strata_dot_admin_dot_v1_dot_admin__pb2.RemoveNodeRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ChangeReplicas',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ChangeReplicasRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ChangeReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/TransferLeader',
+            strata_dot_admin_dot_v1_dot_admin__pb2.TransferLeaderRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.TransferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetQueue',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetQueueRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/MoveQueue',
+            strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

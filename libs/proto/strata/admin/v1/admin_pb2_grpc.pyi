@@ -52,6 +52,15 @@ class AdminServiceStub:
     """Configuration in force, secrets masked."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]
     """Nodes, raft groups and their state."""
+    GetRaftGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRaftGroupRequest, _admin_pb2.GetRaftGroupResponse]
+    """One raft group with all its replicas."""
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]
+    ChangeReplicas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ChangeReplicasRequest, _admin_pb2.ChangeReplicasResponse]
+    TransferLeader: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TransferLeaderRequest, _admin_pb2.TransferLeaderResponse]
+    GetQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQueueRequest, _admin_pb2.GetQueueResponse]
+    """Where a queue is, where it was, and why."""
+    MoveQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MoveQueueRequest, _admin_pb2.MoveQueueResponse]
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -74,6 +83,15 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Configuration in force, secrets masked."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]  # type: ignore[assignment]
     """Nodes, raft groups and their state."""
+    GetRaftGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRaftGroupRequest, _admin_pb2.GetRaftGroupResponse]  # type: ignore[assignment]
+    """One raft group with all its replicas."""
+    DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.RemoveNodeRequest, _admin_pb2.RemoveNodeResponse]  # type: ignore[assignment]
+    ChangeReplicas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ChangeReplicasRequest, _admin_pb2.ChangeReplicasResponse]  # type: ignore[assignment]
+    TransferLeader: _aio.UnaryUnaryMultiCallable[_admin_pb2.TransferLeaderRequest, _admin_pb2.TransferLeaderResponse]  # type: ignore[assignment]
+    GetQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQueueRequest, _admin_pb2.GetQueueResponse]  # type: ignore[assignment]
+    """Where a queue is, where it was, and why."""
+    MoveQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.MoveQueueRequest, _admin_pb2.MoveQueueResponse]  # type: ignore[assignment]
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -177,5 +195,56 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterResponse, _abc.Awaitable[_admin_pb2.GetClusterResponse]]:
         """Nodes, raft groups and their state."""
+
+    @_abc_1.abstractmethod
+    def GetRaftGroup(
+        self,
+        request: _admin_pb2.GetRaftGroupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetRaftGroupResponse, _abc.Awaitable[_admin_pb2.GetRaftGroupResponse]]:
+        """One raft group with all its replicas."""
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _admin_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainNodeResponse, _abc.Awaitable[_admin_pb2.DrainNodeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _admin_pb2.RemoveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RemoveNodeResponse, _abc.Awaitable[_admin_pb2.RemoveNodeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ChangeReplicas(
+        self,
+        request: _admin_pb2.ChangeReplicasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ChangeReplicasResponse, _abc.Awaitable[_admin_pb2.ChangeReplicasResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def TransferLeader(
+        self,
+        request: _admin_pb2.TransferLeaderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TransferLeaderResponse, _abc.Awaitable[_admin_pb2.TransferLeaderResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetQueue(
+        self,
+        request: _admin_pb2.GetQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetQueueResponse, _abc.Awaitable[_admin_pb2.GetQueueResponse]]:
+        """Where a queue is, where it was, and why."""
+
+    @_abc_1.abstractmethod
+    def MoveQueue(
+        self,
+        request: _admin_pb2.MoveQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.MoveQueueResponse, _abc.Awaitable[_admin_pb2.MoveQueueResponse]]: ...
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

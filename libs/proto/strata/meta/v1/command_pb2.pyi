@@ -66,6 +66,7 @@ class Counters(_message.Message):
     CONSUMER_GROUP_COUNT_FIELD_NUMBER: _builtins.int
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     TOMBSTONE_COUNT_FIELD_NUMBER: _builtins.int
+    QUEUE_OVERRIDE_COUNT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     next_topic_id: _builtins.int
     next_consumer_group_id: _builtins.int
@@ -76,6 +77,7 @@ class Counters(_message.Message):
     consumer_group_count: _builtins.int
     node_count: _builtins.int
     tombstone_count: _builtins.int
+    queue_override_count: _builtins.int
     def __init__(
         self,
         *,
@@ -88,10 +90,11 @@ class Counters(_message.Message):
         consumer_group_count: _builtins.int = ...,
         node_count: _builtins.int = ...,
         tombstone_count: _builtins.int = ...,
+        queue_override_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "revision", b"revision", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "queue_override_count", b"queue_override_count", "revision", b"revision", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -106,20 +109,26 @@ class AppliedState(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     TERM_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     term: _builtins.int
     @_builtins.property
     def counters(self) -> Global___Counters: ...
+    @_builtins.property
+    def configuration(self) -> _meta_pb2.Membership:
+        """Of the metadata raft group itself, as applied; absent: no entry brought one."""
+
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
         term: _builtins.int = ...,
         counters: Global___Counters | None = ...,
+        configuration: _meta_pb2.Membership | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "counters", b"counters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "index", b"index", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "counters", b"counters", "index", b"index", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,6 +98,29 @@ NODE_KIND_STORAGE: NodeKind.ValueType  # 2
 NODE_KIND_BROKER: NodeKind.ValueType  # 3
 Global___NodeKind: _TypeAlias = NodeKind  # noqa: Y015
 
+class _NodeState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _NodeStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_NodeState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    NODE_STATE_UNSPECIFIED: _NodeState.ValueType  # 0
+    NODE_STATE_UP: _NodeState.ValueType  # 1
+    NODE_STATE_SUSPECT: _NodeState.ValueType  # 2
+    """Silent for a while, or heard only by some; still in routes."""
+    NODE_STATE_DOWN: _NodeState.ValueType  # 3
+    """Out of every route; its replicas are rebuilt elsewhere after a delay."""
+
+class NodeState(_NodeState, metaclass=_NodeStateEnumTypeWrapper): ...
+
+NODE_STATE_UNSPECIFIED: NodeState.ValueType  # 0
+NODE_STATE_UP: NodeState.ValueType  # 1
+NODE_STATE_SUSPECT: NodeState.ValueType  # 2
+"""Silent for a while, or heard only by some; still in routes."""
+NODE_STATE_DOWN: NodeState.ValueType  # 3
+"""Out of every route; its replicas are rebuilt elsewhere after a delay."""
+Global___NodeState: _TypeAlias = NodeState  # noqa: Y015
+
 class _TombstoneKind:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -116,25 +139,107 @@ TOMBSTONE_KIND_CONSUMER_GROUP: TombstoneKind.ValueType  # 2
 Global___TombstoneKind: _TypeAlias = TombstoneKind  # noqa: Y015
 
 @_typing.final
+class HelloRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def self(self) -> Global___NameserverPeer: ...
+    def __init__(
+        self_,  # pyright: ignore[reportSelfClsParameterName]
+        *,
+        self: Global___NameserverPeer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["self", b"self"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["self", b"self"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HelloRequest: _TypeAlias = HelloRequest  # noqa: Y015
+
+@_typing.final
+class HelloResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def self(self) -> Global___NameserverPeer: ...
+    def __init__(
+        self_,  # pyright: ignore[reportSelfClsParameterName]
+        *,
+        self: Global___NameserverPeer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["self", b"self"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["self", b"self"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HelloResponse: _TypeAlias = HelloResponse  # noqa: Y015
+
+@_typing.final
+class NameserverPeer(_message.Message):
+    """A nameserver as its peers see it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    INITIAL_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    replica_id: _builtins.int
+    """Of its replica of the metadata raft group; drawn with the data folder, never reused (rule 8)."""
+    endpoint: _builtins.str
+    cluster_id: _builtins.str
+    """Empty until the metadata raft group is formed; then the same on every member."""
+    @_builtins.property
+    def initial_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Replica ids the metadata raft group began with; empty until it is formed."""
+
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        replica_id: _builtins.int = ...,
+        endpoint: _builtins.str = ...,
+        cluster_id: _builtins.str = ...,
+        initial_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "endpoint", b"endpoint", "initial_replica_ids", b"initial_replica_ids", "node_id", b"node_id", "replica_id", b"replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NameserverPeer: _TypeAlias = NameserverPeer  # noqa: Y015
+
+@_typing.final
 class MetaStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OUTCOME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     LEADER_NODE_ID_FIELD_NUMBER: _builtins.int
+    LEADER_ENDPOINT_FIELD_NUMBER: _builtins.int
     outcome: Global___MetaOutcome.ValueType
     reason: _builtins.str
     leader_node_id: _builtins.str
+    leader_endpoint: _builtins.str
+    """Where the leader is reached, if known."""
     def __init__(
         self,
         *,
         outcome: Global___MetaOutcome.ValueType = ...,
         reason: _builtins.str = ...,
         leader_node_id: _builtins.str = ...,
+        leader_endpoint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_node_id", b"leader_node_id", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_endpoint", b"leader_endpoint", "leader_node_id", b"leader_node_id", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -356,21 +461,61 @@ class Replica(_message.Message):
 
     REPLICA_ID_FIELD_NUMBER: _builtins.int
     NODE_ID_FIELD_NUMBER: _builtins.int
+    LEARNER_FIELD_NUMBER: _builtins.int
     replica_id: _builtins.int
     node_id: _builtins.str
+    learner: _builtins.bool
+    """It receives entries and does not vote."""
     def __init__(
         self,
         *,
         replica_id: _builtins.int = ...,
         node_id: _builtins.str = ...,
+        learner: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["learner", b"learner", "node_id", b"node_id", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Replica: _TypeAlias = Replica  # noqa: Y015
+
+@_typing.final
+class Membership(_message.Message):
+    """Who takes part in a raft group, as its leader reported it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONFIGURATION_INDEX_FIELD_NUMBER: _builtins.int
+    VOTERS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    OUTGOING_FIELD_NUMBER: _builtins.int
+    configuration_index: _builtins.int
+    """Index of the configuration entry; reports only replace older ones."""
+    @_builtins.property
+    def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def learners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def outgoing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Non-empty while a joint change is under way: the old voters."""
+
+    def __init__(
+        self,
+        *,
+        configuration_index: _builtins.int = ...,
+        voters: _abc.Iterable[_builtins.int] | None = ...,
+        learners: _abc.Iterable[_builtins.int] | None = ...,
+        outgoing: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration_index", b"configuration_index", "learners", b"learners", "outgoing", b"outgoing", "voters", b"voters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Membership: _TypeAlias = Membership  # noqa: Y015
 
 @_typing.final
 class RaftGroup(_message.Message):
@@ -380,12 +525,30 @@ class RaftGroup(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     BROKER_NAME_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    INITIAL_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
+    PREFERRED_LEADER_NODE_ID_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     broker_name: _builtins.str
     """Broker name under which clients see this raft group (rule 20)."""
     revision: _builtins.int
+    preferred_leader_node_id: _builtins.str
+    """Node that shall lead, empty: any."""
     @_builtins.property
-    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]: ...
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
+        """Where the replicas shall be. A node hosts what is listed for it here or in `leaving`."""
+
+    @_builtins.property
+    def initial_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Voters the raft group began with; a replica that is not among them starts as a learner."""
+
+    @_builtins.property
+    def membership(self) -> Global___Membership: ...
+    @_builtins.property
+    def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
+        """Replicas that were taken off `replicas`, until the leader has said that it is done with them."""
+
     def __init__(
         self,
         *,
@@ -393,10 +556,14 @@ class RaftGroup(_message.Message):
         replicas: _abc.Iterable[Global___Replica] | None = ...,
         broker_name: _builtins.str = ...,
         revision: _builtins.int = ...,
+        initial_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
+        membership: Global___Membership | None = ...,
+        leaving: _abc.Iterable[Global___Replica] | None = ...,
+        preferred_leader_node_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["membership", b"membership"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_name", b"broker_name", "raft_group", b"raft_group", "replicas", b"replicas", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_name", b"broker_name", "initial_replica_ids", b"initial_replica_ids", "leaving", b"leaving", "membership", b"membership", "preferred_leader_node_id", b"preferred_leader_node_id", "raft_group", b"raft_group", "replicas", b"replicas", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -413,6 +580,11 @@ class Node(_message.Message):
     BOOT_ID_FIELD_NUMBER: _builtins.int
     REGISTERED_AT_MS_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    STATE_SINCE_MS_FIELD_NUMBER: _builtins.int
+    METADATA_REPLICA_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     kind: Global___NodeKind.ValueType
     advertised_endpoint: _builtins.str
@@ -420,6 +592,15 @@ class Node(_message.Message):
     boot_id: _builtins.int
     registered_at_ms: _builtins.int
     revision: _builtins.int
+    state: Global___NodeState.ValueType
+    draining: _builtins.bool
+    """An operator takes it out of service: no new replica, leader or route goes there."""
+    rack: _builtins.str
+    """Failure domain, for instance a zone; replicas of a raft group are spread over racks."""
+    state_since_ms: _builtins.int
+    """Cluster time of the last change of `state`."""
+    metadata_replica_id: _builtins.int
+    """Nameservers: their replica of the metadata raft group; 0 for other nodes."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """host:port per transport, "inproc:NAME" inside a container."""
@@ -434,14 +615,83 @@ class Node(_message.Message):
         boot_id: _builtins.int = ...,
         registered_at_ms: _builtins.int = ...,
         revision: _builtins.int = ...,
+        state: Global___NodeState.ValueType = ...,
+        draining: _builtins.bool = ...,
+        rack: _builtins.str = ...,
+        state_since_ms: _builtins.int = ...,
+        metadata_replica_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "endpoints", b"endpoints", "kind", b"kind", "node_id", b"node_id", "registered_at_ms", b"registered_at_ms", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advertised_endpoint", b"advertised_endpoint", "boot_id", b"boot_id", "draining", b"draining", "endpoints", b"endpoints", "kind", b"kind", "metadata_replica_id", b"metadata_replica_id", "node_id", b"node_id", "rack", b"rack", "registered_at_ms", b"registered_at_ms", "revision", b"revision", "state", b"state", "state_since_ms", b"state_since_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Node: _TypeAlias = Node  # noqa: Y015
+
+@_typing.final
+class Epoch(_message.Message):
+    """A run of offsets of a queue held by one raft group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    start_offset: _builtins.int
+    raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "raft_group", b"raft_group", "start_offset", b"start_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Epoch: _TypeAlias = Epoch  # noqa: Y015
+
+@_typing.final
+class QueueOverride(_message.Message):
+    """A queue that is not where its slot is (rule 17), and where it was before (rule 18)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
+    MOVING_TO_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    queue: _builtins.int
+    moving_to: _builtins.int
+    """A move is under way to this raft group; 0: none."""
+    revision: _builtins.int
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Epoch]:
+        """Oldest first; the last one takes appends. Drained epochs are taken off the front."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.int = ...,
+        queue: _builtins.int = ...,
+        epochs: _abc.Iterable[Global___Epoch] | None = ...,
+        moving_to: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epochs", b"epochs", "moving_to", b"moving_to", "queue", b"queue", "revision", b"revision", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueOverride: _TypeAlias = QueueOverride  # noqa: Y015
 
 @_typing.final
 class SlotRange(_message.Message):
@@ -529,6 +779,7 @@ class Change(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     TOMBSTONE_FIELD_NUMBER: _builtins.int
+    QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___Topic: ...
@@ -542,6 +793,8 @@ class Change(_message.Message):
     def slots(self) -> Global___SlotRange: ...
     @_builtins.property
     def tombstone(self) -> Global___Tombstone: ...
+    @_builtins.property
+    def queue_override(self) -> Global___QueueOverride: ...
     def __init__(
         self,
         *,
@@ -552,12 +805,13 @@ class Change(_message.Message):
         node: Global___Node | None = ...,
         slots: Global___SlotRange | None = ...,
         tombstone: Global___Tombstone | None = ...,
+        queue_override: Global___QueueOverride | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone"]  # noqa: Y015
+    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override"]  # noqa: Y015
     _WhichOneofArgType_row: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_row) -> _WhichOneofReturnType_row | None: ...
 
@@ -948,10 +1202,15 @@ class WatchResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """State after `changes` are taken in."""
+    """State after `changes` are taken in. 0 in all parts of a snapshot but the last. A response
+    without changes tells that the source is alive and up to date.
+    """
     snapshot: _builtins.bool
-    """The changes are the whole state; forget everything else."""
+    """The changes are the whole state; forget everything else. Only the first part says so."""
+    snapshot_revision: _builtins.int
+    """First part of a snapshot: revision that its last part will have."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     def __init__(
@@ -960,10 +1219,11 @@ class WatchResponse(_message.Message):
         revision: _builtins.int = ...,
         snapshot: _builtins.bool = ...,
         changes: _abc.Iterable[Global___Change] | None = ...,
+        snapshot_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "revision", b"revision", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1045,22 +1305,137 @@ class RegisterNodeResponse(_message.Message):
 Global___RegisterNodeResponse: _TypeAlias = RegisterNodeResponse  # noqa: Y015
 
 @_typing.final
+class LedGroup(_message.Message):
+    """A raft group led by the node that reports."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    MEMBERSHIP_FIELD_NUMBER: _builtins.int
+    CAUGHT_UP_FIELD_NUMBER: _builtins.int
+    SETTLED_REVISION_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    term: _builtins.int
+    settled_revision: _builtins.int
+    """Revision of the row that the configuration fulfils, with no change of it under way; 0: not yet.
+    What the row lets go may be forgotten then.
+    """
+    @_builtins.property
+    def membership(self) -> Global___Membership: ...
+    @_builtins.property
+    def caught_up(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Replicas that hold everything committed; the others catch up."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        term: _builtins.int = ...,
+        membership: Global___Membership | None = ...,
+        caught_up: _abc.Iterable[_builtins.int] | None = ...,
+        settled_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["membership", b"membership"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caught_up", b"caught_up", "membership", b"membership", "raft_group", b"raft_group", "settled_revision", b"settled_revision", "term", b"term"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LedGroup: _TypeAlias = LedGroup  # noqa: Y015
+
+@_typing.final
+class StorageLoad(_message.Message):
+    """What a storage node measures of itself."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    LOG_BYTES_FIELD_NUMBER: _builtins.int
+    APPENDED_BYTES_FIELD_NUMBER: _builtins.int
+    SERVED_BYTES_FIELD_NUMBER: _builtins.int
+    APPEND_LATENCY_MS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    disk_free_bytes: _builtins.int
+    disk_total_bytes: _builtins.int
+    log_bytes: _builtins.int
+    appended_bytes: _builtins.int
+    """Since the last heartbeat."""
+    served_bytes: _builtins.int
+    append_latency_ms: _builtins.float
+    replicas: _builtins.int
+    def __init__(
+        self,
+        *,
+        disk_free_bytes: _builtins.int = ...,
+        disk_total_bytes: _builtins.int = ...,
+        log_bytes: _builtins.int = ...,
+        appended_bytes: _builtins.int = ...,
+        served_bytes: _builtins.int = ...,
+        append_latency_ms: _builtins.float = ...,
+        replicas: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_latency_ms", b"append_latency_ms", "appended_bytes", b"appended_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "log_bytes", b"log_bytes", "replicas", b"replicas", "served_bytes", b"served_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StorageLoad: _TypeAlias = StorageLoad  # noqa: Y015
+
+@_typing.final
 class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     BOOT_ID_FIELD_NUMBER: _builtins.int
+    WALL_MS_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
+    LED_FIELD_NUMBER: _builtins.int
+    LED_NO_LONGER_FIELD_NUMBER: _builtins.int
+    HEARD_NODE_IDS_FIELD_NUMBER: _builtins.int
+    UNHEARD_NODE_IDS_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    DAMAGED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.int
+    wall_ms: _builtins.int
+    full: _builtins.bool
+    """Storage nodes only. Complete when `full`, else only what changed since the last heartbeat."""
+    @_builtins.property
+    def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedGroup]: ...
+    @_builtins.property
+    def led_no_longer(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def heard_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Storage nodes that this one hears, and those it does not (store liveness, rule 13)."""
+
+    @_builtins.property
+    def unheard_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def load(self) -> Global___StorageLoad: ...
+    @_builtins.property
+    def damaged_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Replicas of this node that take no part any more (rule 8): they are replaced."""
+
     def __init__(
         self,
         *,
         node_id: _builtins.str = ...,
         boot_id: _builtins.int = ...,
+        wall_ms: _builtins.int = ...,
+        full: _builtins.bool = ...,
+        led: _abc.Iterable[Global___LedGroup] | None = ...,
+        led_no_longer: _abc.Iterable[_builtins.int] | None = ...,
+        heard_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        unheard_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        load: Global___StorageLoad | None = ...,
+        damaged_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "node_id", b"node_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1068,6 +1443,100 @@ Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
 @_typing.final
 class HeartbeatResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    WANT_FULL_FIELD_NUMBER: _builtins.int
+    want_full: _builtins.bool
+    """The leader is new or has forgotten: the next heartbeat must be `full`."""
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        want_full: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "want_full", b"want_full"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    draining: _builtins.bool
+    """False: back into service."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        draining: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class DrainNodeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def node(self) -> Global___Node: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        node: Global___Node | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeResponse: _TypeAlias = DrainNodeResponse  # noqa: Y015
+
+@_typing.final
+class RemoveNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    force: _builtins.bool
+    """The node will never come back: its replicas are given up."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["force", b"force", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeRequest: _TypeAlias = RemoveNodeRequest  # noqa: Y015
+
+@_typing.final
+class RemoveNodeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STATUS_FIELD_NUMBER: _builtins.int
@@ -1084,4 +1553,315 @@ class HeartbeatResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
+Global___RemoveNodeResponse: _TypeAlias = RemoveNodeResponse  # noqa: Y015
+
+@_typing.final
+class ChangeReplicasRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    ADD_NODE_IDS_FIELD_NUMBER: _builtins.int
+    REMOVE_NODE_IDS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    learners: _builtins.bool
+    """The added ones only read."""
+    @_builtins.property
+    def add_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes that shall get a replica."""
+
+    @_builtins.property
+    def remove_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Nodes whose replica shall go."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        add_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        remove_node_ids: _abc.Iterable[_builtins.str] | None = ...,
+        learners: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_node_ids", b"add_node_ids", "learners", b"learners", "raft_group", b"raft_group", "remove_node_ids", b"remove_node_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReplicasRequest: _TypeAlias = ChangeReplicasRequest  # noqa: Y015
+
+@_typing.final
+class ChangeReplicasResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def raft_group(self) -> Global___RaftGroup: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        raft_group: Global___RaftGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeReplicasResponse: _TypeAlias = ChangeReplicasResponse  # noqa: Y015
+
+@_typing.final
+class PreferLeaderRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    node_id: _builtins.str
+    """Empty: no preference any more."""
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreferLeaderRequest: _TypeAlias = PreferLeaderRequest  # noqa: Y015
+
+@_typing.final
+class PreferLeaderResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def raft_group(self) -> Global___RaftGroup: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        raft_group: Global___RaftGroup | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreferLeaderResponse: _TypeAlias = PreferLeaderResponse  # noqa: Y015
+
+@_typing.final
+class MoveQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    queue: _builtins.int
+    to_raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        to_raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "to_raft_group", b"to_raft_group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveQueueRequest: _TypeAlias = MoveQueueRequest  # noqa: Y015
+
+@_typing.final
+class MoveQueueResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def queue_override(self) -> Global___QueueOverride: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        queue_override: Global___QueueOverride | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveQueueResponse: _TypeAlias = MoveQueueResponse  # noqa: Y015
+
+@_typing.final
+class ReportQueueMovedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    queue: _builtins.int
+    @_builtins.property
+    def opened(self) -> Global___Epoch:
+        """The epoch that takes appends now; its number follows that of the last epoch."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.int = ...,
+        queue: _builtins.int = ...,
+        opened: Global___Epoch | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opened", b"opened"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["opened", b"opened", "queue", b"queue", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportQueueMovedRequest: _TypeAlias = ReportQueueMovedRequest  # noqa: Y015
+
+@_typing.final
+class ReportQueueMovedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def queue_override(self) -> Global___QueueOverride: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        queue_override: Global___QueueOverride | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportQueueMovedResponse: _TypeAlias = ReportQueueMovedResponse  # noqa: Y015
+
+@_typing.final
+class ReportQueueDrainedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    queue: _builtins.int
+    epoch: _builtins.int
+    """All epochs up to this one are drained and trimmed."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.int = ...,
+        queue: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "queue", b"queue", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportQueueDrainedRequest: _TypeAlias = ReportQueueDrainedRequest  # noqa: Y015
+
+@_typing.final
+class ReportQueueDrainedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def queue_override(self) -> Global___QueueOverride: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        queue_override: Global___QueueOverride | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_override", b"queue_override", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportQueueDrainedResponse: _TypeAlias = ReportQueueDrainedResponse  # noqa: Y015
+
+@_typing.final
+class ExplainQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    queue: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["namespace", b"namespace", "queue", b"queue", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainQueueRequest: _TypeAlias = ExplainQueueRequest  # noqa: Y015
+
+@_typing.final
+class ExplainQueueResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One line per step of the decision."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        reasons: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reasons", b"reasons", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainQueueResponse: _TypeAlias = ExplainQueueResponse  # noqa: Y015

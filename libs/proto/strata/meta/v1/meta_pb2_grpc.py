@@ -89,6 +89,46 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/strata.meta.v1.MetaService/DrainNode',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/strata.meta.v1.MetaService/RemoveNode',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
+        self.ChangeReplicas = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ChangeReplicas',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ChangeReplicasRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ChangeReplicasResponse.FromString,
+                _registered_method=True)
+        self.PreferLeader = channel.unary_unary(
+                '/strata.meta.v1.MetaService/PreferLeader',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.PreferLeaderRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.PreferLeaderResponse.FromString,
+                _registered_method=True)
+        self.MoveQueue = channel.unary_unary(
+                '/strata.meta.v1.MetaService/MoveQueue',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveQueueRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveQueueResponse.FromString,
+                _registered_method=True)
+        self.ReportQueueMoved = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ReportQueueMoved',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueMovedRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueMovedResponse.FromString,
+                _registered_method=True)
+        self.ReportQueueDrained = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ReportQueueDrained',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedResponse.FromString,
+                _registered_method=True)
+        self.ExplainQueue = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ExplainQueue',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueResponse.FromString,
+                _registered_method=True)
 
 
 class MetaServiceServicer(object):
@@ -160,7 +200,64 @@ class MetaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """A node is alive; storage nodes tell what they lead and whom they hear. Leader only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Takes a node out of service while traffic flows, or back into it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forgets a node that holds nothing any more (or is lost, with `force`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeReplicas(self, request, context):
+        """Changes where the replicas of a raft group shall be; its leader carries it out.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PreferLeader(self, request, context):
+        """Names the node that shall lead a raft group; its leader hands over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveQueue(self, request, context):
+        """Moves a queue to another raft group: a new epoch, no byte copied (rule 18).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportQueueMoved(self, request, context):
+        """The storage leader that drove a move tells that the new epoch is open: it is recorded.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportQueueDrained(self, request, context):
+        """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainQueue(self, request, context):
+        """Why a queue is where it is, for people.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -222,6 +319,46 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.HeartbeatRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.DrainNodeRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.RemoveNodeResponse.SerializeToString,
+            ),
+            'ChangeReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeReplicas,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ChangeReplicasRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ChangeReplicasResponse.SerializeToString,
+            ),
+            'PreferLeader': grpc.unary_unary_rpc_method_handler(
+                    servicer.PreferLeader,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.PreferLeaderRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.PreferLeaderResponse.SerializeToString,
+            ),
+            'MoveQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveQueue,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveQueueRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveQueueResponse.SerializeToString,
+            ),
+            'ReportQueueMoved': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportQueueMoved,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueMovedRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueMovedResponse.SerializeToString,
+            ),
+            'ReportQueueDrained': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportQueueDrained,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedResponse.SerializeToString,
+            ),
+            'ExplainQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainQueue,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -521,6 +658,298 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/Heartbeat',
             strata_dot_meta_dot_v1_dot_meta__pb2.HeartbeatRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/DrainNode',
+            strata_dot_meta_dot_v1_dot_meta__pb2.DrainNodeRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/RemoveNode',
+            strata_dot_meta_dot_v1_dot_meta__pb2.RemoveNodeRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.RemoveNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ChangeReplicas',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ChangeReplicasRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ChangeReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PreferLeader(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/PreferLeader',
+            strata_dot_meta_dot_v1_dot_meta__pb2.PreferLeaderRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.PreferLeaderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/MoveQueue',
+            strata_dot_meta_dot_v1_dot_meta__pb2.MoveQueueRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.MoveQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportQueueMoved(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ReportQueueMoved',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueMovedRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueMovedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportQueueDrained(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ReportQueueDrained',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ExplainQueue',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class PeerServiceStub(object):
+    """Between the nameservers only: how a new set of nameservers finds itself.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Hello = channel.unary_unary(
+                '/strata.meta.v1.PeerService/Hello',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.HelloRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.HelloResponse.FromString,
+                _registered_method=True)
+
+
+class PeerServiceServicer(object):
+    """Between the nameservers only: how a new set of nameservers finds itself.
+    """
+
+    def Hello(self, request, context):
+        """Tells who answers and whether it belongs to a formed metadata raft group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PeerServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Hello': grpc.unary_unary_rpc_method_handler(
+                    servicer.Hello,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.HelloRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.HelloResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'strata.meta.v1.PeerService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('strata.meta.v1.PeerService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class PeerService(object):
+    """Between the nameservers only: how a new set of nameservers finds itself.
+    """
+
+    @staticmethod
+    def Hello(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.PeerService/Hello',
+            strata_dot_meta_dot_v1_dot_meta__pb2.HelloRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.HelloResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,6 +48,23 @@ class MetaServiceStub:
     RegisterNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.RegisterNodeResponse]
     """A node tells that it is there; a storage node learns which replicas it hosts."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]
+    """A node is alive; storage nodes tell what they lead and whom they hear. Leader only."""
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DrainNodeRequest, _meta_pb2.DrainNodeResponse]
+    """Takes a node out of service while traffic flows, or back into it."""
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RemoveNodeRequest, _meta_pb2.RemoveNodeResponse]
+    """Forgets a node that holds nothing any more (or is lost, with `force`)."""
+    ChangeReplicas: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeReplicasRequest, _meta_pb2.ChangeReplicasResponse]
+    """Changes where the replicas of a raft group shall be; its leader carries it out."""
+    PreferLeader: _grpc.UnaryUnaryMultiCallable[_meta_pb2.PreferLeaderRequest, _meta_pb2.PreferLeaderResponse]
+    """Names the node that shall lead a raft group; its leader hands over."""
+    MoveQueue: _grpc.UnaryUnaryMultiCallable[_meta_pb2.MoveQueueRequest, _meta_pb2.MoveQueueResponse]
+    """Moves a queue to another raft group: a new epoch, no byte copied (rule 18)."""
+    ReportQueueMoved: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueMovedRequest, _meta_pb2.ReportQueueMovedResponse]
+    """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
+    ReportQueueDrained: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueDrainedRequest, _meta_pb2.ReportQueueDrainedResponse]
+    """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+    ExplainQueue: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]
+    """Why a queue is where it is, for people."""
 
 @_typing.type_check_only
 class MetaServiceAsyncStub(MetaServiceStub):
@@ -69,6 +86,23 @@ class MetaServiceAsyncStub(MetaServiceStub):
     RegisterNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.RegisterNodeResponse]  # type: ignore[assignment]
     """A node tells that it is there; a storage node learns which replicas it hosts."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]  # type: ignore[assignment]
+    """A node is alive; storage nodes tell what they lead and whom they hear. Leader only."""
+    DrainNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.DrainNodeRequest, _meta_pb2.DrainNodeResponse]  # type: ignore[assignment]
+    """Takes a node out of service while traffic flows, or back into it."""
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.RemoveNodeRequest, _meta_pb2.RemoveNodeResponse]  # type: ignore[assignment]
+    """Forgets a node that holds nothing any more (or is lost, with `force`)."""
+    ChangeReplicas: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeReplicasRequest, _meta_pb2.ChangeReplicasResponse]  # type: ignore[assignment]
+    """Changes where the replicas of a raft group shall be; its leader carries it out."""
+    PreferLeader: _aio.UnaryUnaryMultiCallable[_meta_pb2.PreferLeaderRequest, _meta_pb2.PreferLeaderResponse]  # type: ignore[assignment]
+    """Names the node that shall lead a raft group; its leader hands over."""
+    MoveQueue: _aio.UnaryUnaryMultiCallable[_meta_pb2.MoveQueueRequest, _meta_pb2.MoveQueueResponse]  # type: ignore[assignment]
+    """Moves a queue to another raft group: a new epoch, no byte copied (rule 18)."""
+    ReportQueueMoved: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueMovedRequest, _meta_pb2.ReportQueueMovedResponse]  # type: ignore[assignment]
+    """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
+    ReportQueueDrained: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueDrainedRequest, _meta_pb2.ReportQueueDrainedResponse]  # type: ignore[assignment]
+    """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+    ExplainQueue: _aio.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]  # type: ignore[assignment]
+    """Why a queue is where it is, for people."""
 
 class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -152,6 +186,102 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _meta_pb2.HeartbeatRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_meta_pb2.HeartbeatResponse, _abc.Awaitable[_meta_pb2.HeartbeatResponse]]: ...
+    ) -> _typing.Union[_meta_pb2.HeartbeatResponse, _abc.Awaitable[_meta_pb2.HeartbeatResponse]]:
+        """A node is alive; storage nodes tell what they lead and whom they hear. Leader only."""
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _meta_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.DrainNodeResponse, _abc.Awaitable[_meta_pb2.DrainNodeResponse]]:
+        """Takes a node out of service while traffic flows, or back into it."""
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _meta_pb2.RemoveNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.RemoveNodeResponse, _abc.Awaitable[_meta_pb2.RemoveNodeResponse]]:
+        """Forgets a node that holds nothing any more (or is lost, with `force`)."""
+
+    @_abc_1.abstractmethod
+    def ChangeReplicas(
+        self,
+        request: _meta_pb2.ChangeReplicasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ChangeReplicasResponse, _abc.Awaitable[_meta_pb2.ChangeReplicasResponse]]:
+        """Changes where the replicas of a raft group shall be; its leader carries it out."""
+
+    @_abc_1.abstractmethod
+    def PreferLeader(
+        self,
+        request: _meta_pb2.PreferLeaderRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.PreferLeaderResponse, _abc.Awaitable[_meta_pb2.PreferLeaderResponse]]:
+        """Names the node that shall lead a raft group; its leader hands over."""
+
+    @_abc_1.abstractmethod
+    def MoveQueue(
+        self,
+        request: _meta_pb2.MoveQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.MoveQueueResponse, _abc.Awaitable[_meta_pb2.MoveQueueResponse]]:
+        """Moves a queue to another raft group: a new epoch, no byte copied (rule 18)."""
+
+    @_abc_1.abstractmethod
+    def ReportQueueMoved(
+        self,
+        request: _meta_pb2.ReportQueueMovedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ReportQueueMovedResponse, _abc.Awaitable[_meta_pb2.ReportQueueMovedResponse]]:
+        """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
+
+    @_abc_1.abstractmethod
+    def ReportQueueDrained(
+        self,
+        request: _meta_pb2.ReportQueueDrainedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ReportQueueDrainedResponse, _abc.Awaitable[_meta_pb2.ReportQueueDrainedResponse]]:
+        """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+
+    @_abc_1.abstractmethod
+    def ExplainQueue(
+        self,
+        request: _meta_pb2.ExplainQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ExplainQueueResponse, _abc.Awaitable[_meta_pb2.ExplainQueueResponse]]:
+        """Why a queue is where it is, for people."""
 
 def add_MetaServiceServicer_to_server(servicer: MetaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class PeerServiceStub:
+    """Between the nameservers only: how a new set of nameservers finds itself."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> PeerServiceAsyncStub: ...
+    Hello: _grpc.UnaryUnaryMultiCallable[_meta_pb2.HelloRequest, _meta_pb2.HelloResponse]
+    """Tells who answers and whether it belongs to a formed metadata raft group."""
+
+@_typing.type_check_only
+class PeerServiceAsyncStub(PeerServiceStub):
+    """Between the nameservers only: how a new set of nameservers finds itself."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Hello: _aio.UnaryUnaryMultiCallable[_meta_pb2.HelloRequest, _meta_pb2.HelloResponse]  # type: ignore[assignment]
+    """Tells who answers and whether it belongs to a formed metadata raft group."""
+
+class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
+    """Between the nameservers only: how a new set of nameservers finds itself."""
+
+    @_abc_1.abstractmethod
+    def Hello(
+        self,
+        request: _meta_pb2.HelloRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.HelloResponse, _abc.Awaitable[_meta_pb2.HelloResponse]]:
+        """Tells who answers and whether it belongs to a formed metadata raft group."""
+
+def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

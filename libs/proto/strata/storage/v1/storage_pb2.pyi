@@ -502,6 +502,8 @@ class PopRequest(_message.Message):
     START_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     ONE_PER_MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
+    BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -522,6 +524,12 @@ class PopRequest(_message.Message):
     max_bytes: _builtins.int
     one_per_message_group: _builtins.bool
     """FIFO: at most one message of each message group in the answer."""
+    repeated: _builtins.bool
+    """The answer of an earlier call with this `attempt` may be lost: what that one leased comes
+    first. Auto-renewed leases end with their holder only, so nobody else would get them.
+    """
+    broker_boot_id: _builtins.int
+    """Boot id of the broker that calls: when it is lost, what it took last is leased anew."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -546,10 +554,12 @@ class PopRequest(_message.Message):
         start: Global___StartPosition.ValueType = ...,
         max_bytes: _builtins.int = ...,
         one_per_message_group: _builtins.bool = ...,
+        repeated: _builtins.bool = ...,
+        broker_boot_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -981,20 +991,26 @@ class GetConsumerStateRequest(_message.Message):
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     CONSUMER_GROUP_ID_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Empty: every queue of the topic whose slot this raft group owns."""
+
     def __init__(
         self,
         *,
         raft_group: _builtins.int = ...,
         consumer_group_id: _builtins.int = ...,
         topic: Global___TopicRef | None = ...,
+        queues: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "raft_group", b"raft_group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "queues", b"queues", "raft_group", b"raft_group", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1316,9 +1332,12 @@ class ReportClientsRequest(_message.Message):
     FULL_FIELD_NUMBER: _builtins.int
     LIVE_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     broker_boot_id: _builtins.int
     full: _builtins.bool
     """The list is complete, not a change to the last one."""
+    leaving: _builtins.bool
+    """The broker stops: what it took before this moment is delivered."""
     @_builtins.property
     def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1332,10 +1351,11 @@ class ReportClientsRequest(_message.Message):
         full: _builtins.bool = ...,
         live: _abc.Iterable[_builtins.int] | None = ...,
         gone: _abc.Iterable[_builtins.int] | None = ...,
+        leaving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "live", b"live"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1540,6 +1560,10 @@ class ReplicaStatus(_message.Message):
     PERSISTED_INDEX_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    LEADER_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    VOTERS_FIELD_NUMBER: _builtins.int
+    LEARNERS_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     replica_id: _builtins.int
     state: Global___ReplicaState.ValueType
@@ -1551,6 +1575,16 @@ class ReplicaStatus(_message.Message):
     persisted_index: _builtins.int
     leader: _builtins.bool
     reason: _builtins.str
+    leader_replica_id: _builtins.int
+    """Replica id of the leader, 0 if not known."""
+    @_builtins.property
+    def voters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def learners(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def progress(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaProgress]:
+        """Leader only: how far each follower is."""
+
     def __init__(
         self,
         *,
@@ -1565,14 +1599,50 @@ class ReplicaStatus(_message.Message):
         persisted_index: _builtins.int = ...,
         leader: _builtins.bool = ...,
         reason: _builtins.str = ...,
+        leader_replica_id: _builtins.int = ...,
+        voters: _abc.Iterable[_builtins.int] | None = ...,
+        learners: _abc.Iterable[_builtins.int] | None = ...,
+        progress: _abc.Iterable[Global___ReplicaProgress] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "commit_index", b"commit_index", "first_index", b"first_index", "last_index", b"last_index", "leader", b"leader", "persisted_index", b"persisted_index", "raft_group", b"raft_group", "reason", b"reason", "replica_id", b"replica_id", "state", b"state", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "commit_index", b"commit_index", "first_index", b"first_index", "last_index", b"last_index", "leader", b"leader", "leader_replica_id", b"leader_replica_id", "learners", b"learners", "persisted_index", b"persisted_index", "progress", b"progress", "raft_group", b"raft_group", "reason", b"reason", "replica_id", b"replica_id", "state", b"state", "term", b"term", "voters", b"voters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReplicaStatus: _TypeAlias = ReplicaStatus  # noqa: Y015
+
+@_typing.final
+class ReplicaProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    MATCH_INDEX_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    RECENTLY_HEARD_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.int
+    node_id: _builtins.str
+    match_index: _builtins.int
+    state: _builtins.str
+    """"probe", "replicate" or "snapshot"."""
+    recently_heard: _builtins.bool
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.int = ...,
+        node_id: _builtins.str = ...,
+        match_index: _builtins.int = ...,
+        state: _builtins.str = ...,
+        recently_heard: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["match_index", b"match_index", "node_id", b"node_id", "recently_heard", b"recently_heard", "replica_id", b"replica_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaProgress: _TypeAlias = ReplicaProgress  # noqa: Y015
 
 @_typing.final
 class GetStatusResponse(_message.Message):
@@ -1608,3 +1678,46 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class TransferLeadershipRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TARGET_REPLICA_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    target_replica_id: _builtins.int
+    """0: the most advanced voter."""
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        target_replica_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "target_replica_id", b"target_replica_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeadershipRequest: _TypeAlias = TransferLeadershipRequest  # noqa: Y015
+
+@_typing.final
+class TransferLeadershipResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeadershipResponse: _TypeAlias = TransferLeadershipResponse  # noqa: Y015

@@ -124,6 +124,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.TransferLeadership = channel.unary_unary(
+                '/strata.storage.v1.StorageService/TransferLeadership',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipResponse.FromString,
+                _registered_method=True)
 
 
 class StorageServiceServicer(object):
@@ -255,6 +260,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TransferLeadership(self, request, context):
+        """Hands the leadership of a raft group to a replica that holds everything committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StorageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -347,6 +359,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'TransferLeadership': grpc.unary_unary_rpc_method_handler(
+                    servicer.TransferLeadership,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -835,6 +852,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/GetStatus',
             strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TransferLeadership(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/TransferLeadership',
+            strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipResponse.FromString,
             options,
             channel_credentials,
             insecure,

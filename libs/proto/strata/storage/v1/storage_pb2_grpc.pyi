@@ -70,6 +70,8 @@ class StorageServiceStub:
     """Drops all data and state of a topic or of a consumer group."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetStatusRequest, _storage_pb2.GetStatusResponse]
     """How far load and recovery are, per raft group."""
+    TransferLeadership: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TransferLeadershipRequest, _storage_pb2.TransferLeadershipResponse]
+    """Hands the leadership of a raft group to a replica that holds everything committed."""
 
 @_typing.type_check_only
 class StorageServiceAsyncStub(StorageServiceStub):
@@ -110,6 +112,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Drops all data and state of a topic or of a consumer group."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetStatusRequest, _storage_pb2.GetStatusResponse]  # type: ignore[assignment]
     """How far load and recovery are, per raft group."""
+    TransferLeadership: _aio.UnaryUnaryMultiCallable[_storage_pb2.TransferLeadershipRequest, _storage_pb2.TransferLeadershipResponse]  # type: ignore[assignment]
+    """Hands the leadership of a raft group to a replica that holds everything committed."""
 
 class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -255,5 +259,13 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.GetStatusResponse, _abc.Awaitable[_storage_pb2.GetStatusResponse]]:
         """How far load and recovery are, per raft group."""
+
+    @_abc_1.abstractmethod
+    def TransferLeadership(
+        self,
+        request: _storage_pb2.TransferLeadershipRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.TransferLeadershipResponse, _abc.Awaitable[_storage_pb2.TransferLeadershipResponse]]:
+        """Hands the leadership of a raft group to a replica that holds everything committed."""
 
 def add_StorageServiceServicer_to_server(servicer: StorageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

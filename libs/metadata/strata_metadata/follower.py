@@ -1,0 +1,165 @@
+"""Follows the metadata for the process's life, from whichever source answers.
+
+A lost stream is taken up again, at the same source or another, after the last revision taken in;
+what was taken in stays true meanwhile, so whoever depends on the sink serves on with no nameserver
+reachable (rule 16). Nameservers come first; fallback sources (storage nodes with their durable
+copies) are only asked what they know, once per round, while no nameserver answers.
+
+Invariants: the sink's revision never goes back, a source that knows less is left; the sink gets a
+snapshot as one response, however many parts it came in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Protocol, cast
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import AngeliaError
+from strata_metadata.channels import ChannelFactory, Channels
+from strata_metadata.client import SERVICE
+from strata_metadata.metrics import METRICS
+from strata_metadata.options import MetadataFollowerOptions
+from strata_runtime.backoff import Backoff
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+_MAX_CHANNELS = 64
+
+_Responses = AsyncGenerator[meta_pb2.WatchResponse, None]
+"""What every channel's `stream` returns: to leave it early is to close it."""
+
+
+class MetadataSink(Protocol):
+    """Takes the metadata in."""
+
+    @property
+    def revision(self) -> int:
+        """Revision of what was taken in; 0: nothing yet."""
+
+    def apply(self, response: meta_pb2.WatchResponse) -> None:
+        """Take in changes, or a whole snapshot; `response.revision` is the new revision.
+
+        The response may have no changes. It may be kept but not changed.
+        """
+
+
+class _Left(Exception):
+    """The source is of no use now."""
+
+
+class MetadataFollower:
+    """Keeps a sink up to date over one watch stream at a time.
+
+    Args:
+        endpoints: of all nameservers.
+        channel_factory: makes a channel to an endpoint; the channels are owned here.
+        sink: where the metadata goes.
+        options: times.
+        clock: measures how long no nameserver answered.
+        random: a number in [0, 1), spreads pauses; also chooses the first nameserver.
+        metrics: revision and sources.
+        fallback_endpoints: called when no nameserver answers: who else has a copy.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        channel_factory: ChannelFactory,
+        sink: MetadataSink,
+        options: MetadataFollowerOptions,
+        *,
+        clock: Clock,
+        random: Callable[[], float],
+        metrics: Metrics,
+        fallback_endpoints: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        metrics.declare(METRICS)
+        self._endpoints = tuple(endpoints)
+        self._fallback_endpoints = fallback_endpoints
+        self._channels = Channels(channel_factory, _MAX_CHANNELS)
+        self._sink = sink
+        self._options = options
+        self._clock = clock
+        self._backoff = Backoff(options.first_retry_ms, options.max_retry_ms, random)
+        # Watchers that start together spread over the nameservers.
+        self._next = int(random() * len(self._endpoints))
+        self._sources_total = metrics.counter("strata_metadata_sources_total")
+        metrics.gauge("strata_metadata_followed_revision", lambda: self._sink.revision)
+        self._known_revision = sink.revision
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        heard_at_s = self._clock.monotonic_s()
+        try:
+            while True:
+                for _ in self._endpoints:
+                    endpoint = self._endpoints[self._next]
+                    # A source that was lost is asked again last.
+                    self._next = (self._next + 1) % len(self._endpoints)
+                    if await self._follow(endpoint, "nameserver"):
+                        heard_at_s = self._clock.monotonic_s()
+                        break
+                else:
+                    silence_ms = (self._clock.monotonic_s() - heard_at_s) * 1_000
+                    if silence_ms >= self._options.fallback_after_ms:
+                        await self._ask_fallbacks()
+                await asyncio.sleep(self._backoff.next_s())
+        finally:
+            await self._channels.close()
+
+    async def _ask_fallbacks(self) -> None:
+        """Take in what the fallback sources know; the newest may be any of them."""
+        for endpoint in self._fallback_endpoints():
+            await self._follow(endpoint, "fallback", once=True)
+
+    async def _follow(self, endpoint: str, kind: str, *, once: bool = False) -> bool:
+        """Take in what a source tells until it is lost; return whether it was of use."""
+        used = False
+        request = meta_pb2.WatchRequest(from_revision=self._sink.revision)
+        stream = self._channels.get(endpoint).stream(
+            SERVICE + "Watch", request, meta_pb2.WatchResponse
+        )
+        try:
+            async with aclosing(cast(_Responses, stream)) as responses:
+                while True:
+                    response = await self._next_whole(responses, first=not used)
+                    self._sink.apply(response)
+                    self._known_revision = max(self._known_revision, response.revision)
+                    if not used:
+                        used = True
+                        self._sources_total.add(1, {"kind": kind})
+                        self._backoff.reset()
+                    if once:
+                        return True
+        except (AngeliaError, TimeoutError, StopAsyncIteration, _Left):
+            return used
+
+    async def _next_whole(self, responses: _Responses, *, first: bool) -> meta_pb2.WatchResponse:
+        """Return the next response; the parts of a snapshot as one.
+
+        Raises:
+            _Left: the source knows less than the sink.
+            TimeoutError: the source is silent.
+            AngeliaError, StopAsyncIteration: the stream ended.
+        """
+        options = self._options
+        timeout_ms = options.first_response_timeout_ms if first else options.silence_timeout_ms
+        async with asyncio.timeout(timeout_ms / 1_000):
+            response = await anext(responses)
+        if response.snapshot and not response.revision:
+            whole = meta_pb2.WatchResponse()
+            whole.CopyFrom(response)
+            while not whole.revision:
+                async with asyncio.timeout(options.silence_timeout_ms / 1_000):
+                    part = await anext(responses)
+                if part.snapshot:
+                    # The source's rows were replaced meanwhile: it begins again.
+                    whole.Clear()
+                whole.MergeFrom(part)
+            response = whole
+        if response.revision < self._known_revision:
+            raise _Left
+        return response

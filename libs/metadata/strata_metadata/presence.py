@@ -1,0 +1,120 @@
+"""A node among the nameservers: registered, then heard of several times a second.
+
+Rows tell every nameserver leader who is registered, so a registered node that is told NOT_FOUND
+was removed. A broker registers again: one that was silent for long is forgotten. A storage node
+that was removed stays out until its process is started again: an operator drained it to switch
+it off, and it must not get replicas once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import AngeliaError
+from strata_metadata.client import MetadataClient
+from strata_metadata.errors import MetaRefused
+from strata_metadata.metrics import METRICS
+from strata_metadata.options import PresenceOptions
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+
+MakeHeartbeat = Callable[[bool], meta_pb2.HeartbeatRequest]
+"""Gives a heartbeat; its argument: whether it must be complete. Called once per heartbeat sent."""
+
+
+class NodePresence:
+    """Keeps one node registered and heard of, for the process's life.
+
+    Args:
+        client: to the nameservers.
+        node: as it registers; `node_id`, `kind`, `endpoints`, `boot_id`, `rack` and, of a
+            broker, `advertised_endpoint`.
+        options: times.
+        metrics: heartbeats.
+        make_heartbeat: what a heartbeat says; None: only that the node is there.
+
+    Attributes:
+        registered: set once the node was registered for the first time.
+        response: what the last registration answered.
+    """
+
+    def __init__(
+        self,
+        client: MetadataClient,
+        node: meta_pb2.Node,
+        options: PresenceOptions,
+        metrics: Metrics,
+        *,
+        make_heartbeat: MakeHeartbeat | None = None,
+    ) -> None:
+        metrics.declare(METRICS)
+        self._client = client
+        self._node = node
+        self._options = options
+        self._make_heartbeat = make_heartbeat or self._plain
+        self._heartbeats_total = metrics.counter("strata_metadata_heartbeats_total")
+        self._want_full = True
+        self._logger = get_logger("presence")
+        self.registered = asyncio.Event()
+        self.response = meta_pb2.RegisterNodeResponse()
+
+    async def run(self) -> None:
+        """Register and send heartbeats until cancelled; returns when a storage node is removed."""
+        while True:
+            if not await self._register():
+                await asyncio.sleep(self._options.retry_ms / 1_000)
+                continue
+            await self._beat_until_unknown()
+            if self._node.kind == meta_pb2.NODE_KIND_STORAGE:
+                self._logger.warning("removed; start it again to join", node=self._node.node_id)
+                return
+
+    async def _register(self) -> bool:
+        try:
+            self.response = await self._client.call(
+                "RegisterNode",
+                meta_pb2.RegisterNodeRequest(node=self._node),
+                meta_pb2.RegisterNodeResponse,
+                timeout_s=self._options.register_timeout_ms / 1_000,
+            )
+        except (MetaRefused, AngeliaError) as error:
+            self._logger.warning("not registered", node=self._node.node_id, reason=str(error))
+            return False
+        self._want_full = True
+        self.registered.set()
+        return True
+
+    async def _beat_until_unknown(self) -> None:
+        while True:
+            if not await self._beat():
+                return
+            await asyncio.sleep(self._options.interval_ms / 1_000)
+
+    async def _beat(self) -> bool:
+        """Send one heartbeat; False: the node must register."""
+        try:
+            response = await self._client.call(
+                "Heartbeat",
+                self._make_heartbeat(self._want_full),
+                meta_pb2.HeartbeatResponse,
+                timeout_s=self._options.timeout_ms / 1_000,
+            )
+        except AngeliaError as error:
+            # The deltas of a heartbeat that may be lost must come again.
+            self._want_full = True
+            self._heartbeats_total.add(1, {"result": error.code})
+            return True
+        except MetaRefused as refused:
+            self._want_full = True
+            self._heartbeats_total.add(1, {"result": "refused"})
+            return refused.outcome != meta_pb2.META_OUTCOME_NOT_FOUND
+        self._want_full = response.want_full
+        self._heartbeats_total.add(1, {"result": "ok"})
+        return True
+
+    def _plain(self, full: bool) -> meta_pb2.HeartbeatRequest:
+        return meta_pb2.HeartbeatRequest(
+            node_id=self._node.node_id, boot_id=self._node.boot_id, full=full
+        )

@@ -1,0 +1,75 @@
+"""MetaService over a durable copy: reads and watches; everything else goes to a nameserver."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.methods import snake_case
+from strata_angelia.ports import OVERLOADED, AngeliaError, CallContext
+from strata_metadata.cache import MetadataCache
+from strata_metadata.errors import MetaRefused
+
+META_SERVICE = meta_pb2.DESCRIPTOR.services_by_name["MetaService"]
+
+_READ_ONLY = meta_pb2.MetaStatus(
+    outcome=meta_pb2.META_OUTCOME_UNAVAILABLE,
+    reason="this node has a copy of the metadata; changes go to a nameserver",
+)
+_RESPONSE_TYPES: dict[str, type[Message]] = {
+    snake_case(rpc.name): message_factory.GetMessageClass(rpc.output_type)
+    for rpc in META_SERVICE.methods
+    if not rpc.server_streaming
+}
+
+
+class CachedMetaServicer:
+    """Serves `GetSnapshot` and `Watch`; every other RPC answers UNAVAILABLE."""
+
+    def __init__(self, cache: MetadataCache) -> None:
+        self._cache = cache
+
+    def __getattr__(self, name: str) -> Callable[[Message, CallContext], Awaitable[Message]]:
+        """Return the handler of an RPC that changes something."""
+        response_type = _RESPONSE_TYPES.get(name)
+        if response_type is None:
+            raise AttributeError(name)
+
+        async def refuse(request: Message, context: CallContext) -> Message:
+            return response_type(status=_READ_ONLY)
+
+        return refuse
+
+    async def get_snapshot(
+        self, request: meta_pb2.GetSnapshotRequest, context: CallContext
+    ) -> meta_pb2.GetSnapshotResponse:
+        """Return all rows."""
+        revision, rows = self._cache.snapshot()
+        if not revision:
+            return meta_pb2.GetSnapshotResponse(
+                status=meta_pb2.MetaStatus(
+                    outcome=meta_pb2.META_OUTCOME_UNAVAILABLE, reason="nothing is known yet"
+                )
+            )
+        status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+        return meta_pb2.GetSnapshotResponse(status=status, revision=revision, rows=rows)
+
+    async def watch(
+        self, request: meta_pb2.WatchRequest, context: CallContext
+    ) -> AsyncIterator[meta_pb2.WatchResponse]:
+        """Stream changes; nothing, not even a first response, before anything is known.
+
+        Raises:
+            AngeliaError: OVERLOADED: too many watchers.
+        """
+        try:
+            async with aclosing(self._cache.watch(request.from_revision)) as responses:
+                async for response in responses:
+                    if response.revision or response.changes:
+                        yield response
+        except MetaRefused as error:
+            raise AngeliaError(OVERLOADED, error.reason) from error

@@ -1,0 +1,218 @@
+"""Watch streams: every watcher is a revision on its way to the newest one.
+
+Used by nameservers and by whoever serves a durable copy of the metadata. A watcher holds no queue:
+it reads the recent revisions that all watchers share, falls back to the rows of kind "change" when
+it is further behind, and to a snapshot when it is too far behind for those too. A slow watcher
+therefore costs one number, however slow it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
+
+from strata.meta.v1 import command_pb2, meta_pb2
+from strata_metadata.errors import MetaRefused
+from strata_metadata.metrics import METRICS
+from strata_metadata.options import WatchOptions
+from strata_metadata.rows import SNAPSHOT_ORDER, change_of
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+from strata_state.metadata import MetadataStore
+from strata_state.metadata_keys import RowKind, change_key, kind_range
+
+
+class Revision(NamedTuple):
+    """What changed on the way from revision `after` to revision `number`."""
+
+    after: int
+    number: int
+    changes: Sequence[meta_pb2.Change]
+
+
+class WatchHub:
+    """Brings watchers up to date with the rows of a store.
+
+    Args:
+        store: where revisions are that are not recent.
+        revision: of the rows in it.
+        options: limits.
+        metrics: watchers and snapshots.
+        is_fresh: whether the rows follow the leader's; while they do not, watchers hear nothing
+            and look for another source.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        revision: int,
+        options: WatchOptions,
+        metrics: Metrics,
+        *,
+        is_fresh: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store = store
+        self._recent: deque[Revision] = deque(maxlen=options.recent_changes)
+        self._revision = revision
+        self._response_changes = options.response_changes
+        self._keepalive_s = options.keepalive_ms / 1_000
+        self._is_fresh = is_fresh
+        self._watchers = Limit("metadata_watchers", options.max_watchers, "streams", metrics)
+        metrics.declare(METRICS)
+        self._snapshots_total = metrics.counter("strata_metadata_watch_snapshots_total")
+        self._published = asyncio.Event()
+        self._closed = False
+        self._paused = False
+
+    def publish(self, revisions: Sequence[Revision]) -> None:
+        """Wake the watchers. The rows of these revisions are in the store already."""
+        if not revisions:
+            return
+        self._recent.extend(revisions)
+        self._revision = revisions[-1].number
+        self._wake()
+
+    def reset(self, revision: int) -> None:
+        """All rows were replaced: whoever is behind gets a snapshot."""
+        self._recent.clear()
+        self._revision = revision
+        self._wake()
+
+    def pause(self) -> None:
+        """Tell watchers nothing: the rows are about to be replaced. From any thread."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Tell watchers what there is now."""
+        self._paused = False
+        self._wake()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the rows are being replaced."""
+        return self._paused
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closed = True
+        self._wake()
+
+    async def watch(self, from_revision: int) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
+        """Yield what happened after `from_revision`, then every revision as it is applied.
+
+        Whoever leaves it closes it (`contextlib.aclosing`): it counts as a watcher until then.
+
+        The first response comes at once, even when there is nothing new: it tells the revision,
+        also to a watcher that knows more. Later ones without changes tell that the source lives.
+        A snapshot too large for one response comes in several; only the last one tells a
+        revision, so a watcher that is cut off between starts again from 0.
+
+        Raises:
+            MetaRefused: LIMIT_REACHED: too many watchers.
+        """
+        if not self._watchers.try_take():
+            raise MetaRefused(
+                meta_pb2.META_OUTCOME_LIMIT_REACHED,
+                f"{self._watchers.maximum} watch streams are open (max_watchers)",
+            )
+        try:
+            revision = from_revision
+            first = True
+            while not self._closed:
+                published = self._published
+                if self._paused:
+                    await published.wait()
+                elif first or revision != self._revision:
+                    for response in self._responses_after(revision):
+                        if self._paused:
+                            # It may tell of rows that were being dropped.
+                            break
+                        yield response
+                        revision = response.revision
+                        first = False
+                        if not revision:
+                            # A large snapshot must not hold up everything else.
+                            await asyncio.sleep(0)
+                elif not await _within(published, self._keepalive_s) and self._is_fresh():
+                    yield meta_pb2.WatchResponse(revision=revision)
+        finally:
+            self._watchers.give_back()
+
+    def snapshot(self) -> Iterator[meta_pb2.Change]:
+        """Return all rows, what others refer to first."""
+        for kind in SNAPSHOT_ORDER:
+            for key, value in self._store.scan(*kind_range(kind)):
+                yield change_of(key, value)
+
+    @property
+    def revision(self) -> int:
+        """Revision of the rows that readers and watchers see."""
+        return self._revision
+
+    def _wake(self) -> None:
+        self._published.set()
+        self._published = asyncio.Event()
+
+    def _responses_after(self, revision: int) -> Iterator[meta_pb2.WatchResponse]:
+        if revision >= self._revision and revision > 0:
+            # One who knows more is told so and goes elsewhere: this source lags behind.
+            return iter([meta_pb2.WatchResponse(revision=self._revision)])
+        if revision > 0:
+            if self._recent and self._recent[0].after <= revision:
+                return self._recent_after(revision)
+            if self._store.get(change_key(revision + 1)) is not None:
+                return iter([self._stored_after(revision)])
+        return self._whole()
+
+    def _recent_after(self, revision: int) -> Iterator[meta_pb2.WatchResponse]:
+        """Join recent revisions into responses.
+
+        A revision that is taken in twice does no harm: a change tells a row as it stands.
+        """
+        first = bisect_right(self._recent, revision, key=attrgetter("number"))
+        response = meta_pb2.WatchResponse()
+        for recent in list(islice(self._recent, first, None)):
+            response.changes.extend(recent.changes)
+            response.revision = recent.number
+            if len(response.changes) >= self._response_changes:
+                yield response
+                response = meta_pb2.WatchResponse()
+        if response.revision:
+            yield response
+
+    def _stored_after(self, revision: int) -> meta_pb2.WatchResponse:
+        """Return the rows changed since as they stand now; each once, however often it changed."""
+        keys: dict[bytes, None] = {}
+        end = kind_range(RowKind.CHANGE)[1]
+        for _, value in self._store.scan(change_key(revision + 1), end):
+            keys.update(dict.fromkeys(command_pb2.ChangedKeys.FromString(value).keys))
+        changes = [change_of(key, self._store.get(key)) for key in keys]
+        return meta_pb2.WatchResponse(revision=self._revision, changes=changes)
+
+    def _whole(self) -> Iterator[meta_pb2.WatchResponse]:
+        """Snapshot as of now; what changes while it is sent follows as ordinary changes."""
+        self._snapshots_total.add()
+        revision = self._revision
+        response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=revision)
+        for change in self.snapshot():
+            if len(response.changes) >= self._response_changes:
+                yield response
+                response = meta_pb2.WatchResponse()
+            response.changes.append(change)
+        response.revision = revision
+        yield response
+
+
+async def _within(event: asyncio.Event, timeout_s: float) -> bool:
+    """Wait for an event; False: it did not come in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Beats between this node and one peer: boot ids, acknowledgements, support, the peer's clock.
+
+Support (rule 13) holds while the peer acknowledges young beats of ours: then both directions
+work. A beat proves nothing by its arrival alone. Age is counted in beats that we sent since, not in
+elapsed time: a node that is late itself judges its peers by its own pace (rule 14). Nothing here
+reads a clock, sends, or knows a raft group.
+
+Invariant: `confirmed_number` is the newest beat of this life that the peer, in its present life,
+has acknowledged; at most `sent_number`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from strata.raft.v1 import raft_pb2
+
+_OFFSETS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BeatNews:
+    """What a received beat changed.
+
+    Attributes:
+        fresh: it is newer than all before; what it says counts.
+        regained: support holds again, or for the first time.
+    """
+
+    fresh: bool = False
+    regained: bool = False
+
+
+class PeerBeats:
+    """One peer, from the first beat that was sent to it or came from it.
+
+    Args:
+        max_unconfirmed: beats of ours beyond the newest acknowledged one that support outlives.
+    """
+
+    __slots__ = (
+        "_max_unconfirmed",
+        "_offsets_ms",
+        "boot_id",
+        "confirmed_number",
+        "disk_mark",
+        "received_number",
+        "sent_number",
+        "supported",
+    )
+
+    def __init__(self, max_unconfirmed: int) -> None:
+        self._max_unconfirmed = max_unconfirmed
+        self.boot_id = 0
+        self.received_number = 0
+        self.sent_number = 0
+        self.supported = False
+        self.confirmed_number = 0
+        self.disk_mark = 0
+        self._offsets_ms: deque[int] = deque(maxlen=_OFFSETS)
+
+    def next_beat(self, wall_ms: int) -> raft_pb2.Beat:
+        """Return the next beat to the peer, with what it acknowledges."""
+        self.sent_number += 1
+        return raft_pb2.Beat(
+            number=self.sent_number,
+            wall_ms=wall_ms,
+            acknowledged_number=self.received_number,
+            acknowledged_boot_id=self.boot_id,
+        )
+
+    def life(self, boot_id: int) -> bool:
+        """Note the boot id of a frame from the peer; return whether it is another life."""
+        if boot_id == self.boot_id:
+            return False
+        was_known = self.boot_id != 0
+        self.boot_id = boot_id
+        self.received_number = 0
+        self.supported = False
+        self.confirmed_number = 0
+        self._offsets_ms.clear()
+        return was_known
+
+    def received(self, beat: raft_pb2.Beat, own_boot_id: int, wall_ms: int) -> BeatNews:
+        """Take a beat of the peer's present life; repeated and overtaken ones count for nothing."""
+        if beat.number <= self.received_number:
+            return BeatNews()
+        self.received_number = beat.number
+        self.disk_mark = beat.disk_mark
+        self._offsets_ms.append(beat.wall_ms - wall_ms)
+        if beat.acknowledged_boot_id == own_boot_id:
+            acknowledged = min(beat.acknowledged_number, self.sent_number)
+            self.confirmed_number = max(self.confirmed_number, acknowledged)
+        regained = not self.supported and self._is_young()
+        self.supported = self.supported or regained
+        return BeatNews(fresh=True, regained=regained)
+
+    def lose(self) -> bool:
+        """Judge the silence; return whether support ended just now."""
+        if not self.supported or self._is_young():
+            return False
+        self.supported = False
+        return True
+
+    def _is_young(self) -> bool:
+        unconfirmed = self.sent_number - self.confirmed_number
+        return self.confirmed_number > 0 and unconfirmed <= self._max_unconfirmed
+
+    def offset_ms(self) -> int | None:
+        """Return the peer's wall clock minus ours; None: not known.
+
+        A beat that waited on its way makes the peer look late, never early, so the largest of the
+        last few is nearest to the truth.
+        """
+        return max(self._offsets_ms, default=None)
+
+
+def skew_ms(offsets_ms: Iterable[int]) -> int:
+    """Return this node's clock minus the median of all nodes, itself included (rule 4).
+
+    Args:
+        offsets_ms: the others' clocks minus this one's.
+
+    Of two middle values the smaller one counts: two nodes that differ cannot tell who is wrong.
+    """
+    offsets = sorted([0, *offsets_ms])
+    middle = len(offsets) // 2
+    candidates = offsets[middle : middle + 1] if len(offsets) % 2 else offsets[middle - 1 :][:2]
+    return -min(candidates, key=abs)

@@ -1,0 +1,143 @@
+"""Quiet raft groups of a pair of nodes: what the leading side lists, what the following side took.
+
+A quiet raft group is not ticked and sends nothing; that its leader stands is said once per node
+and beat, for all of them: by number and hash of `(raft group, term)` (rule 13). New ones are named
+in beats until one that named them is acknowledged. When number or hash differ for two beats in a
+row, the following side asks for the full list; the lists then agree, whatever was lost.
+
+Pure bookkeeping: which raft group may rest, and what waking means, is `store_liveness.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+_MASK = (1 << 64) - 1
+_TOLERATED_MISMATCHES = 1
+
+
+class QuietItem(NamedTuple):
+    """A quiet raft group as its leader stands in it; its log ends with `last_index`, committed."""
+
+    raft_group: int
+    term: int
+    last_index: int
+
+
+def mix(first: int, second: int) -> int:
+    """Return a well spread 64-bit number that depends on both."""
+    value = (first * 0x9E3779B97F4A7C15 + second * 0xD1B54A32D192ED03) & _MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+class QuietSet:
+    """Raft groups with their terms; number and hash are kept up to date."""
+
+    __slots__ = ("_items", "hash")
+
+    def __init__(self) -> None:
+        self._items: dict[int, QuietItem] = {}
+        self.hash = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[QuietItem]:
+        return iter(self._items.values())
+
+    def __contains__(self, raft_group: object) -> bool:
+        return raft_group in self._items
+
+    def term(self, raft_group: int) -> int:
+        """Return the term in which the raft group rests; 0: it does not."""
+        item = self._items.get(raft_group)
+        return item.term if item is not None else 0
+
+    def add(self, item: QuietItem) -> None:
+        """Add, or replace an item of another term."""
+        self.discard(item.raft_group)
+        self._items[item.raft_group] = item
+        self.hash = (self.hash + mix(item.raft_group, item.term)) & _MASK
+
+    def discard(self, raft_group: int) -> bool:
+        """Remove; return whether it was there."""
+        item = self._items.pop(raft_group, None)
+        if item is None:
+            return False
+        self.hash = (self.hash - mix(item.raft_group, item.term)) & _MASK
+        return True
+
+
+class LedQuiet:
+    """What this node leads quietly and a peer follows."""
+
+    __slots__ = ("_unconfirmed", "groups", "list_wanted")
+
+    def __init__(self) -> None:
+        self.groups = QuietSet()
+        self.list_wanted = False
+        # Raft group -> the first beat that named it; 0: none did yet.
+        self._unconfirmed: dict[int, int] = {}
+
+    def add(self, item: QuietItem) -> None:
+        """A raft group rests from now on."""
+        self.groups.add(item)
+        self._unconfirmed[item.raft_group] = 0
+
+    def discard(self, raft_group: int) -> None:
+        """A raft group rests no more."""
+        self.groups.discard(raft_group)
+        self._unconfirmed.pop(raft_group, None)
+
+    def acknowledged(self, number: int) -> None:
+        """The peer has everything up to this beat."""
+        for raft_group, named_in in list(self._unconfirmed.items()):
+            if 0 < named_in <= number:
+                del self._unconfirmed[raft_group]
+
+    def take(self, number: int) -> tuple[list[QuietItem], bool]:
+        """Return what beat `number` names, and whether that is the full list."""
+        if self.list_wanted:
+            self.list_wanted = False
+            self._unconfirmed = {item.raft_group: number for item in self.groups}
+            return list(self.groups), True
+        for raft_group, named_in in self._unconfirmed.items():
+            self._unconfirmed[raft_group] = named_in or number
+        if not self._unconfirmed:
+            return [], False
+        return [item for item in self.groups if item.raft_group in self._unconfirmed], False
+
+
+class FollowedQuiet:
+    """What this node took as quiet under a peer's leadership."""
+
+    __slots__ = ("_mismatches", "groups", "refused", "want_list")
+
+    def __init__(self) -> None:
+        self.groups = QuietSet()
+        self.refused: set[int] = set()
+        self.want_list = False
+        self._mismatches = 0
+
+    def missing_in(self, items: Iterable[QuietItem]) -> list[int]:
+        """Return the raft groups that rest here and are not in the peer's full list."""
+        listed = {item.raft_group for item in items}
+        return [item.raft_group for item in self.groups if item.raft_group not in listed]
+
+    def compare(self, count: int, hash_: int) -> None:
+        """Compare with what the peer says, after its news were taken."""
+        if count == len(self.groups) and hash_ == self.groups.hash:
+            self._mismatches = 0
+            self.want_list = False
+            return
+        # Once may be a message that overtook the beat, or was overtaken by it.
+        self._mismatches += 1
+        self.want_list = self._mismatches > _TOLERATED_MISMATCHES
+
+    def take_refused(self) -> list[int]:
+        """Return raft groups that the peer must wake; told once: a lost beat shows as mismatch."""
+        refused, self.refused = self.refused, set()
+        return sorted(refused)

@@ -1,0 +1,265 @@
+"""A broker over three storage nodes: leaders die, stop, hand over; clients see latency only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import BrokerNetwork
+from strata_broker.config import BrokerConfig
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from tests.unit.broker.conftest import BASE_CONFIG, Client, message, receive_request, received
+from tests.unit.broker.fake_cluster import NODES, FakeCluster
+from tests.unit.broker.fake_edge import FakeEdge
+from tests.unit.broker.fake_meta import RAFT_GROUPS, FakeMeta
+from tests.unit.broker.fake_storage import until
+
+
+@pytest.fixture
+def config(request: pytest.FixtureRequest) -> BrokerConfig:
+    """Tries of 50 ms, or of the parameter, so that what takes a second elsewhere is quick."""
+    changes = {
+        "try_timeout_ms": getattr(request, "param", 50),
+        "former_leader_grace_ms": 1,
+        "distrust_ms": 20,
+        "max_watch_retry_ms": 5,
+    }
+    return BrokerConfig.model_validate(
+        BASE_CONFIG
+        | {
+            "storage_client": BASE_CONFIG["storage_client"] | changes,
+            "receive": {"min_polling_ms": 100, "gone_grace_ms": 1},
+        }
+    )
+
+
+@pytest.fixture
+def meta() -> FakeMeta:
+    """The nameserver, with raft groups of three replicas."""
+    fake = FakeMeta(NODES)
+    fake.add_topic("orders")
+    return fake
+
+
+@pytest.fixture
+async def cluster(meta: FakeMeta) -> FakeCluster:
+    """The storage nodes; the first one leads everything."""
+    return FakeCluster(meta.slots)
+
+
+@pytest.fixture
+async def edge(
+    config: BrokerConfig, meta: FakeMeta, cluster: FakeCluster
+) -> AsyncIterator[FakeEdge]:
+    """The edge of a broker that serves and knows the leaders."""
+    failures: list[tuple[str, BaseException]] = []
+    edge = FakeEdge()
+    app = BrokerApp(
+        BrokerIdentity("broker-a", 7, "127.0.0.1"),
+        config,
+        edge,
+        BrokerNetwork(("nameserver",), lambda endpoint: meta, cluster.channel),
+        SystemClock(),
+        lambda: 0.5,
+        Metrics(),
+        lambda name, failure: failures.append((name, failure)),
+    )
+    await app.start()
+    yield edge
+    await app.stop(0.1)
+    assert failures == []
+
+
+@pytest.fixture
+async def client(edge: FakeEdge) -> Client:
+    """A client of the broker."""
+    return Client(edge)
+
+
+def send_some(edge: FakeEdge, count: int = 8) -> list[asyncio.Future[Sequence[bytes]]]:
+    """Begin sends to both raft groups."""
+    calls = []
+    for number in range(1, count + 1):
+        request = service_pb2.SendMessageRequest(messages=[message("orders", number)])
+        calls.append(edge.begin("SendMessage", request).answer)
+    return calls
+
+
+async def all_stored(cluster: FakeCluster, calls: list[asyncio.Future[Sequence[bytes]]]) -> None:
+    """Every send is answered OK and stored once."""
+    for answer in await asyncio.gather(*calls):
+        response = service_pb2.SendMessageResponse.FromString(answer[0])
+        assert response.status.code == definition_pb2.OK, response.status.message
+    stored = [row.message_id for row in cluster.state.messages(101)]
+    assert len(stored) == len(set(stored)) == len(calls)
+
+
+async def test_a_dead_leader_costs_no_error(
+    edge: FakeEdge, client: Client, cluster: FakeCluster
+) -> None:
+    """Sends begun while nobody leads are stored by the next leader, once each."""
+    await client.send(message("orders", 99))
+    cluster.state.queues.clear()
+    cluster.nodes["storage-a"].die()
+    for raft_group in RAFT_GROUPS:
+        cluster.depose(raft_group)
+    calls = send_some(edge)
+    await until(lambda: "Append" in cluster.nodes["storage-c"].asked)
+    assert not any(call.done() for call in calls)
+    cluster.elect(1, "storage-c")
+    cluster.elect(2, "storage-b")
+    await all_stored(cluster, calls)
+
+
+async def test_a_leader_that_nobody_names_is_found(edge: FakeEdge, cluster: FakeCluster) -> None:
+    """Followers name the dead leader for a while; the new one is asked all the same."""
+    cluster.nodes["storage-a"].die()
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-c", known=False)
+    await all_stored(cluster, send_some(edge))
+
+
+@pytest.mark.parametrize("config", [10_000], indirect=True)
+async def test_an_append_at_a_stopped_leader_is_given_up_when_another_one_leads(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """The new leader's own word ends the try at once, with the same bytes and sequence."""
+    cluster.nodes["storage-a"].paused = True
+    calls = send_some(edge)
+    await until(lambda: "Append" in cluster.nodes["storage-a"].asked)
+    began_s = time.monotonic()
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    await all_stored(cluster, calls)
+    assert time.monotonic() - began_s < 5
+
+
+async def test_an_append_at_a_silent_leader_is_tried_elsewhere_after_its_time(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """Without any word of a new leader one try takes `try_timeout_ms`, not the whole deadline."""
+    cluster.nodes["storage-a"].paused = True
+    for node in cluster.nodes.values():
+        node.changed = lambda: None  # type: ignore[method-assign]
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    await all_stored(cluster, send_some(edge))
+
+
+async def test_deadlines_end_only_when_the_time_is_over(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """With every node refusing, a send fails at its deadline and not before."""
+    for raft_group in RAFT_GROUPS:
+        cluster.depose(raft_group)
+        cluster.hints.pop(raft_group)
+    request = service_pb2.SendMessageRequest(messages=[message("orders", 1)])
+    began_s = time.monotonic()
+    call = edge.begin("SendMessage", request, time_left_s=0.2)
+    response = service_pb2.SendMessageResponse.FromString((await call.answer)[0])
+    assert response.status.code == definition_pb2.PROXY_TIMEOUT
+    assert time.monotonic() - began_s >= 0.2
+
+
+async def test_a_parked_receive_goes_to_the_next_leader(
+    edge: FakeEdge, client: Client, cluster: FakeCluster
+) -> None:
+    """It waited at a leader that died; a message sent later reaches it through the new one."""
+    cluster.state.park = True
+    call = edge.begin("ReceiveMessage", receive_request("orders", "g"))
+    await until(lambda: cluster.state.parked == 1)
+    cluster.nodes["storage-a"].die()
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    await until(lambda: cluster.state.parked == 1 and "Pop" in cluster.nodes["storage-b"].asked)
+    await asyncio.gather(*send_some(edge))
+    status, messages = received(await call.answer)
+    assert status.code == definition_pb2.OK
+    assert messages
+
+
+async def test_a_parked_receive_leaves_a_stopped_leader(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """Its pop would be silent to the end of the wait; the new leader's word moves it."""
+    cluster.nodes["storage-a"].paused = True
+    call = edge.begin("ReceiveMessage", receive_request("orders", "g"))
+    await until(lambda: "Pop" in cluster.nodes["storage-a"].asked)
+    await asyncio.gather(*_sends_by_the_next_leader(edge, cluster))
+    status, messages = received(await call.answer)
+    assert status.code == definition_pb2.OK
+    assert messages
+
+
+def _sends_by_the_next_leader(
+    edge: FakeEdge, cluster: FakeCluster
+) -> list[asyncio.Future[Sequence[bytes]]]:
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    return send_some(edge)
+
+
+async def test_a_pop_whose_answer_was_lost_is_repeated_as_such(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """Auto-renewed leases never come back by themselves: the repeat asks for what was leased."""
+    cluster.state.park = True
+    edge.begin("ReceiveMessage", receive_request("orders", "g", auto_renew=True))
+    await until(lambda: cluster.state.parked == 1)
+    cluster.nodes["storage-a"].die()
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-b")
+    await until(lambda: cluster.state.count("Pop") == 2)
+    pops = [
+        request for _, request in cluster.state.calls if isinstance(request, storage_pb2.PopRequest)
+    ]
+    assert [pop.repeated for pop in pops] == [False, True]
+    assert pops[0].attempt == pops[1].attempt != 0
+
+
+async def test_a_receive_with_no_leader_ends_as_an_empty_one(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """At the end of the polling time there is no message, not an error."""
+    for raft_group in RAFT_GROUPS:
+        cluster.depose(raft_group)
+    call = edge.begin("ReceiveMessage", receive_request("orders", "g"), time_left_s=0.4)
+    await until(lambda: "Pop" in cluster.nodes["storage-b"].asked)
+    status, messages = received(await call.answer)
+    assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])
+
+
+async def test_acks_follow_the_leader(client: Client, cluster: FakeCluster) -> None:
+    """An ack begun at a dead leader is settled by the next one."""
+    await client.send(*(message("orders", number) for number in range(1, 5)))
+    messages = await client.receive_all("orders", "g")
+    cluster.nodes["storage-a"].die()
+    for raft_group in RAFT_GROUPS:
+        cluster.depose(raft_group)
+    handles = [one.system_properties.receipt_handle for one in messages]
+    acking = asyncio.ensure_future(client.ack("orders", "g", *handles))
+    await until(lambda: "Ack" in cluster.nodes["storage-c"].asked)
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-c")
+    response = await acking
+    assert response.status.code == definition_pb2.OK
+    assert not cluster.state.leases
+
+
+async def test_one_raft_group_without_leader_does_not_hold_up_the_other(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """Sends to the raft group that is led are answered meanwhile."""
+    cluster.depose(1)
+    calls = send_some(edge, 16)
+    await until(lambda: any(call.done() for call in calls))
+    assert not all(call.done() for call in calls)
+    cluster.elect(1, "storage-a")
+    await all_stored(cluster, calls)

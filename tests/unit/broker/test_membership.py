@@ -1,0 +1,219 @@
+"""A broker among the others: where its metadata come from, how it comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import UNAVAILABLE, AngeliaError
+from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.channels import BrokerNetwork
+from strata_broker.config import BrokerConfig
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
+from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage, until
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """Times of moments."""
+    metadata = {
+        "call_timeout_ms": 40,
+        "try_timeout_ms": 20,
+        "fallback_after_ms": 5,
+        "start_timeout_ms": 300,
+        "heartbeat_ms": 1,
+    }
+    return BrokerConfig.model_validate(
+        BASE_CONFIG | {"metadata": BASE_CONFIG["metadata"] | metadata}
+    )
+
+
+def broker(
+    config: BrokerConfig,
+    edge: FakeEdge,
+    storage: FakeStorage,
+    sources: dict[str, FakeMeta],
+    *,
+    seeds: tuple[str, ...] = (),
+    node_id: str = "broker-a",
+    host: str = "10.0.0.1",
+) -> BrokerApp:
+    """A broker whose nameservers are those sources that are no seeds."""
+    return BrokerApp(
+        BrokerIdentity(node_id, 7, host, "rack-1"),
+        config,
+        edge,
+        BrokerNetwork(
+            [name for name in sources if name not in seeds],
+            lambda endpoint: sources[endpoint],
+            lambda endpoints: storage,
+            seeds,
+        ),
+        SystemClock(),
+        lambda: 0.0,
+        Metrics(),
+        lambda name, failure: pytest.fail(f"{name}: {failure}"),
+    )
+
+
+class Copy(FakeMeta):
+    """A storage node's copy of the metadata: it answers reads only."""
+
+    async def call(self, method: str, *arguments: object, **options: object) -> object:
+        self.calls.append(method.rpartition("/")[2])
+        raise AngeliaError(UNAVAILABLE, "read only")
+
+
+async def test_a_broker_serves_with_no_nameserver_and_joins_when_one_returns(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """A storage node's copy of the metadata is enough to start (rule 16)."""
+    seed = Copy()
+    seed.add_topic("orders")
+    meta.down = True
+    edge = FakeEdge()
+    app = broker(config, edge, storage, {"n1": meta, "s1": seed}, seeds=("s1",))
+    await app.start()
+    response = await Client(edge).send(message("orders", 1))
+    assert response.status.code == definition_pb2.OK
+    assert "broker-a" not in meta.nodes
+    meta.down = False
+    await until(lambda: "broker-a" in meta.nodes)
+    (node,) = [change.node for change in meta.rows if change.node.node_id == "broker-a"]
+    assert (node.rack, node.advertised_endpoint) == ("rack-1", "10.0.0.1:18081")
+    await app.stop(0.1)
+
+
+async def test_without_any_metadata_the_start_fails(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """The text says what was waited for; nothing is left running."""
+    meta.down = True
+    edge = FakeEdge()
+    app = broker(config, edge, storage, {"n1": meta})
+    with pytest.raises(BrokerStartError, match="no metadata"):
+        await app.start()
+    assert not edge.running
+    assert not app.tasks.names
+
+
+async def test_any_of_several_nameservers_is_enough(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """Two of three are down; calls go to the third."""
+    down = FakeMeta()
+    down.down = True
+    app = broker(config, FakeEdge(), storage, {"n1": down, "n2": down, "n3": meta})
+    await app.start()
+    assert "broker-a" in meta.nodes
+    await app.stop(0.1)
+
+
+async def test_a_broker_that_was_forgotten_registers_again(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """A heartbeat that is answered NOT_FOUND is followed by a registration."""
+    app = broker(config, FakeEdge(), storage, {"n1": meta})
+    await app.start()
+    await until(lambda: "Heartbeat" in meta.calls)
+    meta.nodes.clear()
+    await until(lambda: "broker-a" in meta.nodes)
+    assert meta.calls.count("RegisterNode") == 2
+    await app.stop(0.1)
+
+
+async def test_a_broker_that_stops_leaves_the_routes_of_the_others(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """It takes itself off before its clients are let go."""
+    edges = FakeEdge(), FakeEdge()
+    first = broker(config, edges[0], storage, {"n1": meta})
+    second = broker(config, edges[1], storage, {"n1": meta}, node_id="broker-b", host="10.0.0.2")
+    await first.start()
+    await second.start()
+    await until(lambda: len(first.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 2)
+    await first.stop(0.1)
+    await until(lambda: len(second.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 1)
+    assert await hosts(edges[1]) == {"10.0.0.2"}
+    await second.stop(0.1)
+    assert not meta.nodes
+
+
+async def hosts(edge: FakeEdge) -> set[str]:
+    """The hosts that a route names."""
+    response = await edge.call(
+        MESSAGING + "QueryRoute",
+        service_pb2.QueryRouteRequest(topic=resource("orders")),
+        service_pb2.QueryRouteResponse,
+    )
+    return {
+        address.host
+        for queue in response.message_queues
+        for address in queue.broker.endpoints.addresses
+    }
+
+
+async def test_down_and_draining_brokers_are_in_no_route_unless_all_are(
+    app: BrokerApp, edge: FakeEdge, meta: FakeMeta
+) -> None:
+    """SUSPECT ones stay: clients rebuild what they have with every change."""
+
+    async def set_states(*states: meta_pb2.NodeState.ValueType, draining: bool = False) -> None:
+        for number, state in enumerate(states):
+            node = meta_pb2.Node(
+                node_id=f"b{number}",
+                kind=meta_pb2.NODE_KIND_BROKER,
+                advertised_endpoint=f"broker-{number}:8081",
+                state=state,
+                draining=draining and number == 0,
+            )
+            meta.put(meta_pb2.Change(node=node))
+        await app.view.wait_for_revision(meta.revision, 1)
+
+    gone = meta_pb2.Node(node_id="broker-a")
+    meta.put(meta_pb2.Change(node=gone, deleted=True))
+    up, suspect, down = (
+        meta_pb2.NODE_STATE_UP,
+        meta_pb2.NODE_STATE_SUSPECT,
+        meta_pb2.NODE_STATE_DOWN,
+    )
+    await set_states(down, up)
+    assert await hosts(edge) == {"broker-1"}
+    await set_states(down, suspect)
+    assert await hosts(edge) == {"broker-1"}
+    await set_states(up, up, draining=True)
+    assert await hosts(edge) == {"broker-1"}
+    await set_states(down, down)
+    assert await hosts(edge) <= {"broker-0", "broker-1"}
+
+
+async def test_a_route_names_the_same_brokers_everywhere(
+    config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """Equal metadata give byte-equal routes on every broker."""
+    edges = FakeEdge(), FakeEdge()
+    apps = [
+        broker(config, edge, storage, {"n1": meta}, node_id=f"b{n}", host=f"10.0.0.{n}")
+        for n, edge in enumerate(edges)
+    ]
+    for app in apps:
+        await app.start()
+    for app in apps:
+        await app.view.wait_for_revision(meta.revision, 1)
+    request = service_pb2.QueryRouteRequest(topic=resource("orders"))
+    routes = await asyncio.gather(
+        *(
+            edge.call(MESSAGING + "QueryRoute", request, service_pb2.QueryRouteResponse)
+            for edge in edges
+        )
+    )
+    assert routes[0] == routes[1]
+    for app in apps:
+        await app.stop(0.1)

@@ -1,0 +1,305 @@
+"""Queues that moved: where they are popped, appended and asked for; what they are called."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import pytest
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker import epochs, errors
+from strata_broker.config import ReceiveSection
+from strata_broker.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.places import ANY_QUEUE, Place, Wanted, places_of
+from strata_broker.popper import Popped, Popper
+from strata_mq.errors import Code, RequestError
+from strata_runtime.clock import SystemClock
+from tests.unit.broker.fake_storage import until
+
+TOPIC_ID = 7
+
+
+def topic_row(**fields: Any) -> meta_pb2.Topic:
+    """A topic of four queues: 0 and 2 at home in raft group 1, 1 and 3 in raft group 2."""
+    topic = meta_pb2.Topic(topic_id=TOPIC_ID, name="t", queue_count=4, slot_base=0, **fields)
+    topic.homes.add(raft_group=1, queues=[0, 2])
+    topic.homes.add(raft_group=2, queues=[1, 3])
+    return topic
+
+
+def moved(queue: int, *groups: int, deleted: bool = False) -> meta_pb2.Change:
+    """The row of a queue whose epochs are in these raft groups, 100 messages each."""
+    override = meta_pb2.QueueOverride(topic_id=TOPIC_ID, queue=queue)
+    for number, group in enumerate(groups):
+        override.epochs.add(epoch=number, start_offset=100 * number, raft_group=group)
+    return meta_pb2.Change(queue_override=override, deleted=deleted)
+
+
+@pytest.fixture
+def view() -> MetadataView:
+    """Raft groups 1, 2 and 3; slots are striped over the first two."""
+    view = MetadataView()
+    changes = [
+        meta_pb2.Change(raft_group=meta_pb2.RaftGroup(raft_group=n, broker_name=f"strata-{n}"))
+        for n in (1, 2, 3)
+    ]
+    changes += [
+        meta_pb2.Change(
+            slots=meta_pb2.SlotRange(first_slot=slot, slot_count=1, raft_group=1 + slot % 2)
+        )
+        for slot in range(4)
+    ]
+    changes.append(meta_pb2.Change(topic=topic_row()))
+    view.apply(meta_pb2.WatchResponse(revision=1, snapshot=True, changes=changes))
+    return view
+
+
+@pytest.fixture
+def topic(view: MetadataView) -> TopicRow:
+    """The topic."""
+    found = view.topic("", "t")
+    assert found is not None
+    return found
+
+
+def change(view: MetadataView, *changes: meta_pb2.Change) -> None:
+    """Take changes in."""
+    view.apply(meta_pb2.WatchResponse(revision=view.revision + 1, changes=changes))
+
+
+def wanted(view: MetadataView, topic: TopicRow, name: str, queue: int = ANY_QUEUE) -> Wanted:
+    """A public queue."""
+    home = view.home(topic, name)
+    assert home is not None
+    return Wanted(home, queue)
+
+
+def test_a_move_changes_the_owner_and_no_public_name(view: MetadataView, topic: TopicRow) -> None:
+    """Appends go to the last epoch; broker names and local ids stay (rule 20)."""
+    homes = view.homes(topic)
+    change(view, moved(2, 1, 3))
+    assert view.owner(topic, 2) == 3
+    assert view.owners(topic) == (1, 2, 3)
+    assert view.holders(topic) == {1: [0, 2], 2: [1, 3], 3: [2]}
+    assert view.homes(topic) == homes
+    change(view, moved(2, deleted=True))
+    assert view.owners(topic) == (1, 2)
+
+
+def test_a_slot_that_moves_changes_no_public_name(view: MetadataView, topic: TopicRow) -> None:
+    """Homes are kept in the topic's row, so that no client rebuilds what it has."""
+    homes = view.homes(topic)
+    slots = meta_pb2.SlotRange(first_slot=0, slot_count=4, raft_group=3)
+    change(view, meta_pb2.Change(slots=slots))
+    assert view.owners(topic) == (3,)
+    assert view.homes(topic) == homes
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == [Place(3, 0), Place(3, 2)]
+
+
+def test_a_move_that_only_began_changes_nothing(view: MetadataView, topic: TopicRow) -> None:
+    """Until the first new epoch is recorded the queue is where its slot is."""
+    override = meta_pb2.QueueOverride(topic_id=TOPIC_ID, queue=0, moving_to=3)
+    change(view, meta_pb2.Change(queue_override=override))
+    assert view.owner(topic, 0) == 1
+
+
+def test_messages_for_any_queue_reach_moved_ones_too(view: MetadataView, topic: TopicRow) -> None:
+    """A raft group's leader spreads over its slots; a queue that moved there is named."""
+    assert view.queue_at(topic, 1, b"k") == LEADER_CHOOSES
+    change(view, moved(2, 1, 3), moved(0, 1, 2))
+    keys = [b"%d" % number for number in range(300)]
+    assert {view.queue_at(topic, 3, key) for key in keys} == {2}
+    shares = [view.queue_at(topic, 2, key) for key in keys]
+    assert set(shares) == {0, LEADER_CHOOSES}
+    assert 50 < shares.count(0) < 150
+    assert view.queue_at(topic, 2, keys[0]) == shares[0]
+
+
+def test_a_name_stands_for_all_its_queues_wherever_they_are(
+    view: MetadataView, topic: TopicRow
+) -> None:
+    """The raft group serves what its slots give it; what moved elsewhere is asked for by number."""
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == (Place(1, ANY_QUEUE),)
+    assert places_of(view, topic, wanted(view, topic, "strata-1", 2)) == (Place(1, 2),)
+    change(view, moved(2, 1, 3))
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == (
+        Place(1, ANY_QUEUE),
+        Place(3, 2, (1,)),
+    )
+    assert places_of(view, topic, wanted(view, topic, "strata-1", 2)) == [
+        Place(1, 2),
+        Place(3, 2, (1,)),
+    ]
+    # The first epoch is drained and gone.
+    change(view, moved(2, 3), moved(0, 2))
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == [Place(2, 0), Place(3, 2)]
+
+
+class FakeStorageClient:
+    """What raft groups hold, by (raft group, queue): message numbers and whether they move."""
+
+    def __init__(self) -> None:
+        self.ready: dict[tuple[int, int], deque[int]] = {}
+        self.gone: set[tuple[int, int]] = set()
+        # (raft group, queue) -> cursor and next offset of the consumer group
+        self.states: dict[tuple[int, int], tuple[int, int]] = {}
+        self.pops: list[tuple[int, int, int]] = []
+        self.repeated: list[tuple[int, bool]] = []
+
+    async def pop(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
+        place = (request.raft_group, request.queue)
+        self.pops.append((*place, request.wait_ms))
+        self.repeated.append((request.raft_group, request.repeated))
+        if place in self.gone:
+            raise errors.refused(storage_pb2.OUTCOME_WRONG_GROUP)
+        await asyncio.sleep(0 if self.ready.get(place) else request.wait_ms / 1000)
+        response = storage_pb2.PopResponse()
+        if self.ready.get(place):
+            response.messages.add(queue=max(request.queue, 0), offset=self.ready[place].popleft())
+        return response
+
+    async def call(
+        self, raft_group: int, rpc: str, request: Any, response_type: type[Any]
+    ) -> storage_pb2.GetConsumerStateResponse:
+        assert rpc == "GetConsumerState"
+        response = storage_pb2.GetConsumerStateResponse()
+        for queue in request.queues:
+            cursor, next_offset = self.states[raft_group, queue]
+            response.queues.add(queue=queue, cursor=cursor, next_offset=next_offset)
+        return response
+
+
+@pytest.fixture
+def storage() -> FakeStorageClient:
+    """Empty raft groups."""
+    return FakeStorageClient()
+
+
+@pytest.fixture
+def popper(view: MetadataView, storage: FakeStorageClient) -> Popper:
+    """Slices of a millisecond."""
+    config = ReceiveSection(first_slice_ms=1, max_slice_ms=4, moved_pause_ms=1, moved_grace_ms=1)
+    return Popper(view, storage, config, SystemClock())  # type: ignore[arg-type]
+
+
+async def pop(popper: Popper, topic: TopicRow, what: Wanted, *, fifo: bool = False) -> Popped:
+    """Pop with a wait of 60 ms."""
+
+    def request(place: Place, wait_ms: int) -> storage_pb2.PopRequest:
+        return storage_pb2.PopRequest(
+            raft_group=place.raft_group, queue=place.queue, wait_ms=wait_ms, fifo=fifo
+        )
+
+    return await popper.pop(topic, what, request, 60)
+
+
+async def test_one_place_is_asked_once_for_the_whole_wait(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """Where nothing moved there is one call and no slice."""
+    popped = await pop(popper, topic, wanted(view, topic, "strata-1"))
+    assert not popped.response.messages
+    assert storage.pops == [(1, ANY_QUEUE, 60)]
+
+
+async def test_both_places_of_a_moved_queue_are_served(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """What is ready anywhere is found without waiting elsewhere; none starves."""
+    change(view, moved(2, 1, 3))
+    storage.ready[1, ANY_QUEUE] = deque(range(10))
+    storage.ready[3, 2] = deque(range(100, 110))
+    what = wanted(view, topic, "strata-1")
+    groups = [(await pop(popper, topic, what)).raft_group for _ in range(20)]
+    assert groups.count(1) == groups.count(3) == 10
+    assert all(wait_ms == 0 for _, _, wait_ms in storage.pops)
+
+
+async def test_a_message_that_comes_later_is_found_at_any_place(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """The wait goes round in slices."""
+    change(view, moved(2, 1, 3))
+    waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1")))
+    await until(lambda: len(storage.pops) >= 6)
+    storage.ready[3, 2] = deque([100])
+    popped = await waiting
+    assert (popped.raft_group, popped.response.messages[0].offset) == (3, 100)
+
+
+async def test_an_ordered_group_gets_the_old_epoch_first(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """Nothing of epoch n + 1 is served before epoch n is acked to its end (rule 18)."""
+    change(view, moved(2, 1, 3))
+    storage.ready[3, 2] = deque([100, 101])
+    storage.states[1, 2] = (99, 100)
+    what = wanted(view, topic, "strata-1", 2)
+    assert not (await pop(popper, topic, what, fifo=True)).response.messages
+    storage.states[1, 2] = (100, 100)
+    popped = await pop(popper, topic, what, fifo=True)
+    assert (popped.raft_group, popped.response.messages[0].offset) == (3, 100)
+
+
+async def test_a_pop_that_waits_where_a_queue_left_looks_again(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """Else it would find what is sent to the new place at the end of its wait only."""
+    waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1", 2)))
+    await until(lambda: storage.pops == [(1, 2, 60)])
+    storage.ready[3, 2] = deque([100])
+    change(view, moved(2, 1, 3))
+    assert (await waiting).raft_group == 3
+    assert storage.repeated[:2] == [(1, False), (1, True)]
+
+
+async def test_a_place_that_moved_away_is_looked_up_again(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """WRONG_GROUP means that the metadata come in a moment; the client sees no error."""
+    storage.gone.add((1, 2))
+    waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1", 2)))
+    await until(lambda: storage.pops)
+    storage.ready[3, 2] = deque([100])
+    change(view, moved(2, 3))
+    assert (await waiting).raft_group == 3
+
+
+async def test_a_queue_that_nobody_serves_is_forbidden(
+    view: MetadataView, topic: TopicRow, popper: Popper
+) -> None:
+    """As in the real product: no readable queue."""
+    slots = meta_pb2.SlotRange(first_slot=0, slot_count=4)
+    change(view, meta_pb2.Change(slots=slots, deleted=True))
+    with pytest.raises(RequestError) as failure:
+        await pop(popper, topic, wanted(view, topic, "strata-1"))
+    assert failure.value.code is Code.FORBIDDEN
+
+
+def test_an_offset_is_found_in_its_epoch(view: MetadataView, topic: TopicRow) -> None:
+    """Epochs follow one another in offsets."""
+    change(view, moved(2, 1, 3))
+    found = [epochs.holder_of(view, topic, 2, offset) for offset in (0, 99, 100, 5000)]
+    assert found == [(1,), (1,), (3,), (3,)]
+    assert epochs.holder_of(view, topic, 1, 0) == (2,)
+    assert epochs.holder_of(view, topic, 9, 0) == ()
+
+
+def test_epochs_are_shown_as_one_queue() -> None:
+    """The range is that of all; the cursor is in the oldest epoch that is not consumed."""
+    status = admin_pb2.QueueStatus(queue=2, min_offset=100, next_offset=100)
+    epochs.join_offsets(status, admin_pb2.QueueStatus(min_offset=40, next_offset=100))
+    epochs.join_offsets(status, admin_pb2.QueueStatus(min_offset=100, next_offset=130))
+    assert (status.min_offset, status.next_offset) == (40, 130)
+    state = storage_pb2.ConsumerQueueState
+    (joined,) = epochs.join_states(
+        [
+            state(queue=2, min_offset=100, next_offset=130, cursor=100, head=100),
+            state(queue=2, min_offset=40, next_offset=100, cursor=60, head=70, in_flight=10),
+        ]
+    )
+    assert (joined.cursor, joined.next_offset, joined.in_flight) == (60, 130, 10)

@@ -1,0 +1,76 @@
+"""Processes of a local cluster: states from /proc, strangers left alone, logs read."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from strata_cli.local.plan import PlanError
+from strata_cli.local.processes import Process
+from strata_cli.local.readiness import (
+    NotReadyError,
+    has_ready_line,
+    log_tail,
+    wait_until_ready,
+)
+
+
+def started(folder: Path, pid: int, start_ticks: int) -> Process:
+    folder.mkdir(exist_ok=True)
+    (folder / "process.json").write_text(json.dumps({"pid": pid, "start_ticks": start_ticks}))
+    return Process(folder)
+
+
+def own_start_ticks() -> int:
+    stat = Path("/proc/self/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def test_states(tmp_path: Path) -> None:
+    """Never started is stopped; there is running; gone is dead; forgotten is stopped again."""
+    assert Process(tmp_path / "none").state() == ("stopped", None)
+    process = started(tmp_path / "own", os.getpid(), own_start_ticks())
+    assert process.state() == ("running", os.getpid())
+    process = started(tmp_path / "own", 2**22 - 1, 1)
+    assert process.state() == ("dead", None)
+    process.forget()
+    assert process.state() == ("stopped", None)
+
+
+def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
+    """A process with our pid but another start time is a stranger."""
+    process = started(tmp_path, os.getpid(), own_start_ticks() - 1)
+    assert process.state() == ("dead", None)
+    assert not process.signal(signal.SIGTERM)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    """The error says which file cannot be read."""
+    (tmp_path / "process.json").write_text("{")
+    with pytest.raises(PlanError, match=r"process.json is damaged"):
+        Process(tmp_path).state()
+
+
+def test_the_ready_line_of_this_start(tmp_path: Path) -> None:
+    """A ready line of an earlier start does not count, nor does half a line."""
+    process = Process(tmp_path)
+    earlier = "ready grpc=127.0.0.1:1\nstopped\n"
+    process.log.write_text(f"{earlier}not yet\nready grpc")
+    assert has_ready_line(process, 0)
+    assert not has_ready_line(process, len(earlier))
+    process.log.write_text(f"{earlier}ready grpc=127.0.0.1:1\n")
+    assert has_ready_line(process, len(earlier))
+
+
+def test_a_process_that_ended_is_told_with_its_log(tmp_path: Path) -> None:
+    """The error names the process and carries the last whole lines it wrote."""
+    process = Process(tmp_path)
+    process.log.write_text("x" * 5_000 + "\nstrata: storage cannot start: disk full\n")
+    assert log_tail(process) == "strata: storage cannot start: disk full\n"
+    with pytest.raises(NotReadyError, match="storage-1 ended while it started") as caught:
+        wait_until_ready("storage-1", process, 0, 1.0)
+    assert caught.value.log_tail.startswith("strata: storage cannot start")

@@ -1,0 +1,120 @@
+"""Sources of metadata in memory, reached over Angelia's in-process transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.inproc import InprocNetwork, InprocServer
+from strata_angelia.ports import CallContext
+from strata_metadata import (
+    META_SERVICE,
+    CachedMetaServicer,
+    MetadataCache,
+    WatchOptions,
+)
+from strata_runtime.metrics import Metrics
+from strata_state.metadata import MemoryMetadataStore
+
+WATCH = WatchOptions(recent_changes=4, response_changes=2, keepalive_ms=20)
+
+
+def topic(name: str, topic_id: int = 1, retention_ms: int = 1_000) -> meta_pb2.Change:
+    return meta_pb2.Change(
+        topic=meta_pb2.Topic(name=name, topic_id=topic_id, retention_ms=retention_ms)
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(5):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+
+
+class Source:
+    """A nameserver as its clients see it: rows in a cache, calls answered as a test says."""
+
+    def __init__(self, network: InprocNetwork, name: str) -> None:
+        self.endpoint = f"inproc:{name}"
+        self.cache = MetadataCache(MemoryMetadataStore(), WATCH, Metrics.disabled())
+        self.watches: list[int] = []
+        self.calls: list[str] = []
+        self.status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+        self.paused = asyncio.Event()
+        self.paused.set()
+        self._network = network
+        self._name = name
+        self._server: InprocServer | None = None
+
+    async def start(self) -> None:
+        self._server = self._network.server(self._name)
+        self._server.register(META_SERVICE, _Servicer(self))
+        await self._server.start()
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(0)
+
+    def tell(self, revision: int, *changes: meta_pb2.Change) -> None:
+        """Apply changes that lead to a revision."""
+        self.cache.apply(meta_pb2.WatchResponse(revision=revision, changes=changes))
+
+
+class _Servicer(CachedMetaServicer):
+    def __init__(self, source: Source) -> None:
+        super().__init__(source.cache)
+        self._source = source
+
+    async def create_topic(
+        self, request: meta_pb2.CreateTopicRequest, context: CallContext
+    ) -> meta_pb2.CreateTopicResponse:
+        self._source.calls.append(request.topic.name)
+        await self._source.paused.wait()
+        return meta_pb2.CreateTopicResponse(status=self._source.status, topic=request.topic)
+
+    async def register_node(
+        self, request: meta_pb2.RegisterNodeRequest, context: CallContext
+    ) -> meta_pb2.RegisterNodeResponse:
+        self._source.calls.append("register")
+        return meta_pb2.RegisterNodeResponse(
+            status=meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+        )
+
+    async def heartbeat(
+        self, request: meta_pb2.HeartbeatRequest, context: CallContext
+    ) -> meta_pb2.HeartbeatResponse:
+        self._source.calls.append("full" if request.full else "delta")
+        await self._source.paused.wait()
+        return meta_pb2.HeartbeatResponse(status=self._source.status)
+
+    async def watch(
+        self, request: meta_pb2.WatchRequest, context: CallContext
+    ) -> AsyncIterator[meta_pb2.WatchResponse]:
+        self._source.watches.append(request.from_revision)
+        await self._source.paused.wait()
+        async for response in super().watch(request, context):
+            yield response
+
+
+@pytest.fixture
+def network() -> InprocNetwork:
+    return InprocNetwork()
+
+
+@pytest.fixture
+async def sources(network: InprocNetwork) -> AsyncIterator[list[Source]]:
+    """Three sources that run."""
+    made = [Source(network, name) for name in ("a", "b", "c")]
+    for source in made:
+        await source.start()
+    yield made
+    for source in made:
+        source.cache.close()
+        await source.stop()

@@ -1,0 +1,239 @@
+"""A sink is kept up to date from whichever source answers, and never goes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.inproc import InprocNetwork
+from strata_metadata import (
+    ClusterView,
+    MetadataCache,
+    MetadataFollower,
+    MetadataFollowerOptions,
+    WatchOptions,
+)
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from strata_state.metadata import MemoryMetadataStore
+
+if TYPE_CHECKING:
+    from tests.unit.metadata.conftest import Source
+
+from tests.unit.metadata.conftest import topic, until
+
+OPTIONS = MetadataFollowerOptions(
+    first_response_timeout_ms=60,
+    silence_timeout_ms=100,
+    fallback_after_ms=50,
+    first_retry_ms=1,
+    max_retry_ms=4,
+)
+
+
+class Sink(ClusterView):
+    """A view that remembers the revisions it went through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.revisions: list[int] = []
+        self.snapshots = 0
+
+    def apply(self, response: meta_pb2.WatchResponse) -> None:
+        super().apply(response)
+        self.snapshots += response.snapshot
+        if not self.revisions or self.revisions[-1] != response.revision:
+            self.revisions.append(response.revision)
+
+
+@asynccontextmanager
+async def following(
+    network: InprocNetwork,
+    sink: Sink,
+    endpoints: Sequence[str],
+    fallbacks: Sequence[str] = (),
+) -> AsyncIterator[None]:
+    follower = MetadataFollower(
+        endpoints,
+        network.channel,
+        sink,
+        OPTIONS,
+        clock=SystemClock(),
+        random=lambda: 0.0,
+        metrics=Metrics.disabled(),
+        fallback_endpoints=lambda: fallbacks,
+    )
+    task = asyncio.ensure_future(follower.run())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_snapshot_in_parts_is_taken_in_at_once(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """Five rows come in three responses; the sink sees one revision and one snapshot."""
+    sources[0].tell(9, *(topic(f"t{n}", n + 1) for n in range(5)))
+    sink = Sink()
+    async with following(network, sink, [sources[0].endpoint]):
+        await until(lambda: sink.revision == 9)
+        sources[0].tell(10, topic("t5", 6))
+        await until(lambda: sink.revision == 10)
+
+    assert (sink.revisions, sink.snapshots) == ([9, 10], 1)
+    assert all(sink.retention_ms(topic_id) for topic_id in range(1, 7))
+
+
+async def test_a_lost_source_is_replaced_and_resumed(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """The next one is asked for what came after the last revision; nothing comes twice."""
+    for source in sources[:2]:
+        source.tell(3, topic("t0", 1))
+    sink = Sink()
+    async with following(network, sink, [source.endpoint for source in sources[:2]]):
+        await until(lambda: sink.revision == 3)
+        await sources[0].stop()
+        await until(lambda: bool(sources[1].watches))
+        sources[1].tell(4, topic("t1", 2))
+        await until(lambda: sink.revision == 4)
+
+    assert (sink.revisions, sink.snapshots) == ([3, 4], 1)
+    assert sources[1].watches[0] == 3
+
+
+async def test_a_source_that_knows_less_is_left(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """A revision never goes back: one that lags is asked again only after the others."""
+    sources[0].tell(5, topic("t0", 1))
+    sources[1].tell(4, topic("t0", 1))
+    sources[2].tell(5, topic("t0", 1))
+    sink = Sink()
+    async with following(network, sink, [source.endpoint for source in sources]):
+        await until(lambda: sink.revision == 5)
+        await sources[0].stop()
+        await until(lambda: bool(sources[2].watches))
+        sources[2].tell(6, topic("t1", 2))
+        await until(lambda: sink.revision == 6)
+
+    assert sink.revisions == [5, 6]
+    assert sources[1].watches == [5]
+
+
+async def test_a_silent_source_is_left(network: InprocNetwork, sources: list[Source]) -> None:
+    """A nameserver that accepts and says nothing, as one that is stopped does."""
+    sources[0].paused.clear()
+    sources[1].tell(2, topic("t0", 1))
+    sink = Sink()
+    async with following(network, sink, [source.endpoint for source in sources[:2]]):
+        await until(lambda: sink.revision == 2)
+
+    assert len(sources[0].watches) == 1
+
+
+async def test_fallbacks_serve_while_no_nameserver_answers(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """The newest of them wins; the nameservers take over when they return."""
+    nameserver, older, newer = sources
+    older.tell(4, topic("t0", 1))
+    newer.tell(6, topic("t0", 1), topic("t1", 2))
+    await nameserver.stop()
+    sink = Sink()
+    fallbacks = [newer.endpoint, older.endpoint]
+    async with following(network, sink, [nameserver.endpoint], fallbacks):
+        await until(lambda: sink.revision == 6)
+        nameserver.tell(7, topic("t0", 1), topic("t1", 2), topic("t2", 3))
+        await nameserver.start()
+        await until(lambda: sink.revision == 7)
+        asked = len(newer.watches)
+        await asyncio.sleep(0.1)
+        assert len(newer.watches) == asked
+
+    assert sink.revisions == [6, 7]
+
+
+async def test_a_cache_survives_and_serves(network: InprocNetwork, sources: list[Source]) -> None:
+    """Opened again over the same store it knows the same, and tells it to its sinks at once."""
+    sources[0].tell(3, topic("t0", 1), topic("t1", 2))
+    store = MemoryMetadataStore()
+    cache = MetadataCache(store, WatchOptions(), Metrics.disabled())
+    cache.apply(next_of(sources[0].cache))
+    cache.apply(
+        meta_pb2.WatchResponse(
+            revision=5,
+            changes=[
+                meta_pb2.Change(deleted=True, topic=meta_pb2.Topic(name="t0")),
+                meta_pb2.Change(slots=meta_pb2.SlotRange(slot_count=4_096, raft_group=7)),
+            ],
+        )
+    )
+    cache.sync()
+    view = ClusterView()
+    again = MetadataCache(store, WatchOptions(), Metrics.disabled(), sinks=[view])
+
+    assert again.revision == view.revision == 5
+    assert again.snapshot() == cache.snapshot()
+    assert (view.retention_ms(1), view.retention_ms(2)) == (None, 1_000)
+    assert (view.slot_owner(0), view.slot_owner(4_095)) == (7, 7)
+
+
+def next_of(cache: MetadataCache) -> meta_pb2.WatchResponse:
+    revision, rows = cache.snapshot()
+    return meta_pb2.WatchResponse(revision=revision, snapshot=True, changes=rows)
+
+
+async def test_a_snapshot_replaces_what_a_cache_knew() -> None:
+    """Rows that are not in it are gone, in the store as well."""
+    store = MemoryMetadataStore()
+    cache = MetadataCache(store, WatchOptions(), Metrics.disabled())
+    cache.apply(meta_pb2.WatchResponse(revision=2, changes=[topic("old", 1)]))
+    cache.apply(meta_pb2.WatchResponse(revision=9, snapshot=True, changes=[topic("new", 2)]))
+
+    assert [row.topic.name for row in cache.snapshot()[1]] == ["new"]
+    assert cache.revision == 9
+
+
+async def test_random_losses_lose_nothing(network: InprocNetwork, sources: list[Source]) -> None:
+    """Sources that come, go and lag: in the end the sink has every row, in rising revisions."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chooser = random.Random(seed)
+    sink = Sink()
+    history: list[meta_pb2.Change] = []
+    told = [0, 0, 0]
+    running = [True, True, True]
+    async with following(network, sink, [source.endpoint for source in sources]):
+        for _ in range(150):
+            number = chooser.randrange(3)
+            match chooser.randrange(4):
+                case 0 if sum(running) > 1 or not running[number]:
+                    await (sources[number].stop() if running[number] else sources[number].start())
+                    running[number] = not running[number]
+                case 1:
+                    history.append(topic(f"t{len(history)}", len(history) + 1))
+                case _:
+                    news = history[told[number] :]
+                    if news:
+                        sources[number].tell(len(history), *news)
+                        told[number] = len(history)
+            await asyncio.sleep(chooser.choice([0, 0, 0.002]))
+        for number, source in enumerate(sources):
+            if history[told[number] :]:
+                source.tell(len(history), *history[told[number] :])
+            if not running[number]:
+                await source.start()
+        await until(lambda: sink.revision == len(history))
+
+    assert sink.revisions == sorted(sink.revisions), f"seed {seed}"
+    assert all(sink.retention_ms(n + 1) for n in range(len(history))), f"seed {seed}"

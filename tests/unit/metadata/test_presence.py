@@ -1,0 +1,120 @@
+"""A node is registered, beats, and registers again when it is not known."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.inproc import InprocNetwork
+from strata_metadata import (
+    MetadataClient,
+    MetadataClientOptions,
+    NodePresence,
+    PresenceOptions,
+)
+from strata_runtime.metrics import Metrics
+
+if TYPE_CHECKING:
+    from tests.unit.metadata.conftest import Source
+
+from tests.unit.metadata.conftest import until
+
+OPTIONS = PresenceOptions(interval_ms=2, timeout_ms=40, register_timeout_ms=50, retry_ms=2)
+
+
+def presence_of(
+    kind: meta_pb2.NodeKind.ValueType, network: InprocNetwork, sources: list[Source]
+) -> NodePresence:
+    client = MetadataClient(
+        [sources[0].endpoint],
+        network.channel,
+        MetadataClientOptions(try_timeout_ms=10, first_retry_ms=1, max_retry_ms=2),
+        random=lambda: 0.0,
+        metrics=Metrics.disabled(),
+    )
+    node = meta_pb2.Node(node_id="n", kind=kind, boot_id=3)
+    return NodePresence(client, node, OPTIONS, Metrics.disabled())
+
+
+@pytest.fixture
+def presence(network: InprocNetwork, sources: list[Source]) -> NodePresence:
+    return presence_of(meta_pb2.NODE_KIND_STORAGE, network, sources)
+
+
+@contextlib.asynccontextmanager
+async def running(presence: NodePresence) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(presence.run())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_the_first_heartbeat_is_complete(
+    presence: NodePresence, sources: list[Source]
+) -> None:
+    """Registered once; the next heartbeats are deltas."""
+    async with running(presence):
+        await until(lambda: len(sources[0].calls) >= 4)
+
+    assert presence.registered.is_set()
+    assert sources[0].calls[:4] == ["register", "full", "delta", "delta"]
+
+
+async def test_a_lost_heartbeat_makes_the_next_one_complete(
+    presence: NodePresence, sources: list[Source]
+) -> None:
+    """Its deltas may be lost with it."""
+    async with running(presence):
+        await until(lambda: len(sources[0].calls) >= 3)
+        sources[0].paused.clear()
+        await until(lambda: sources[0].calls[-2:] == ["delta", "delta"])
+        await asyncio.sleep(OPTIONS.timeout_ms / 1_000)
+        sources[0].paused.set()
+        await until(lambda: sources[0].calls[-1] == "full" or "full" in sources[0].calls[3:])
+
+    assert sources[0].calls.count("register") == 1
+
+
+async def test_a_forgotten_broker_registers_again(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """NOT_FOUND from a heartbeat: it was silent for too long."""
+    async with running(presence_of(meta_pb2.NODE_KIND_BROKER, network, sources)):
+        await until(lambda: len(sources[0].calls) >= 3)
+        sources[0].status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_NOT_FOUND)
+        await until(lambda: sources[0].calls.count("register") >= 2)
+
+
+async def test_a_removed_storage_node_stays_out(
+    presence: NodePresence, sources: list[Source]
+) -> None:
+    """An operator took it away; it is silent until its process is started again."""
+    running_presence = asyncio.ensure_future(presence.run())
+    await until(lambda: len(sources[0].calls) >= 3)
+    sources[0].status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_NOT_FOUND)
+    async with asyncio.timeout(5):
+        await running_presence
+
+    assert sources[0].calls.count("register") == 1
+
+
+async def test_it_goes_on_trying_without_a_nameserver(
+    presence: NodePresence, sources: list[Source]
+) -> None:
+    """A node that starts first waits for its nameservers."""
+    await sources[0].stop()
+    async with running(presence):
+        await asyncio.sleep(0.02)
+        assert not presence.registered.is_set()
+        await sources[0].start()
+        async with asyncio.timeout(5):
+            await presence.registered.wait()

@@ -1,0 +1,299 @@
+"""Membership, leadership transfer, removal and full disks, through the driver."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from strata_multiraft import (
+    DiskFull,
+    MembershipRefused,
+    MultiRaftOptions,
+    NotLeader,
+    ReadOnly,
+    Replica,
+    ReplicaSpec,
+    TransferFailed,
+)
+from strata_multiraft.memory_transport import MemoryNetwork
+from strata_raft import Role
+from strata_seglog.errors import DiskFull as LogDiskFull
+from strata_sim.rows_machine import RowsMachine
+
+Settled = Callable[[], Awaitable[None]]
+VOTERS = frozenset({1, 2, 3})
+
+
+class Cluster:
+    """Raft group 1 with replica n on node n."""
+
+    def __init__(self, make_node: Any, settled: Settled) -> None:
+        self.cut: set[int] = set()
+        self.network = MemoryNetwork(lambda a, b: not self.cut & {int(a), int(b)})
+        self.machines: dict[int, RowsMachine] = {}
+        self.nodes: dict[int, Any] = {}
+        self.settled = settled
+        self._make_node = make_node
+
+    async def boot(
+        self,
+        node_id: int,
+        voters: frozenset[int] = VOTERS,
+        machine: RowsMachine | None = None,
+        **fields: Any,
+    ) -> Replica:
+        node = self._make_node(
+            transport=self.network.transport(str(node_id)), node_of=str, **fields
+        )
+        machine = machine or RowsMachine()
+        replica: Replica = node.multiraft.add_replica(ReplicaSpec(1, node_id, voters), machine)
+        self.network.connect(str(node_id), node.multiraft.receive)
+        self.nodes[node_id], self.machines[node_id] = node, machine
+        await node.multiraft.start()
+        return replica
+
+    def replica(self, node_id: int) -> Replica:
+        replica: Replica = self.nodes[node_id].multiraft.replicas()[1]
+        return replica
+
+    async def tick(self, *node_ids: int, times: int = 1) -> None:
+        for _ in range(times):
+            for node_id in node_ids or list(self.nodes):
+                if node_id not in self.cut:
+                    self.nodes[node_id].multiraft.tick()
+            await self.settled()
+
+    async def propose(self, node_id: int, payload: bytes) -> None:
+        index = await self.replica(node_id).propose((payload,))
+        await self.replica(node_id).applied(index)
+
+    def mark(self, own: dict[int, int]) -> None:
+        """Tell every node how full all disks are."""
+        for node_id, node in self.nodes.items():
+            peers = {str(other): mark for other, mark in own.items() if other != node_id}
+            node.multiraft.set_disk_marks(own.get(node_id, 0), peers)
+
+
+@pytest.fixture
+async def cluster(make_node: Any, settled: Settled) -> Any:
+    cluster = Cluster(make_node, settled)
+    for node_id in VOTERS:
+        await cluster.boot(node_id)
+    await cluster.tick(1, times=7)
+    assert cluster.replica(1).is_ready_leader()
+    yield cluster
+    for node in cluster.nodes.values():
+        await node.multiraft.stop()
+
+
+async def test_a_raft_group_grows_and_shrinks(cluster: Cluster) -> None:
+    """A learner catches up and becomes a voter; a voter that is left out is not heard any more."""
+    await cluster.propose(1, b"before")
+    await cluster.boot(4, frozenset())
+    leader = cluster.replica(1)
+    adding = asyncio.ensure_future(leader.change_membership(VOTERS, frozenset({4})))
+    await cluster.tick(1, times=3)
+    await adding
+    assert leader.caught_up(4)
+    progress = {each.replica_id: each for each in leader.progress()}
+    assert progress[4].is_learner
+    assert progress[4].match_index == leader.last_index
+    assert progress[4].state == "replicate"
+    assert all(each.recently_heard for each in progress.values())
+    await leader.change_membership(frozenset({1, 2, 4}))
+    assert leader.configuration.voters == frozenset({1, 2, 4})
+    assert leader.configuration_index == leader.commit_index
+    await cluster.propose(1, b"after")
+    await cluster.tick(1)
+    assert cluster.machines[4].payloads() == [b"before", b"after"]
+    assert cluster.machines[3].payloads() == [b"before"]
+    await leader.change_membership(frozenset({1, 2, 4}))  # in force: nothing happens
+
+
+async def test_configurations_are_found_again_after_a_restart(cluster: Cluster) -> None:
+    """A restarted node takes them from the machine's row and from later entries of its log."""
+    leader = cluster.replica(1)
+    await leader.change_membership(frozenset({1, 2}), frozenset({3}))
+    await cluster.tick(1)
+    for node_id in VOTERS:
+        assert cluster.replica(node_id).configuration == leader.configuration
+    node = cluster.nodes[2]
+    applied_before, applied_after = RowsMachine(), cluster.machines[2]
+    await node.multiraft.stop()
+    for machine in (applied_before, applied_after):
+        replica = await cluster.boot(2, machine=machine, log=node.log.crashed())
+        assert replica.configuration == leader.configuration
+        assert replica.configuration_index == leader.configuration_index
+        await cluster.nodes[2].multiraft.stop()
+
+
+async def test_a_leader_that_leaves_itself_out_steps_down(cluster: Cluster) -> None:
+    """Its call resolves when the final configuration is committed, and another leads at once."""
+    await cluster.replica(1).change_membership(frozenset({2, 3}))
+    assert cluster.replica(1).role is Role.LEARNER
+    await cluster.settled()
+    leaders = [n for n in (2, 3) if cluster.replica(n).is_ready_leader()]
+    assert len(leaders) == 1
+    await cluster.propose(leaders[0], b"x")
+
+
+async def test_changes_are_refused_by_name(cluster: Cluster, settled: Settled) -> None:
+    """One change at a time; only leaders change; a lost leadership is told."""
+    with pytest.raises(NotLeader):
+        await cluster.replica(2).change_membership(frozenset({2}))
+    with pytest.raises(MembershipRefused, match="needs a voter"):
+        await cluster.replica(1).change_membership(frozenset())
+    cluster.cut = {2, 3}
+    first = asyncio.ensure_future(cluster.replica(1).change_membership(frozenset({1, 2})))
+    await settled()
+    with pytest.raises(MembershipRefused, match="another"):
+        await cluster.replica(1).change_membership(frozenset({1, 3}))
+    await cluster.tick(1, times=13)
+    with pytest.raises(NotLeader):
+        await first
+
+
+async def test_leadership_is_handed_over(cluster: Cluster) -> None:
+    """To a named voter, or to the most advanced one that answers."""
+    await cluster.propose(1, b"x")
+    await cluster.replica(1).transfer_leadership(3)
+    await cluster.settled()
+    assert cluster.replica(3).is_ready_leader()
+    await cluster.tick(3, times=2)
+    cluster.cut = {1}
+    await cluster.tick(3, times=14)
+    await cluster.replica(3).transfer_leadership()
+    await cluster.settled()
+    assert cluster.replica(2).is_ready_leader()
+    with pytest.raises(NotLeader):
+        await cluster.replica(3).transfer_leadership()
+
+
+async def test_a_transfer_that_fails_leaves_the_leader_in_office(cluster: Cluster) -> None:
+    """An unreachable target is given up after an election timeout, and proposals go on."""
+    with pytest.raises(TransferFailed, match="not a voter"):
+        await cluster.replica(1).transfer_leadership(9)
+    cluster.cut = {3}
+    transfer = asyncio.ensure_future(cluster.replica(1).transfer_leadership(3))
+    await cluster.tick(1, times=7)
+    with pytest.raises(TransferFailed, match="election timeout"):
+        await transfer
+    await cluster.propose(1, b"x")
+
+
+async def test_a_removed_replica_never_comes_back(cluster: Cluster) -> None:
+    """Its log ends with the frame that says so; proposals fail; the id is refused afterwards."""
+    node = cluster.nodes[3]
+    replica = cluster.replica(3)
+    await node.multiraft.remove_replica(1)
+    assert 1 not in node.multiraft.replicas()
+    assert node.log.replicas()[3].removed
+    with pytest.raises(NotLeader):
+        replica.propose((b"x",))
+    with pytest.raises(ValueError, match="removed"):
+        node.multiraft.add_replica(ReplicaSpec(1, 3, VOTERS), RowsMachine())
+    added = node.multiraft.add_replica(ReplicaSpec(1, 7, frozenset()), RowsMachine())
+    assert added.role is Role.LEARNER
+    await cluster.propose(1, b"two are enough")
+    await cluster.tick(1)
+
+
+async def test_a_removed_leader_hands_over_and_decides_nothing(cluster: Cluster) -> None:
+    """Another voter leads at once; what is proposed to the old one is refused, applied is left."""
+    leader = cluster.replica(1)
+    await cluster.propose(1, b"x")
+    await cluster.nodes[1].multiraft.remove_replica(1)
+    await cluster.settled()
+    with pytest.raises(NotLeader):
+        leader.propose((b"y",))
+    assert not leader.has_ready()
+    assert any(cluster.replica(node_id).is_ready_leader() for node_id in (2, 3))
+
+
+async def test_a_removed_sole_voter_decides_nothing(cluster: Cluster) -> None:
+    """It has nobody to hand over to; its proposals are refused all the same."""
+    node = cluster.nodes[1]
+    sole = node.multiraft.add_replica(ReplicaSpec(5, 50, frozenset({50})), RowsMachine())
+    await cluster.settled()
+    assert sole.is_ready_leader()
+    await node.multiraft.remove_replica(5)
+    with pytest.raises(NotLeader):
+        sole.propose((b"y",))
+
+
+async def test_a_removal_without_room_is_done_when_called_again(cluster: Cluster) -> None:
+    """The replica is silent at once and stays known until its end is durable."""
+    node = cluster.nodes[3]
+    node.log.failures = [LogDiskFull("no room")]
+    with pytest.raises(DiskFull):
+        await node.multiraft.remove_replica(1)
+    last_index = cluster.replica(3).last_index
+    await cluster.propose(1, b"not for replica 3")
+    await cluster.tick(1)
+    assert cluster.replica(3).last_index == last_index
+    await asyncio.sleep(0.002)
+    await node.multiraft.remove_replica(1)
+    assert node.log.replicas()[3].removed
+
+
+async def test_a_leader_whose_apply_fails_is_followed_by_another(cluster: Cluster) -> None:
+    """It gives up the leadership at once instead of leading without an answer."""
+    cluster.machines[1].fails_at = cluster.replica(1).last_index + 1
+    index = await cluster.replica(1).propose((b"poison for replica 1",))
+    with pytest.raises(ReadOnly):
+        await cluster.replica(1).applied(index)
+    assert cluster.replica(1).role is not Role.LEADER
+    await cluster.settled()
+    assert any(cluster.replica(node_id).is_ready_leader() for node_id in (2, 3))
+
+
+async def test_a_leader_without_room_hands_over(cluster: Cluster) -> None:
+    """Its write fails, its proposal too, and a follower leads without an election timeout."""
+    cluster.nodes[1].log.failures = [LogDiskFull("no room")]
+    failed = cluster.replica(1).propose((b"x",))
+    await cluster.settled()
+    with pytest.raises((DiskFull, NotLeader)):
+        await failed
+    leaders = [n for n in (2, 3) if cluster.replica(n).is_ready_leader()]
+    assert len(leaders) == 1
+    await cluster.propose(leaders[0], b"y")
+
+
+async def test_disk_marks_decide_who_leads_and_what_is_taken(cluster: Cluster) -> None:
+    """A leader with a worse mark hands over; with no quorum that has room it refuses."""
+    cluster.mark({1: 1, 2: 1})
+    await cluster.settled()
+    assert cluster.replica(3).is_ready_leader()
+    leader = cluster.replica(3)
+    assert leader.disk_mark == 1
+    await cluster.propose(3, b"the driver itself refuses only at the last mark")
+    cluster.mark({1: 3, 2: 3})
+    await cluster.settled()
+    assert leader.disk_mark == 3
+    with pytest.raises(DiskFull, match="replicas"):
+        leader.propose((b"x",))
+    cluster.mark({1: 3})
+    assert leader.disk_mark == 0
+    await cluster.propose(3, b"y")
+
+
+async def test_a_full_disk_does_not_campaign(cluster: Cluster) -> None:
+    """A follower that cannot store a vote of its own waits until there is room."""
+    options = MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=500)
+    await cluster.nodes[3].multiraft.stop()
+    log = cluster.nodes[3].log.crashed()
+    await cluster.boot(3, machine=cluster.machines[3], log=log, options=options)
+    await cluster.tick(1)
+    node = cluster.nodes[3]
+    node.log.failures = [LogDiskFull("no room")]
+    lost = cluster.replica(1).propose((b"x",))
+    await cluster.settled()
+    assert await lost
+    assert node.multiraft.is_disk_full()
+    term = cluster.replica(3).term
+    cluster.cut = {1, 2}
+    await cluster.tick(3, times=20)
+    assert cluster.replica(3).term == term

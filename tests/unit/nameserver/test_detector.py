@@ -1,0 +1,170 @@
+"""Failure detection under a manual clock: who is silent, who vouches, when nobody is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_nameserver.detector import DetectorOptions, FailureDetector
+
+if TYPE_CHECKING:
+    from tests.unit.nameserver.conftest import ManualClock
+
+UP, SUSPECT, DOWN = (
+    meta_pb2.NODE_STATE_UP,
+    meta_pb2.NODE_STATE_SUSPECT,
+    meta_pb2.NODE_STATE_DOWN,
+)
+STORAGE, BROKER = meta_pb2.NODE_KIND_STORAGE, meta_pb2.NODE_KIND_BROKER
+
+
+class Nodes:
+    """Nodes with heartbeats, and a detector whose transitions become their states."""
+
+    def __init__(self, clock: ManualClock, kinds: Mapping[str, int]) -> None:
+        self.clock = clock
+        self.rows = {
+            node_id: meta_pb2.Node(node_id=node_id, kind=kind, state=UP)  # type: ignore[arg-type]
+            for node_id, kind in kinds.items()
+        }
+        self.detector = FailureDetector(DetectorOptions(0.75, 1.2), clock)
+        self.silent: set[str] = set()
+        self.unheard: dict[str, list[str]] = {}
+        self.run(2_000)
+
+    def run(self, duration_ms: int, *, lag_ms: int = 0) -> None:
+        """Let time pass in steps of 50 ms: everybody beats, then the detector judges."""
+        for _ in range(0, duration_ms, 50):
+            self.clock.now_ms += 50
+            for node_id in self.rows:
+                if node_id not in self.silent:
+                    self.beat(node_id)
+            self.judge(lag_ms)
+
+    def beat(self, node_id: str) -> None:
+        unheard = self.unheard.get(node_id, [])
+        heard = [other for other in self.rows if other != node_id and other not in unheard]
+        self.detector.heartbeat(
+            meta_pb2.HeartbeatRequest(
+                node_id=node_id, heard_node_ids=heard, unheard_node_ids=unheard
+            )
+        )
+
+    def judge(self, lag_ms: int = 0) -> None:
+        for transition in self.detector.judge(self.rows, lag_ms / 1_000):
+            self.rows[transition.node_id].state = transition.state
+
+    def states(self) -> dict[str, int]:
+        return {node_id: node.state for node_id, node in self.rows.items()}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    from tests.unit.nameserver.conftest import ManualClock
+
+    return ManualClock()
+
+
+def test_a_silent_broker_is_suspect_then_down_then_up(clock: ManualClock) -> None:
+    """At 750 ms, at 1,200 ms, and with its next heartbeat."""
+    nodes = Nodes(clock, {"b1": BROKER, "b2": BROKER})
+    nodes.silent = {"b1"}
+    nodes.run(700)
+    assert nodes.states() == {"b1": UP, "b2": UP}
+    nodes.run(50)
+    assert nodes.states() == {"b1": SUSPECT, "b2": UP}
+    nodes.run(450)
+    assert nodes.states() == {"b1": DOWN, "b2": UP}
+    nodes.silent = set()
+    nodes.run(50)
+    assert nodes.states() == {"b1": UP, "b2": UP}
+
+
+def test_a_storage_node_that_others_hear_is_only_suspect(clock: ManualClock) -> None:
+    """Cut off from the nameserver alone, it goes on serving; unheard by most, it is DOWN."""
+    nodes = Nodes(clock, dict.fromkeys(("s1", "s2", "s3", "s4"), STORAGE))
+    nodes.silent = {"s1"}
+    nodes.unheard = {"s2": ["s1"]}
+    nodes.run(5_000)
+    assert nodes.states()["s1"] == SUSPECT
+    nodes.unheard["s3"] = ["s1"]
+    nodes.run(100)
+    assert nodes.states()["s1"] == DOWN
+
+
+def test_two_of_three_storage_nodes_may_die_together(clock: ManualClock) -> None:
+    """The one that is left is a majority of those that report."""
+    nodes = Nodes(clock, dict.fromkeys(("s1", "s2", "s3"), STORAGE))
+    nodes.silent = {"s1", "s2"}
+    nodes.unheard = {"s3": ["s1", "s2"]}
+    nodes.run(1_300)
+
+    assert nodes.states() == {"s1": DOWN, "s2": DOWN, "s3": UP}
+
+
+def test_when_nobody_reports_no_storage_node_is_down(clock: ManualClock) -> None:
+    """Then it is this nameserver that is cut off."""
+    nodes = Nodes(clock, {"s1": STORAGE, "s2": STORAGE, "b": BROKER})
+    nodes.silent = {"s1", "s2", "b"}
+    nodes.run(10_000)
+
+    assert nodes.states() == {"s1": SUSPECT, "s2": SUSPECT, "b": DOWN}
+
+
+def test_a_single_storage_node_is_judged_by_its_silence(clock: ManualClock) -> None:
+    """It has no peers that could vouch for it."""
+    nodes = Nodes(clock, {"s": STORAGE})
+    nodes.silent = {"s"}
+    nodes.run(1_300)
+
+    assert nodes.states() == {"s": DOWN}
+
+
+def test_a_new_leader_waits_a_full_timeout(clock: ManualClock) -> None:
+    """Nobody is judged before; who was DOWN stays so until it is really heard."""
+    nodes = Nodes(clock, {"b1": BROKER, "b2": BROKER})
+    nodes.silent = {"b1", "b2"}
+    nodes.rows["b2"].state = DOWN
+    nodes.detector.reset(nodes.rows)
+    nodes.run(1_150)
+    assert nodes.states() == {"b1": UP, "b2": DOWN}
+    nodes.run(100)
+    assert nodes.states() == {"b1": DOWN, "b2": DOWN}
+
+
+def test_after_a_loop_lag_nobody_is_judged(clock: ManualClock) -> None:
+    """What lies in the sockets comes first (rule 14): heartbeats may be there already."""
+    nodes = Nodes(clock, {"b": BROKER})
+    clock.now_ms += 5_000
+    nodes.judge(lag_ms=5_000)
+    assert nodes.states() == {"b": UP}
+    nodes.run(2_000)
+    assert nodes.states() == {"b": UP}
+
+
+def test_a_new_node_is_not_silent_from_the_beginning(clock: ManualClock) -> None:
+    """A row that another leader wrote just before: its silence begins now."""
+    nodes = Nodes(clock, {"b1": BROKER})
+    nodes.rows["b2"] = meta_pb2.Node(node_id="b2", kind=BROKER, state=UP)
+    nodes.silent = {"b2"}
+    nodes.run(700)
+    assert nodes.states()["b2"] == UP
+    nodes.run(600)
+    assert nodes.states()["b2"] == DOWN
+
+
+def test_load_is_a_running_mean(clock: ManualClock) -> None:
+    """A single burst does not make a node the most loaded one."""
+    detector = FailureDetector(DetectorOptions(0.75, 1.2), clock)
+    for appended_bytes in (0, 0, 1_000):
+        detector.heartbeat(
+            meta_pb2.HeartbeatRequest(
+                node_id="s", load=meta_pb2.StorageLoad(appended_bytes=appended_bytes)
+            )
+        )
+
+    assert detector.load_bytes("s") == pytest.approx(100)
+    assert detector.load_bytes("unknown") == 0

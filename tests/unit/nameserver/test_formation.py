@@ -1,0 +1,128 @@
+"""How nameservers find each other, and who takes part afterwards."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_nameserver.formation import Formation, FormationError, decide_formation
+from strata_nameserver.members import MembershipStep, next_membership
+from strata_raft import Configuration
+
+
+def peer(replica_id: int, formation: Formation | None = None) -> meta_pb2.NameserverPeer:
+    return meta_pb2.NameserverPeer(
+        node_id=f"n{replica_id}",
+        replica_id=replica_id,
+        endpoint=f"host-{replica_id}:9877",
+        cluster_id=formation.cluster_id if formation else "",
+        initial_replica_ids=formation.replica_ids if formation else (),
+    )
+
+
+def test_all_decide_the_same_once_all_answer() -> None:
+    """Whoever asks, in whatever order; before the last answer nobody decides."""
+    peers = [peer(30), peer(10), peer(20)]
+    decisions = {decide_formation(own, [p for p in peers if p is not own]) for own in peers}
+
+    assert len(decisions) == 1
+    assert decisions.pop().replica_ids == (10, 20, 30)  # type: ignore[union-attr]
+    assert decide_formation(peers[0], [peers[1], None]) is None
+
+
+def test_a_single_nameserver_forms_alone() -> None:
+    """There is nobody to wait for."""
+    formation = decide_formation(peer(7), [])
+
+    assert formation is not None and formation.replica_ids == (7,)
+
+
+def test_a_formed_cluster_is_taken_over() -> None:
+    """By one of its first members and by a stranger alike, whoever else answers or not."""
+    formation = Formation("cluster", (1, 2, 3))
+
+    assert decide_formation(peer(3), [peer(1, formation), None]) == formation
+    assert decide_formation(peer(9), [peer(1, formation), peer(2)]) == formation
+
+
+def test_what_does_not_belong_together_is_an_error() -> None:
+    """Two clusters in one list, or a data folder that was copied."""
+    with pytest.raises(FormationError, match="different clusters"):
+        decide_formation(peer(1), [peer(2, Formation("a", (2,))), peer(3, Formation("b", (3,)))])
+    with pytest.raises(FormationError, match="the same replica id"):
+        decide_formation(peer(1), [peer(2), peer(2)])
+
+
+def step(
+    voters: set[int],
+    answering: dict[str, int],
+    *,
+    learners: set[int] | None = None,
+    outgoing: set[int] | None = None,
+    down: set[int] | None = None,
+    caught_up: bool = True,
+) -> MembershipStep | None:
+    configuration = Configuration(
+        frozenset(voters), frozenset(learners or ()), frozenset(outgoing or ())
+    )
+    endpoints = {1: "a", 2: "b", 3: "c", 4: "c", 5: "d"}
+    return next_membership(
+        configuration, answering, endpoints, frozenset(down or ()), lambda _: caught_up
+    )
+
+
+def test_an_emptied_nameserver_replaces_its_old_self() -> None:
+    """First a learner, then, caught up, a voter in the place of the one at its address."""
+    answering = {"a": 1, "b": 2, "c": 4}
+    joining = step({1, 2, 3}, answering)
+    assert joining is not None
+    assert joining.voters == {1, 2, 3}
+    assert joining.learners == {4}
+    assert step({1, 2, 3}, answering, learners={4}, caught_up=False) is None
+    replacing = step({1, 2, 3}, answering, learners={4})
+    assert replacing is not None
+    assert replacing.voters == {1, 2, 4}
+    assert not replacing.learners
+    assert step({1, 2, 4}, answering) is None
+
+
+def test_a_new_address_adds_a_voter_and_a_lost_one_takes_it_away() -> None:
+    """Growing needs no removal; one that no configuration names leaves when it is DOWN."""
+    grown = step({1, 2, 3}, {"a": 1, "b": 2, "c": 3, "d": 5}, learners={5})
+    assert grown is not None and grown.voters == {1, 2, 3, 5}
+    shrinking = {"a": 1, "b": 2, "c": 3}
+    assert step({1, 2, 3, 5}, shrinking) is None
+    shrunk = step({1, 2, 3, 5}, shrinking, down={5})
+    assert shrunk is not None and shrunk.voters == {1, 2, 3}
+
+
+def test_a_silent_member_stays() -> None:
+    """Not to answer is no reason to leave, nor is being DOWN at an address that is configured."""
+    assert step({1, 2, 3}, {"a": 1, "b": 2, "c": 3}, down={3}) is None
+    assert step({1, 2, 3}, {"a": 1, "b": 2, "c": 4}, outgoing={1, 2, 3}) is None
+
+
+def test_changes_never_lose_the_majority() -> None:
+    """Random histories of emptied folders end with one voter per address, a change at a time."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chooser = random.Random(seed)
+    endpoints = {number: chr(ord("a") + number) for number in range(5)}
+    configuration = Configuration(frozenset(range(5)))
+    answering = {endpoint: number for number, endpoint in endpoints.items()}
+    for replica_id in range(100, 140):
+        endpoint = chooser.choice(sorted(answering))
+        answering[endpoint] = replica_id
+        endpoints[replica_id] = endpoint
+        for _ in range(10):
+            chosen = next_membership(
+                configuration, answering, endpoints, frozenset(), lambda _: True
+            )
+            if chosen is None:
+                break
+            assert len(chosen.voters ^ configuration.voters) <= 2, f"seed {seed}"
+            configuration = Configuration(chosen.voters, chosen.learners)
+        assert configuration.voters == set(answering.values()), f"seed {seed}"
+        assert not configuration.learners, f"seed {seed}"

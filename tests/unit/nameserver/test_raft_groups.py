@@ -1,0 +1,294 @@
+"""Rows of raft groups: what operators, leaders and placement change, and the controller's turns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
+from strata_nameserver.config import NameserverConfig
+from strata_nameserver.placement import ChangeReplica
+from strata_nameserver.raft_groups import carry_out
+
+if TYPE_CHECKING:
+    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
+
+CONFIG = NameserverConfig(
+    raft_groups_per_storage_node=1,
+    replica_repair_delay_ms=5_000,
+    leader_balance_delay_ms=1_000,
+    max_moves_in_flight=1,
+)
+NODES = ("a", "b", "c")
+
+
+def storage(node_id: str) -> meta_pb2.Node:
+    return meta_pb2.Node(node_id=node_id, kind=meta_pb2.NODE_KIND_STORAGE, boot_id=1)
+
+
+class Storage:
+    """Storage nodes that beat, and leaders that carry out what the rows say."""
+
+    def __init__(self, nameserver: Nameserver, node_ids: tuple[str, ...]) -> None:
+        self.nameserver = nameserver
+        self.alive = set(node_ids)
+        self.index = 1
+        self.told: dict[int, meta_pb2.Membership] = {}
+
+    def row(self, raft_group: int) -> meta_pb2.RaftGroup:
+        return self.nameserver.machine.speculative.topology.raft_groups[raft_group]
+
+    def rows(self) -> dict[int, meta_pb2.RaftGroup]:
+        return self.nameserver.machine.speculative.topology.raft_groups
+
+    def leader_of(self, row: meta_pb2.RaftGroup) -> str:
+        able = [replica.node_id for replica in row.replicas if replica.node_id in self.alive]
+        wish = row.preferred_leader_node_id
+        return wish if wish in able else able[0]
+
+    def membership_of(self, row: meta_pb2.RaftGroup) -> meta_pb2.Membership:
+        """Return the desired configuration, with a higher index when it is another one."""
+        voters = sorted(r.replica_id for r in row.replicas if not r.learner)
+        learners = sorted(r.replica_id for r in row.replicas if r.learner)
+        known = self.told.get(row.raft_group, row.membership)
+        if voters == sorted(known.voters) and learners == sorted(known.learners):
+            return known
+        self.index += 1
+        self.told[row.raft_group] = meta_pb2.Membership(
+            configuration_index=self.index, voters=voters, learners=learners
+        )
+        return self.told[row.raft_group]
+
+    def beat(self) -> None:
+        leaders = {number: self.leader_of(row) for number, row in self.rows().items()}
+        for node_id in sorted(self.alive):
+            led = [
+                meta_pb2.LedGroup(
+                    raft_group=number,
+                    term=1,
+                    membership=self.membership_of(self.row(number)),
+                    caught_up=[replica.replica_id for replica in self.row(number).replicas],
+                    settled_revision=self.row(number).revision,
+                )
+                for number, leader in leaders.items()
+                if leader == node_id
+            ]
+            others = set(self.nameserver.machine.speculative.topology.nodes) - {node_id}
+            self.nameserver.metadata.heartbeat(
+                meta_pb2.HeartbeatRequest(
+                    node_id=node_id,
+                    boot_id=1,
+                    full=True,
+                    led=led,
+                    heard_node_ids=sorted(others & self.alive),
+                    unheard_node_ids=sorted(others - self.alive),
+                )
+            )
+
+    async def run(self, duration_ms: int) -> None:
+        for _ in range(0, duration_ms, 100):
+            self.nameserver.clock.now_ms += 100
+            self.beat()
+            await self.nameserver.metadata.controller.step(0.0)
+
+
+@pytest.fixture
+async def three(make_nameserver: MakeNameserver) -> Storage:
+    """Three storage nodes with three raft groups of three replicas."""
+    nameserver = make_nameserver(CONFIG)
+    nameserver.machine.on_leader(1)
+    for node_id in NODES:
+        await nameserver.metadata.register_node(storage(node_id))
+    return Storage(nameserver, NODES)
+
+
+def hosts(row: meta_pb2.RaftGroup) -> list[str]:
+    return sorted(replica.node_id for replica in row.replicas)
+
+
+async def test_a_replica_leaves_only_with_the_configuration(three: Storage) -> None:
+    """What is taken off the desired ones is `leaving` until no configuration names it."""
+    metadata = three.nameserver.metadata
+    await metadata.register_node(storage("d"))
+    row = await metadata.change_replicas(
+        meta_pb2.ChangeReplicasRequest(raft_group=1, add_node_ids=["d"], remove_node_ids=["a"])
+    )
+    assert hosts(row) == ["b", "c", "d"]
+    assert [replica.node_id for replica in row.leaving] == ["a"]
+    new = next(replica for replica in row.replicas if replica.node_id == "d")
+    assert new.replica_id == 10 and new.replica_id not in row.initial_replica_ids
+
+    joint = meta_pb2.Membership(
+        configuration_index=5,
+        voters=[r.replica_id for r in row.replicas],
+        outgoing=row.membership.voters,
+    )
+    await report(three, joint)
+    assert [replica.node_id for replica in three.row(1).leaving] == ["a"]
+    final = meta_pb2.Membership(configuration_index=6, voters=[r.replica_id for r in row.replicas])
+    await report(three, final)
+    assert [replica.node_id for replica in three.row(1).leaving] == ["a"], "not settled yet"
+    await report(three, final, settled_revision=three.row(1).revision)
+    assert list(three.row(1).leaving) == []
+    await report(three, joint)
+    assert three.row(1).membership == final
+
+
+async def test_a_replica_that_may_become_a_voter_is_not_forgotten(three: Storage) -> None:
+    """Taken off before any report named it: its leader's change may be under way all the same."""
+    metadata = three.nameserver.metadata
+    await metadata.register_node(storage("d"))
+    row = await metadata.change_replicas(
+        meta_pb2.ChangeReplicasRequest(raft_group=1, add_node_ids=["d"], remove_node_ids=["a"])
+    )
+    step = ChangeReplica(1, row.replicas[-1].replica_id, "", "it is drained again")
+    await metadata.change(lambda draft: carry_out(draft, [step], []))
+    assert [replica.node_id for replica in three.row(1).leaving] == ["a", "d"]
+    voters = [replica.replica_id for replica in three.row(1).replicas]
+    two = meta_pb2.Membership(configuration_index=7, voters=voters)
+    await report(three, two, settled_revision=row.revision)
+    assert [replica.node_id for replica in three.row(1).leaving] == ["a", "d"]
+    await report(three, two, settled_revision=three.row(1).revision)
+    assert list(three.row(1).leaving) == []
+
+
+async def report(
+    three: Storage, membership: meta_pb2.Membership, settled_revision: int = 0
+) -> None:
+    three.nameserver.metadata.heartbeat(
+        meta_pb2.HeartbeatRequest(
+            node_id="b",
+            boot_id=1,
+            led=[
+                meta_pb2.LedGroup(
+                    raft_group=1,
+                    term=3,
+                    membership=membership,
+                    settled_revision=settled_revision,
+                )
+            ],
+        )
+    )
+    await three.nameserver.metadata.controller.step(0.0)
+
+
+async def test_an_operators_change_is_checked(three: Storage) -> None:
+    """Each refusal says why; a second change waits for the first one."""
+    metadata = three.nameserver.metadata
+    await metadata.register_node(storage("d"))
+
+    async def refused(**fields: object) -> str:
+        with pytest.raises(MetaRefused) as caught:
+            await metadata.change_replicas(
+                meta_pb2.ChangeReplicasRequest(**fields)  # type: ignore[arg-type]
+            )
+        return caught.value.reason
+
+    assert await refused(raft_group=99, add_node_ids=["d"]) == "raft group 99 does not exist"
+    assert await refused(raft_group=1) == "name nodes to add or to remove"
+    assert "does not exist" in await refused(raft_group=1, add_node_ids=["nobody"])
+    assert "already" in await refused(raft_group=1, add_node_ids=["a"])
+    assert "no replica" in await refused(raft_group=1, remove_node_ids=["d"])
+    assert "no voter" in await refused(raft_group=1, remove_node_ids=list(NODES))
+    await metadata.change_replicas(
+        meta_pb2.ChangeReplicasRequest(raft_group=1, add_node_ids=["d"], learners=True)
+    )
+    assert "earlier change" in await refused(raft_group=1, remove_node_ids=["d"])
+
+
+async def test_a_leader_is_preferred_among_the_voters(three: Storage) -> None:
+    """A node without a voter is refused; no wish is the empty one."""
+    metadata = three.nameserver.metadata
+    with pytest.raises(MetaRefused, match="has no voter"):
+        await metadata.prefer_leader(1, "nobody")
+    row = await metadata.prefer_leader(1, "c")
+    assert row.preferred_leader_node_id == "c"
+    assert (await metadata.prefer_leader(1, "")).preferred_leader_node_id == ""
+
+
+async def test_a_node_that_joins_gets_replicas_one_by_one(three: Storage) -> None:
+    """Raft groups change one after another (max_moves_in_flight), leaders follow, then rest."""
+    three.alive.add("d")
+    await three.nameserver.metadata.register_node(storage("d"))
+    for _ in range(30):
+        await three.run(200)
+        assert sum(bool(row.leaving) for row in three.rows().values()) <= 1
+    counts = [sum(n in hosts(row) for row in three.rows().values()) for n in (*NODES, "d")]
+    assert sorted(counts) == [2, 2, 2, 3]
+    revision = three.nameserver.machine.revision
+    await three.run(5_000)
+
+    assert three.nameserver.machine.revision == revision
+    reasons = three.nameserver.metadata.controller.reasons
+    assert any("replica to d" in text for number in three.rows() for text in reasons(number))
+
+
+async def test_a_dead_node_is_down_and_repaired_after_the_delay(three: Storage) -> None:
+    """Its leaders go with it at once, its replicas after the delay, to the spare node."""
+    three.alive.add("d")
+    await three.nameserver.metadata.register_node(storage("d"))
+    await three.run(6_000)
+    three.alive.discard("a")
+    await three.run(1_300)
+    nodes = three.nameserver.machine.speculative.topology.nodes
+    assert nodes["a"].state == meta_pb2.NODE_STATE_DOWN
+    assert any("a" in hosts(row) for row in three.rows().values())
+    await three.run(9_000)
+
+    assert all("a" not in hosts(row) for row in three.rows().values())
+    assert all(len(row.replicas) == 3 and not row.leaving for row in three.rows().values())
+    await three.nameserver.metadata.remove_node("a", force=False)
+    assert "a" not in nodes
+
+
+async def test_a_drained_node_can_be_removed_when_it_is_empty(three: Storage) -> None:
+    """Before, the removal says what is still there; draining outlives a restart of the node."""
+    metadata = three.nameserver.metadata
+    three.alive.add("d")
+    await metadata.register_node(storage("d"))
+    await metadata.drain_node("b", draining=True)
+    rebooted = storage("b")
+    rebooted.boot_id = 1
+    rebooted.endpoints.append("elsewhere:1")
+    await metadata.register_node(rebooted)
+    with pytest.raises(MetaRefused, match="has replicas of 3 raft groups"):
+        await metadata.remove_node("b", force=False)
+    await three.run(10_000)
+
+    assert three.nameserver.machine.speculative.topology.nodes["b"].draining
+    assert all("b" not in hosts(row) for row in three.rows().values())
+    assert all(row.preferred_leader_node_id != "b" for row in three.rows().values())
+    await metadata.remove_node("b", force=False)
+
+
+async def test_many_transitions_share_one_change(three: Storage) -> None:
+    """Two nodes that die together are one revision."""
+    await three.run(3_000)
+    revision = three.nameserver.machine.revision
+    three.alive = {"c"}
+    for _ in range(14):
+        three.nameserver.clock.now_ms += 100
+        three.beat()
+        await three.nameserver.metadata.controller.step(0.0)
+    states = {
+        n.node_id: n.state for n in three.nameserver.machine.speculative.topology.nodes.values()
+    }
+
+    assert states["a"] == states["b"] == meta_pb2.NODE_STATE_DOWN
+    # SUSPECT for both, DOWN for both.
+    assert three.nameserver.machine.revision == revision + 2
+
+
+async def test_a_new_leader_starts_over(three: Storage) -> None:
+    """It knows no reports, so it moves nothing and judges nobody until it heard everybody."""
+    await three.run(3_000)
+    revision = three.nameserver.machine.revision
+    three.nameserver.machine.on_follower(2, 9)
+    three.nameserver.machine.on_leader(3)
+    for _ in range(11):
+        three.nameserver.clock.now_ms += 100
+        await three.nameserver.metadata.controller.step(0.0)
+
+    assert three.nameserver.machine.revision == revision

@@ -1,0 +1,153 @@
+"""The metadata as a whole on its way to a nameserver that lags behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
+from strata_multiraft.snapshots import SnapshotRows
+from strata_nameserver.config import NameserverConfig
+from strata_nameserver.snapshots import MetadataSnapshots
+from strata_raft import Configuration, SnapshotMetadata
+
+if TYPE_CHECKING:
+    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
+
+CONFIGURATION = Configuration(frozenset({1, 2, 3}))
+
+
+def snapshots_of(nameserver: Nameserver) -> MetadataSnapshots:
+    return MetadataSnapshots(nameserver.store, nameserver.machine, nameserver.hub)
+
+
+async def send(
+    source: Nameserver, target: Nameserver, *, max_bytes: int = 200, parts: int = 10_000
+) -> SnapshotMetadata:
+    """Carry rows over in small parts, as many as asked; finished only when all came."""
+    reader = snapshots_of(source).open_snapshot()
+    store = snapshots_of(target)
+    snapshot = SnapshotMetadata(reader.index, 1, CONFIGURATION)
+    store.begin_install(snapshot)
+    after = b""
+    for _ in range(parts):
+        rows = reader.read(after, max_bytes)
+        if not rows.keys:
+            reader.close()
+            store.finish_install(snapshot)
+            store.installed()
+            break
+        store.install_rows(rows)
+        after = rows.keys[-1]
+    return snapshot
+
+
+@pytest.fixture
+async def source(nameserver: Nameserver) -> Nameserver:
+    for number in range(20):
+        await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"t{number}"))
+    await nameserver.metadata.create_consumer_group(meta_pb2.ConsumerGroup(name="g"))
+    await nameserver.metadata.delete_topic("", "t3")
+    return nameserver
+
+
+@pytest.fixture
+async def target(make_nameserver: MakeNameserver) -> Nameserver:
+    """A nameserver with rows of its own that must all go."""
+    lagging = await make_nameserver(NameserverConfig().alone()).with_storage("old")
+    await lagging.metadata.create_topic(meta_pb2.Topic(name="old"))
+    return lagging
+
+
+async def test_the_target_has_the_same_rows(source: Nameserver, target: Nameserver) -> None:
+    """Rows, revision, ids and indexes; what the target had is gone, what comes next fits."""
+    snapshot = await send(source, target)
+
+    assert await target.metadata.snapshot() == await source.metadata.snapshot()
+    assert target.machine.applied_index() == target.machine.persisted_index() == snapshot.index
+    configuration = target.machine.configuration()
+    assert configuration is not None and configuration[1] == CONFIGURATION
+    made = await target.metadata.create_topic(meta_pb2.Topic(name="next"))
+    expected = await source.metadata.create_topic(meta_pb2.Topic(name="next"))
+    assert made.topic_id == expected.topic_id
+
+
+async def test_rows_are_as_of_one_moment(source: Nameserver, target: Nameserver) -> None:
+    """What is changed while a snapshot is read does not show in it."""
+    before = await source.metadata.snapshot()
+    reader = snapshots_of(source).open_snapshot()
+    first = reader.read(b"", 200)
+    for number in range(5):
+        await source.metadata.delete_topic("", f"t{number + 10}")
+    keys = list(first.keys)
+    while (rows := reader.read(keys[-1], 10_000)).keys:
+        keys += rows.keys
+
+    assert keys == sorted(keys)
+    assert len(keys) == len(before[1]) + 1
+
+
+async def test_an_interrupted_install_is_found_and_repeated(
+    source: Nameserver, target: Nameserver
+) -> None:
+    """After a crash there is no applied row but a mark; a second install makes it whole."""
+    await send(source, target, parts=3)
+    restarted = target.restarted()
+    store = snapshots_of(restarted)
+    assert store.is_installing()
+    assert restarted.machine.applied_index() == 0
+    with pytest.raises(MetaRefused, match="taking in a snapshot"):
+        await restarted.metadata.snapshot()
+    await send(source, restarted)
+
+    assert not store.is_installing()
+    assert await restarted.metadata.snapshot() == await source.metadata.snapshot()
+
+
+async def test_an_abandoned_install_leaves_an_empty_replica(
+    source: Nameserver, target: Nameserver
+) -> None:
+    """No rows, no mark, nothing applied."""
+    await send(source, target, parts=3)
+    store = snapshots_of(target)
+    store.abandon_install()
+    store.installed()
+
+    assert not store.is_installing()
+    assert target.machine.applied_index() == 0
+    assert await target.metadata.snapshot() == (0, [])
+
+
+async def test_a_watcher_hears_nothing_of_a_half_installed_state(
+    source: Nameserver, target: Nameserver
+) -> None:
+    """It waits, then gets a snapshot of the new rows."""
+    stream = target.metadata.watch(0)
+    await anext(stream)
+    await send(source, target, parts=3)
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await send(source, target)
+    response = await waiting
+
+    assert response.snapshot
+    assert response.revision == source.machine.revision
+    assert "old" not in {change.topic.name for change in response.changes}
+
+
+async def test_a_snapshot_without_its_applied_row_is_refused(
+    source: Nameserver, target: Nameserver
+) -> None:
+    """Rows without a revision must not be taken for metadata."""
+    store = snapshots_of(target)
+    snapshot = SnapshotMetadata(9, 1, CONFIGURATION)
+    store.begin_install(snapshot)
+    store.install_rows(SnapshotRows([b"\x04n"], [b""]))
+
+    with pytest.raises(ValueError, match="the rows are of index 0"):
+        store.finish_install(snapshot)

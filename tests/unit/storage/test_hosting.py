@@ -1,0 +1,135 @@
+"""Which replicas a node hosts follows the metadata rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strata.meta.v1 import meta_pb2 as meta
+from strata_metadata import ClusterView
+from strata_seglog.errors import LogError
+from strata_storage.hosted import HostedGroup
+from strata_storage.hosting import Hosting, wanted_replicas
+
+ME = "storage-1"
+
+
+def replica(replica_id: int, node_id: str) -> meta.Replica:
+    return meta.Replica(replica_id=replica_id, node_id=node_id)
+
+
+def row(raft_group: int, *replicas: meta.Replica, **fields: object) -> meta.RaftGroup:
+    made = meta.RaftGroup(raft_group=raft_group, replicas=replicas, initial_replica_ids=[11, 12])
+    made.MergeFrom(meta.RaftGroup(**fields))  # type: ignore[arg-type]
+    return made
+
+
+class FakeHost:
+    def __init__(self) -> None:
+        self.groups: dict[int, HostedGroup] = {}
+        self.removed: list[int] = []
+        self.left: dict[int, int] = {}
+        self.forgotten: list[tuple[int, int]] = []
+        self.refuses = False
+
+    def hosted(self) -> Mapping[int, HostedGroup]:
+        return self.groups
+
+    def leftovers(self) -> dict[int, int]:
+        return dict(self.left)
+
+    async def forget(self, raft_group: int, replica_id: int) -> None:
+        self.forgotten.append((raft_group, replica_id))
+
+    async def host_beside(self, group: HostedGroup) -> None:
+        if self.refuses:
+            raise LogError("damaged")
+        self.groups[group.raft_group] = group
+
+    async def remove(self, raft_group: int) -> None:
+        self.removed.append(self.groups.pop(raft_group).replica_id)
+
+
+def view_of(*rows: meta.RaftGroup) -> ClusterView:
+    view = ClusterView()
+    tell(view, *rows)
+    return view
+
+
+def tell(view: ClusterView, *rows: meta.RaftGroup) -> None:
+    changes = [meta.Change(raft_group=each) for each in rows]
+    view.apply(meta.WatchResponse(revision=view.revision + 1, changes=changes))
+
+
+def test_a_replica_of_the_first_configuration_votes_and_a_later_one_learns() -> None:
+    """`initial_voters` is empty for a replica that was added later."""
+    wanted = wanted_replicas([row(1, replica(11, ME)), row(2, replica(13, ME))], ME)
+    assert wanted[1].voters() == {11, 12}
+    assert wanted[2].voters() == frozenset()
+
+
+def test_a_leaving_replica_stays_as_long_as_it_is_named() -> None:
+    """Whatever membership was reported last: the leader may be about to make it a voter."""
+    for membership in (
+        meta.Membership(configuration_index=5, voters=[11, 12]),
+        meta.Membership(configuration_index=9, voters=[12]),
+        meta.Membership(),
+    ):
+        leaving = row(1, replica(12, "other"), leaving=[replica(11, ME)], membership=membership)
+        assert wanted_replicas([leaving], ME)[1].replica_id == 11
+    assert wanted_replicas([row(1, replica(12, "other"))], ME) == {}
+
+
+def test_a_new_replica_id_on_the_same_node_takes_the_place_of_the_old_one() -> None:
+    """Repair on the same node: the wanted one wins over the leaving one."""
+    members = meta.Membership(configuration_index=5, voters=[11, 12])
+    both = row(1, replica(13, ME), leaving=[replica(11, ME)], membership=members)
+    assert wanted_replicas([both], ME)[1].replica_id == 13
+
+
+async def test_replicas_come_and_go_with_the_rows() -> None:
+    """Hosting is level-triggered: the same rows again change nothing."""
+    host, view = FakeHost(), view_of(row(1, replica(11, ME)), row(2, replica(21, ME)))
+    hosting = Hosting(host, view, ME)
+    for _ in range(2):
+        await hosting.settle()
+        assert sorted(host.groups) == [1, 2]
+    tell(view, row(1, replica(12, "other")))
+    await hosting.settle()
+    assert (sorted(host.groups), host.removed) == ([2], [11])
+    tell(view, row(2, replica(22, ME)))
+    await hosting.settle()
+    assert host.groups[2].replica_id == 22
+    assert host.removed == [11, 21]
+
+
+async def test_a_raft_group_without_a_row_is_left_alone() -> None:
+    """What is not known is not removed."""
+    host = FakeHost()
+    host.groups[7] = HostedGroup(7, 71)
+    await Hosting(host, view_of(), ME).settle()
+    assert host.removed == []
+
+
+async def test_a_replica_that_cannot_be_hosted_is_not_tried_again_until_it_is_another() -> None:
+    """Only a new replica id helps (rule 8); the others are hosted."""
+    host, view = FakeHost(), view_of(row(1, replica(11, ME)))
+    hosting = Hosting(host, view, ME)
+    host.refuses = True
+    await hosting.settle()
+    host.refuses = False
+    await hosting.settle()
+    assert (host.groups, hosting.refused()) == ({}, [11])
+    tell(view, row(1, replica(12, ME)))
+    await hosting.settle()
+    assert (host.groups[1].replica_id, hosting.refused()) == (12, [])
+    assert host.forgotten == [(1, 11)]
+
+
+async def test_what_an_earlier_boot_left_behind_is_removed_when_it_is_wanted_no_more() -> None:
+    """A replica that moved away while the node was down; not one whose row is unknown."""
+    host = FakeHost()
+    host.left = {11: 1, 21: 2, 31: 3}
+    view = view_of(row(1, replica(12, "other")), row(2, replica(21, ME)))
+    await Hosting(host, view, ME).settle()
+    assert host.forgotten == [(1, 11)]
+    assert list(host.groups) == [2]
