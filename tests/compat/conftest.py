@@ -1,5 +1,6 @@
 """One standalone node for the session, and the clients of four languages on it.
 
+With STRATA_TEST_CLUSTER=1 it is a cluster behind one virtual address; the tests are the same.
 A client that is not installed skips its tests with the target that installs it;
 STRATA_TEST_REQUIRE=all turns that into a failure.
 """
@@ -11,13 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.compat.drivers import LANGUAGES, TLS_BY_DEFAULT, Driver, Options, installed
+from tests.e2e.cluster import Cluster
 from tests.e2e.standalone import Standalone
 
 
 class DriverPool:
     """The drivers of a session, one process for each language and way to connect."""
 
-    def __init__(self, node: Standalone) -> None:
+    def __init__(self, node: Standalone | Cluster) -> None:
         self._node = node
         self._drivers: dict[tuple[str, bool, str], Driver] = {}
 
@@ -55,8 +57,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone | Cluster]:
     """The node all tests share; each test has topics and consumer groups of its own."""
+    if os.environ.get("STRATA_TEST_CLUSTER"):
+        cluster = Cluster(tmp_path_factory.mktemp("compat") / "cluster")
+        cluster.up()
+        yield cluster
+        cluster.down()
+        return
     standalone = Standalone(tmp_path_factory.mktemp("compat") / "data")
     standalone.start()
     yield standalone
@@ -64,7 +72,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 @pytest.fixture(scope="session")
-def drivers(node: Standalone) -> Iterator[DriverPool]:
+def drivers(node: Standalone | Cluster) -> Iterator[DriverPool]:
     """The drivers of the session."""
     pool = DriverPool(node)
     yield pool

@@ -19,7 +19,8 @@ import pytest
 
 from strata_raft import Campaign, Configuration, Receive, Role
 from strata_raft.messages import VoteRequest, VoteResponse
-from strata_sim.invariants import ElectionSafety, Violation
+from strata_sim.invariants.election_safety import ElectionSafety
+from strata_sim.invariants.violation import Violation
 from strata_sim.raft_member import RaftMember
 
 SUBJECT = Path(__file__).parents[2] / "build" / "raftos"

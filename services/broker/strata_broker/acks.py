@@ -11,13 +11,15 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError
+from strata_angelia.ports import AngeliaError
 from strata_broker import errors
-from strata_broker.backoff import Backoff, Random
+from strata_broker.channels import StorageChannels
 from strata_broker.config import StorageClientSection
 from strata_broker.lanes import NodeLanes
-from strata_broker.storage_client import SERVICE, LeaderMap, StorageChannels
+from strata_broker.leaders import LeaderMap
+from strata_broker.storage_client import LED_ELSEWHERE, SERVICE
 from strata_mq.errors import RequestError
+from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -44,14 +46,16 @@ class _Ack(NamedTuple):
 class _GroupLane:
     """Acks for one raft group, oldest first."""
 
-    __slots__ = ("acks", "backoff", "paused", "raft_group")
+    __slots__ = ("acks", "asked", "backoff", "pause", "raft_group")
 
     def __init__(self, raft_group: int, backoff: Backoff) -> None:
         self.raft_group = raft_group
         self.backoff = backoff
         self.acks: deque[_Ack] = deque()
+        # The node that was asked in a call under way; while it is, others may become ready.
+        self.asked = ""
         # Between a refusal and the repeat nothing is sent.
-        self.paused = False
+        self.pause: asyncio.TimerHandle | None = None
 
 
 class Acker:
@@ -75,6 +79,7 @@ class Acker:
         self._groups: dict[int, _GroupLane] = {}
         self._ready: dict[str, dict[int, _GroupLane]] = {}
         self._lanes = NodeLanes("ack", tasks, self._exchange)
+        leaders.on_leader(self._led_elsewhere)
         self._limit = Limit("acks waiting", config.max_acks_waiting, "acks", metrics)
         self._retries = metrics.counter("strata_broker_storage_retries_total")
 
@@ -95,7 +100,7 @@ class Acker:
             backoff = Backoff(self._config.first_retry_ms, self._config.max_retry_ms, self._random)
             lane = self._groups[raft_group] = _GroupLane(raft_group, backoff)
         lane.acks.append(_Ack(lease, waiter, index, deadline_s))
-        if not lane.paused:
+        if lane.pause is None:
             self._make_ready(lane)
 
     def _make_ready(self, lane: _GroupLane) -> None:
@@ -117,17 +122,20 @@ class Acker:
             leases = request.groups.add(raft_group=lane.raft_group).leases
             leases.extend([ack.lease for ack in acks])
             deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
+            lane.asked = node
+        try_s = deadline_s - self._clock.monotonic_s()
+        if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
+            try_s = min(try_s, self._config.try_timeout_ms / 1000)
         try:
-            response = await self._channels.to(node).call(
-                _ACK,
-                request,
-                storage_pb2.AckResponse,
-                timeout_s=deadline_s - self._clock.monotonic_s(),
-            )
-        except AngeliaError as failure:
+            async with self._lanes.attempt(node):
+                response = await self._channels.to(node).call(
+                    _ACK, request, storage_pb2.AckResponse, timeout_s=try_s
+                )
+        except (AngeliaError, TimeoutError) as failure:
             for lane, acks in taken:
                 self._lost(lane, acks, node, failure)
             return True
+        self._leaders.answered(node)
         results = {result.raft_group: result for result in response.groups}
         for lane, acks in taken:
             self._settle(lane, acks, node, results.get(lane.raft_group))
@@ -139,7 +147,11 @@ class Acker:
         room = self._config.max_acks_per_call
         now_s = self._clock.monotonic_s()
         for lane in ready.values():
-            if lane.paused:
+            if lane.pause is not None:
+                continue
+            if self._leaders.node_of(lane.raft_group) != node:
+                # It waited behind a call, and another node leads it since.
+                self._make_ready(lane)
                 continue
             acks = list(islice(lane.acks, room))
             for _ in acks:
@@ -162,12 +174,13 @@ class Acker:
         node: str,
         result: storage_pb2.GroupOutcomes | None,
     ) -> None:
+        lane.asked = ""
         if result is None:
             self._fail(acks, errors.refused(storage_pb2.OUTCOME_INVALID, "no result for an ack"))
             return
         outcome = result.refusal.outcome
         if outcome in errors.REPEATED_OUTCOMES:
-            self._leaders.learn(lane.raft_group, node, result.refusal.leader_node_id)
+            self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
             self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome))
         elif outcome not in _OK_OUTCOMES:
             self._fail(acks, errors.refused(outcome, result.refusal.reason))
@@ -179,9 +192,19 @@ class Acker:
                 ok = one == storage_pb2.OUTCOME_OK
                 self._tell(ack, None if ok else errors.refused(one))
 
-    def _lost(self, lane: _GroupLane, acks: list[_Ack], node: str, failure: AngeliaError) -> None:
-        if failure.code in errors.REPEATED_ANGELIA_CODES or failure.code == DEADLINE_EXCEEDED:
-            self._leaders.learn(lane.raft_group, node, "")
+    def _lost(
+        self,
+        lane: _GroupLane,
+        acks: list[_Ack],
+        node: str,
+        failure: AngeliaError | TimeoutError,
+    ) -> None:
+        lane.asked = ""
+        if isinstance(failure, TimeoutError):
+            # Given up: another node leads now, perhaps for another raft group of the call only.
+            self._repeat_later(lane, acks, LED_ELSEWHERE)
+        elif failure.code in errors.REPEATED_ANGELIA_CODES:
+            self._leaders.failed(lane.raft_group, node, failure.code)
             self._repeat_later(lane, acks, failure.code)
         else:
             self._fail(acks, errors.lost(failure))
@@ -189,17 +212,29 @@ class Acker:
     def _repeat_later(self, lane: _GroupLane, acks: list[_Ack], reason: str) -> None:
         self._retries.add(1, {"reason": reason})
         lane.acks.extendleft(reversed(acks))
-        if not lane.paused:
-            lane.paused = True
-            asyncio.get_running_loop().call_later(lane.backoff.next_s(), self._repeat, lane)
+        if lane.pause is None:
+            pause_s = lane.backoff.next_s()
+            lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 
     def _repeat(self, lane: _GroupLane) -> None:
-        lane.paused = False
+        lane.pause = None
         now_s = self._clock.monotonic_s()
         while lane.acks and lane.acks[0].deadline_s <= now_s:
             self._tell(lane.acks.popleft(), errors.timed_out())
         if lane.acks:
             self._make_ready(lane)
+
+    def _led_elsewhere(self, raft_group: int, leader: str) -> None:
+        """A node says that it leads: the raft group's acks go there."""
+        lane = self._groups.get(raft_group)
+        if lane is None:
+            return
+        lane.backoff.reset()
+        if lane.pause is not None:
+            lane.pause.cancel()
+            self._repeat(lane)
+        elif lane.asked and lane.asked != leader:
+            self._lanes.give_up(lane.asked)
 
     def _fail(self, acks: list[_Ack], failure: RequestError) -> None:
         for ack in acks:

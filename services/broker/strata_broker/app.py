@@ -1,12 +1,15 @@
 """A broker as one object: everything it is made of, put together in one place.
 
-The order of start: metadata first (a broker that knows no topic serves nobody), then the edge,
-then the registration, so that no route names a broker that does not listen. Stop is the reverse:
-streams are ended so that clients go elsewhere, calls under way may finish, channels close last.
+The order of start: metadata first (a broker that knows no topic serves nobody), from a nameserver
+or, when none answers, from a storage node; then the edge; then the registration, so that no route
+names a broker that does not listen. A broker that no nameserver registers serves all the same.
+Stop is the reverse: the broker leaves the routes, streams are ended so that clients go elsewhere,
+calls under way may finish, channels close last.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,35 +17,39 @@ from importlib.metadata import version
 import google_crc32c
 
 from strata.meta.v1 import meta_pb2
-from strata_angelia.ports import AngeliaError, Channel
+from strata_angelia.ports import AngeliaError
 from strata_broker.ack import Acknowledger, LeaseKeeper
-from strata_broker.acks import Acker
-from strata_broker.append import Appender
-from strata_broker.backoff import Random
 from strata_broker.budget import SendBudget
+from strata_broker.channels import BrokerNetwork
+from strata_broker.cluster_operations import ClusterOperations
 from strata_broker.config import BrokerConfig
 from strata_broker.deliver import Deliverer
 from strata_broker.drops import Dropper
 from strata_broker.hot import HotCalls
 from strata_broker.liveness import LivenessReporter
 from strata_broker.metadata import MetadataView
-from strata_broker.metadata_watch import MetaClient, MetadataFollower, MetaRefusedError
 from strata_broker.metrics import METRICS
 from strata_broker.operations import Operations
+from strata_broker.popper import Popper
 from strata_broker.provision import Provisioner
 from strata_broker.receive import Receiver
 from strata_broker.recorder import Recorder
-from strata_broker.registration import Registration
 from strata_broker.route import Routes
 from strata_broker.send import Sender
-from strata_broker.servicers import admin, messaging
+from strata_broker.servicers import admin_rpc, messaging
 from strata_broker.servicers.admin import AdminServicer
+from strata_broker.servicers.cluster_admin import ClusterAdminServicer
 from strata_broker.servicers.messaging import MessagingServicer
 from strata_broker.sessions import Sessions
-from strata_broker.storage_client import ChannelFactory, LeaderMap, StorageChannels, StorageClient
+from strata_broker.storage_tier import StorageTier
 from strata_broker.telemetry import Telemetry
 from strata_edge.health import Health
 from strata_edge.ports import Edge
+from strata_metadata.client import MetadataClient
+from strata_metadata.errors import MetaRefused
+from strata_metadata.follower import MetadataFollower
+from strata_metadata.presence import NodePresence
+from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.config import Config
 from strata_runtime.logs import get_logger
@@ -64,11 +71,13 @@ class BrokerIdentity:
         node_id: its name among the nodes.
         boot_id: chosen at random when the process starts; names its append batches.
         host: address that clients reach it under, without port; the port is the edge's.
+        rack: failure domain, for instance a zone; "" if there is none.
     """
 
     node_id: str
     boot_id: int
     host: str
+    rack: str = ""
 
 
 class BrokerApp:
@@ -78,8 +87,7 @@ class BrokerApp:
         identity: who this broker is.
         config: its sections.
         edge: not yet started; the broker's methods are added to it here.
-        meta: channel to the nameserver; closed by `stop`.
-        storage_channels: makes a channel to a storage node from its registered endpoints.
+        network: whom it talks to; the channels are owned here.
         clock: time.
         random: numbers in [0, 1).
         metrics: where everything is counted.
@@ -94,8 +102,7 @@ class BrokerApp:
         identity: BrokerIdentity,
         config: BrokerConfig,
         edge: Edge,
-        meta: Channel,
-        storage_channels: ChannelFactory,
+        network: BrokerNetwork,
         clock: Clock,
         random: Random,
         metrics: Metrics,
@@ -108,108 +115,111 @@ class BrokerApp:
         self.endpoint = ""
         self._config = config
         self._edge = edge
+        self._clock = clock
         self._random = random
-        self._meta_channel = meta
+        self._metrics = metrics
         self._log = get_logger("broker")
         metrics.declare(METRICS)
         self._tasks = Tasks("broker", on_fatal, max_tasks=_max_tasks(config))
+        self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
         self.sessions = Sessions(config.session, clock)
-        self._meta = MetaClient(meta, config.metadata, random)
-        self._follower = MetadataFollower(meta, self.view, config.metadata, random)
-        self._channels = StorageChannels(self.view, storage_channels)
-        self._leaders = LeaderMap(self.view)
-        storage = StorageClient(
-            self._leaders, self._channels, config.storage_client, clock, random, metrics
+        self._metadata = MetadataClient(
+            network.nameservers,
+            network.metadata_channels,
+            config.metadata_client(),
+            random=random,
+            metrics=metrics,
         )
-        self._provisioner = Provisioner(self.view, self._meta, config.metadata, self._tasks)
-        self._recorder = Recorder(clock, metrics)
-        acker = Acker(
-            self._leaders,
-            self._channels,
-            config.storage_client,
+        self._follower = MetadataFollower(
+            network.nameservers,
+            network.metadata_channels,
+            self.view,
+            config.metadata_follower(),
+            clock=clock,
+            random=random,
+            metrics=metrics,
+            fallback_endpoints=lambda: network.storage_seeds,
+        )
+        self._storage = StorageTier(
+            identity.boot_id,
+            self.view,
+            network.storage_channels,
+            config,
             clock,
             random,
             self._tasks,
             metrics,
         )
-        self.liveness = LivenessReporter(
-            identity.boot_id, self.view, self._channels, self.sessions, config.session
-        )
-        self._routes = Routes(self.view, config.route, config.route.advertised_endpoint)
-        self._telemetry = Telemetry(self.view, self.sessions, config, self._tasks, metrics)
-        self._deliverer = Deliverer(
-            storage, acker, config, identity.host, clock, self._recorder, metrics
-        )
-        self._receiver = self._make_receiver(storage, clock, metrics)
-        acknowledger = Acknowledger(
-            self.view, self._provisioner, acker, config, clock, self._recorder
-        )
-        hot = HotCalls(self._make_sender(clock, random, metrics), self._receiver, acknowledger)
-        self._serve_messaging(hot, storage, clock)
-        self._dropper = Dropper(self.view, self._meta, storage, config.metadata, random, metrics)
-        AdminServicer(
-            self.view,
-            Operations(self.view, self._meta, storage, self._dropper, self.sessions, config),
-            self.sessions,
-            shown_config or config,
-            version("strata-broker"),
-        ).register(edge)
+        self._serve_clients()
+        self._serve_operators(shown_config or config)
         self._health = Health(edge)
         self._set_health(serving=False)
         self._add_gauges(metrics)
 
-    def _make_sender(self, clock: Clock, random: Random, metrics: Metrics) -> Sender:
-        config = self._config
-        appender = Appender(
+    def _serve_clients(self) -> None:
+        config, clock, metrics = self._config, self._clock, self._metrics
+        view, storage = self.view, self._storage
+        provisioner = Provisioner(view, self._metadata, config.metadata, self._tasks)
+        recorder = Recorder(clock, metrics)
+        self.liveness = LivenessReporter(
+            self._identity.boot_id, view, storage.channels, self.sessions, config.session
+        )
+        self._routes = Routes(view, config.route, config.route.advertised_endpoint)
+        self._telemetry = Telemetry(view, self.sessions, config, self._tasks, metrics)
+        self._deliverer = Deliverer(
+            storage.client, storage.acker, config, self._identity.host, clock, recorder, metrics
+        )
+        self._receiver = Receiver(
             self._identity.boot_id,
-            self._leaders,
-            self._channels,
+            view,
+            provisioner,
+            Popper(view, storage.client, config.receive, clock),
+            self._deliverer,
+            self.sessions,
             config,
-            google_crc32c.value,
             clock,
-            random,
             self._tasks,
+            recorder,
             metrics,
         )
-        return Sender(
-            self.view,
-            self._provisioner,
-            appender,
+        sender = Sender(
+            view,
+            provisioner,
+            storage.appender,
             SendBudget(config.send, metrics),
             config,
             google_crc32c.value,
             clock,
             self._tasks,
-            self._recorder,
+            recorder,
         )
-
-    def _make_receiver(self, storage: StorageClient, clock: Clock, metrics: Metrics) -> Receiver:
-        return Receiver(
-            self.view,
-            self._provisioner,
-            storage,
-            self._deliverer,
-            self.sessions,
-            self._config,
-            clock,
-            self._tasks,
-            self._recorder,
-            metrics,
-        )
-
-    def _serve_messaging(self, hot: HotCalls, storage: StorageClient, clock: Clock) -> None:
+        acknowledger = Acknowledger(view, provisioner, storage.acker, config, clock, recorder)
         MessagingServicer(
-            self.view,
-            self._provisioner,
+            view,
+            provisioner,
             self._routes,
-            LeaseKeeper(self.view, self._provisioner, storage, self._config),
+            LeaseKeeper(view, provisioner, storage.client, config),
             self._telemetry,
             self.sessions,
-            self._config,
+            config,
             clock,
-            self._recorder,
-        ).register(self._edge, hot)
+            recorder,
+        ).register(self._edge, HotCalls(sender, self._receiver, acknowledger))
+
+    def _serve_operators(self, shown_config: Config) -> None:
+        config, view, storage = self._config, self.view, self._storage
+        self._dropper = Dropper(
+            view, self._metadata, storage.client, config.metadata, self._random, self._metrics
+        )
+        operations = Operations(
+            view, self._metadata, storage.client, self._dropper, self.sessions, config
+        )
+        cluster = ClusterOperations(
+            view, self._metadata, storage.client, storage.leaders, config.metadata
+        )
+        AdminServicer(view, operations, self.sessions, shown_config).register(self._edge)
+        ClusterAdminServicer(cluster, version("strata-broker")).register(self._edge)
 
     @property
     def tasks(self) -> Tasks:
@@ -220,7 +230,7 @@ class BrokerApp:
         """Serve; then `port` and `endpoint` say where. A failed start leaves nothing running.
 
         Raises:
-            BrokerStartError: the nameserver gives no metadata, or refuses the broker.
+            BrokerStartError: neither a nameserver nor a storage seed gives metadata.
             OSError: the edge cannot listen.
         """
         try:
@@ -232,50 +242,78 @@ class BrokerApp:
     async def _start(self) -> None:
         self._tasks.spawn("follow metadata", self._follower.run())
         # Revision 0 is reached by the first snapshot.
-        timeout_s = self._config.metadata.call_timeout_ms / 1000
+        timeout_s = self._config.metadata.start_timeout_ms / 1000
         if not await self.view.wait_for_revision(0, timeout_s):
-            raise BrokerStartError(f"no metadata from the nameserver within {timeout_s:.1f} s")
+            raise BrokerStartError(
+                f"no metadata from a nameserver or a storage seed within {timeout_s:.1f} s"
+            )
+        self._storage.start()
         self.port = await self._edge.start()
         self.endpoint = self._config.route.advertised_endpoint or _join(
             self._identity.host, self.port
         )
         self._routes.set_own_endpoint(self.endpoint)
         self._deliverer.set_store_host(self.endpoint)
-        registration = await self._register()
-        self._tasks.spawn("heartbeat", registration.keep())
+        await self._register()
         self._tasks.spawn("repeat drops", self._dropper.run())
         self._tasks.spawn("push settings", self._telemetry.push_changes())
         self._tasks.spawn("report clients", self.liveness.run())
         self._set_health(serving=True)
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
+    async def _register(self) -> None:
+        """Become a member; go on in the background when no nameserver answers now."""
+        identity = self._identity
+        node = meta_pb2.Node(
+            node_id=identity.node_id,
+            kind=meta_pb2.NODE_KIND_BROKER,
+            endpoints=[self.endpoint],
+            advertised_endpoint=self.endpoint,
+            boot_id=identity.boot_id,
+            rack=identity.rack,
+        )
+        presence = NodePresence(self._metadata, node, self._config.presence(), self._metrics)
+        self._presence = self._tasks.spawn("presence", presence.run())
+        try:
+            async with asyncio.timeout(self._config.metadata.call_timeout_ms / 1000):
+                await presence.registered.wait()
+        except TimeoutError:
+            self._log.warning("no nameserver registered the broker; it serves meanwhile")
+
     async def stop(self, grace_s: float) -> None:
         """Take no new call, let those under way finish within the grace, free everything."""
         self._set_health(serving=False)
+        await self._deregister(grace_s)
         self._telemetry.end_all()
         self._receiver.end_all()
         await self._edge.stop(grace_s)
         await self._tasks.stop()
-        await self._channels.close()
-        await self._meta_channel.close()
+        if self.endpoint:
+            await self.liveness.leave()
+        await self._storage.close()
+        await self._metadata.close()
 
-    async def _register(self) -> Registration:
-        node = meta_pb2.Node(
-            node_id=self._identity.node_id,
-            kind=meta_pb2.NODE_KIND_BROKER,
-            endpoints=[self.endpoint],
-            advertised_endpoint=self.endpoint,
-            boot_id=self._identity.boot_id,
-        )
-        registration = Registration(node, self._meta, self._config.metadata, self._random)
+    async def _deregister(self, grace_s: float) -> None:
+        """Leave the routes of the other brokers before clients are let go."""
+        presence, self._presence = self._presence, None
+        if presence is None or not grace_s:
+            return
+        # A heartbeat after the removal would register the broker again.
+        presence.cancel()
+        await asyncio.wait((presence,))
         try:
-            await registration.register()
-        except (MetaRefusedError, AngeliaError, TimeoutError) as failure:
-            raise BrokerStartError(f"the nameserver did not register it: {failure}") from failure
-        return registration
+            await self._metadata.call(
+                "RemoveNode",
+                meta_pb2.RemoveNodeRequest(node_id=self._identity.node_id, force=True),
+                meta_pb2.RemoveNodeResponse,
+                timeout_s=min(grace_s, self._config.metadata.deregister_timeout_ms / 1000),
+            )
+        except (MetaRefused, AngeliaError) as failure:
+            # It will be noticed by its silence.
+            self._log.warning("not taken off the nodes", reason=str(failure))
 
     def _set_health(self, *, serving: bool) -> None:
-        for service in ("", messaging.SERVICE, admin.SERVICE):
+        for service in ("", messaging.SERVICE, admin_rpc.SERVICE):
             self._health.set(service, serving=serving)
 
     def _add_gauges(self, metrics: Metrics) -> None:

@@ -17,14 +17,16 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError
+from strata_angelia.ports import AngeliaError
 from strata_broker import errors
-from strata_broker.backoff import Backoff, Random
+from strata_broker.channels import StorageChannels
 from strata_broker.config import BrokerConfig
 from strata_broker.lanes import NodeLanes
-from strata_broker.storage_client import SERVICE, LeaderMap, StorageChannels
+from strata_broker.leaders import LeaderMap
+from strata_broker.storage_client import LED_ELSEWHERE, SERVICE
 from strata_mq.batch import MAX_BATCH_BYTES, BatchBuilder, Checksum, OutgoingMessage, PartKey
 from strata_mq.errors import RequestError
+from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -80,17 +82,24 @@ class _Batch:
 class _GroupLane:
     """The batches of one raft group, oldest first."""
 
-    __slots__ = ("backoff", "last_sequence", "raft_group", "ready", "under_way", "waiting")
+    __slots__ = ("asked", "backoff", "last_sequence", "pause", "raft_group", "ready", "waiting")
 
     def __init__(self, raft_group: int, backoff: Backoff) -> None:
         self.raft_group = raft_group
         self.backoff = backoff
         self.waiting: deque[_Batch] = deque()
-        # Whether it is in the list of a node's next call.
-        self.ready = False
-        # Whether a batch of it is in a call, or pauses before a repeat.
-        self.under_way = False
+        # At most one of the three is set. The node in the list of whose next call it is,
+        self.ready = ""
+        # the node that was asked in a call under way,
+        self.asked = ""
+        # the pause before a repeat.
+        self.pause: asyncio.TimerHandle | None = None
         self.last_sequence = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is on its way."""
+        return not self.ready and not self.asked and self.pause is None
 
 
 class Appender:
@@ -112,6 +121,7 @@ class Appender:
         self._leaders = leaders
         self._channels = channels
         self._config = config
+        self._try_timeout_s = config.storage_client.try_timeout_ms / 1000
         self._checksum = checksum
         self._clock = clock
         self._random = random
@@ -119,6 +129,7 @@ class Appender:
         # node -> raft groups with a batch that can be sent now, in order of arrival
         self._ready: dict[str, dict[int, _GroupLane]] = {}
         self._lanes = NodeLanes("append", tasks, self._exchange)
+        leaders.on_leader(self._led_elsewhere)
         self._batches = metrics.counter("strata_broker_append_batches_total")
         self._batch_messages = metrics.histogram("strata_broker_append_messages")
         self._latency = metrics.histogram("strata_broker_append_latency")
@@ -162,7 +173,7 @@ class Appender:
             if deadline_s > batch.deadline_s:
                 batch.deadline_s = deadline_s
             first = end
-        if not lane.under_way and not lane.ready:
+        if lane.idle:
             self._make_ready(lane)
 
     def _open_batch(self, lane: _GroupLane, next_bytes: int) -> _Batch:
@@ -181,7 +192,7 @@ class Appender:
         if node is None:
             self._repeat_later(lane, "unknown raft group")
             return
-        lane.ready = True
+        lane.ready = node
         self._ready.setdefault(node, {})[lane.raft_group] = lane
         self._lanes.wake(node)
 
@@ -189,7 +200,7 @@ class Appender:
         """Send one Append with a batch of every ready raft group; False: none is ready."""
         lanes = self._take_ready(node)
         if not lanes:
-            return False
+            return bool(self._ready.get(node))
         request = storage_pb2.AppendRequest(broker_boot_id=self._boot_id)
         deadline_s = 0.0
         for lane in lanes:
@@ -199,15 +210,20 @@ class Appender:
             )
             deadline_s = max(deadline_s, batch.deadline_s)
         started_s = self._clock.monotonic_s()
+        try_s = deadline_s - started_s
+        if any(self._leaders.has_other_replicas(lane.raft_group) for lane in lanes):
+            try_s = min(try_s, self._try_timeout_s)
         try:
-            response = await self._channels.to(node).call(
-                _APPEND, request, storage_pb2.AppendResponse, timeout_s=deadline_s - started_s
-            )
-        except AngeliaError as failure:
+            async with self._lanes.attempt(node):
+                response = await self._channels.to(node).call(
+                    _APPEND, request, storage_pb2.AppendResponse, timeout_s=try_s
+                )
+        except (AngeliaError, TimeoutError) as failure:
             for lane in lanes:
                 self._lost(lane, node, failure)
             return True
         self._latency.record((self._clock.monotonic_s() - started_s) * 1000)
+        self._leaders.answered(node)
         for lane, result in zip(lanes, response.results, strict=False):
             self._settle(lane, node, result)
         for lane in islice(lanes, len(response.results), None):
@@ -221,9 +237,13 @@ class Appender:
         now_s = self._clock.monotonic_s()
         for raft_group in list(islice(ready, self._config.send.max_batches_per_call)):
             lane = ready.pop(raft_group)
-            lane.ready = False
+            lane.ready = ""
             self._drop_late(lane, now_s)
             if not lane.waiting:
+                continue
+            if self._leaders.node_of(raft_group) != node:
+                # It waited behind a call, and another node leads it since.
+                self._make_ready(lane)
                 continue
             batch = lane.waiting[0]
             if not batch.data:
@@ -232,7 +252,7 @@ class Appender:
                 batch.data = batch.builder.build()
                 self._batches.add()
                 self._batch_messages.record(batch.builder.message_count)
-            lane.under_way = True
+            lane.asked = node
             lanes.append(lane)
         return lanes
 
@@ -243,7 +263,7 @@ class Appender:
     def _settle(self, lane: _GroupLane, node: str, result: storage_pb2.GroupResult) -> None:
         outcome = result.refusal.outcome
         if outcome in errors.REPEATED_OUTCOMES:
-            self._leaders.learn(lane.raft_group, node, result.refusal.leader_node_id)
+            self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
             self._repeat_later(lane, storage_pb2.Outcome.Name(outcome))
         elif outcome == storage_pb2.OUTCOME_WRONG_GROUP:
             for entry in self._done(lane).entries:
@@ -255,9 +275,12 @@ class Appender:
             for entry in batch.entries:
                 _tell(entry, result.parts)
 
-    def _lost(self, lane: _GroupLane, node: str, failure: AngeliaError) -> None:
-        if failure.code in errors.REPEATED_ANGELIA_CODES or failure.code == DEADLINE_EXCEEDED:
-            self._leaders.learn(lane.raft_group, node, "")
+    def _lost(self, lane: _GroupLane, node: str, failure: AngeliaError | TimeoutError) -> None:
+        if isinstance(failure, TimeoutError):
+            # Given up: another node leads now, perhaps for another raft group of the call only.
+            self._repeat_later(lane, LED_ELSEWHERE)
+        elif failure.code in errors.REPEATED_ANGELIA_CODES:
+            self._leaders.failed(lane.raft_group, node, failure.code)
             self._repeat_later(lane, failure.code)
         else:
             self._fail(lane, errors.lost(failure))
@@ -265,7 +288,7 @@ class Appender:
     def _done(self, lane: _GroupLane) -> _Batch:
         """Take the batch that was under way off its lane and let the next one go."""
         batch = lane.waiting.popleft()
-        lane.under_way = False
+        lane.asked = ""
         lane.backoff.reset()
         if lane.waiting:
             self._make_ready(lane)
@@ -277,14 +300,32 @@ class Appender:
     def _repeat_later(self, lane: _GroupLane, reason: str) -> None:
         """Send the same batch again after a pause, wherever the leader is by then."""
         self._retries.add(1, {"reason": reason})
-        lane.under_way = True
-        asyncio.get_running_loop().call_later(lane.backoff.next_s(), self._repeat, lane)
+        lane.asked = ""
+        pause_s = lane.backoff.next_s()
+        lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 
     def _repeat(self, lane: _GroupLane) -> None:
+        lane.pause = None
         self._drop_late(lane, self._clock.monotonic_s())
-        lane.under_way = False
         if lane.waiting:
             self._make_ready(lane)
+
+    def _led_elsewhere(self, raft_group: int, leader: str) -> None:
+        """A node says that it leads: the raft group's batch goes there, wherever it is now."""
+        lane = self._groups.get(raft_group)
+        if lane is None:
+            return
+        lane.backoff.reset()
+        if lane.pause is not None:
+            lane.pause.cancel()
+            self._repeat(lane)
+        elif lane.ready and lane.ready != leader:
+            del self._ready[lane.ready][raft_group]
+            lane.ready = ""
+            self._make_ready(lane)
+        elif lane.asked and lane.asked != leader:
+            # The batch may be stored already; its sequence number makes the repeat safe.
+            self._lanes.give_up(lane.asked)
 
 
 def _fitting(messages: Sequence[OutgoingMessage], first: int, room_bytes: int) -> int:

@@ -6,8 +6,15 @@ the same sections beside its own.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
+from strata_metadata.options import (
+    MetadataClientOptions,
+    MetadataFollowerOptions,
+    PresenceOptions,
+)
 from strata_mq.validation import Limits
 from strata_runtime.config import Config, Section
 
@@ -83,6 +90,30 @@ class ReceiveSection(Section):
         ge=0,
         description="A pop whose client has gone may still end by itself this long.",
     )
+    first_slice_ms: int = Field(
+        default=100,
+        ge=1,
+        description="First wait at one of the raft groups behind a public queue that moved.",
+    )
+    max_slice_ms: int = Field(
+        default=1_000, ge=1, description="Longest such wait; they double while nothing comes."
+    )
+    moved_pause_ms: int = Field(
+        default=20, ge=1, description="Pause when a queue is not where the metadata say."
+    )
+    moved_grace_ms: int = Field(
+        default=100,
+        ge=0,
+        description="A pop that waits where a queue just left may still be answered for this long.",
+    )
+    drained_cache_ms: int = Field(
+        default=2_000,
+        ge=0,
+        description="How long an older epoch counts as drained before storage is asked again.",
+    )
+    max_cached_drains: int = Field(
+        default=10_000, ge=1, description="Older epochs known to be drained."
+    )
     start_from_latest: bool = Field(
         default=False,
         description="Where a new consumer group starts: at new messages, or at the oldest.",
@@ -93,10 +124,46 @@ class ReceiveSection(Section):
 class StorageClientSection(Section):
     """Calls to storage nodes."""
 
+    storage_transport: Literal["tcp", "http2"] = Field(
+        default="tcp", description="How storage nodes are called: Angelia's own, or gRPC."
+    )
+    storage_codec: Literal["protobuf", "json", "avro"] = Field(
+        default="protobuf", description="Encoding of calls to storage nodes."
+    )
+    connect_timeout_ms: int = Field(
+        default=500, ge=1, description="Time to connect; then the next replica is asked."
+    )
     first_retry_ms: int = Field(default=5, ge=1, description="First pause before a repeat.")
-    max_retry_ms: int = Field(default=200, ge=1, description="Longest pause before a repeat.")
+    max_retry_ms: int = Field(default=100, ge=1, description="Longest pause before a repeat.")
+    max_parked_retry_ms: int = Field(
+        default=1_000,
+        ge=1,
+        description="The same for receives that wait; a new leader's word ends the pause anyway.",
+    )
     call_timeout_ms: int = Field(
         default=3_000, ge=1, description="Time for a call whose client set no deadline."
+    )
+    try_timeout_ms: int = Field(
+        default=1_000,
+        ge=1,
+        description="Time of one try where other replicas could lead; then the next is asked.",
+    )
+    former_leader_grace_ms: int = Field(
+        default=100,
+        ge=0,
+        description="A call to a node that leads no more may still be answered for this long.",
+    )
+    distrust_ms: int = Field(
+        default=500,
+        ge=0,
+        description="Refusals that name a node as leader are not believed this long after it "
+        "was silent.",
+    )
+    max_watches: int = Field(
+        default=1_000, ge=1, description="Storage nodes that tell what they lead."
+    )
+    max_watch_retry_ms: int = Field(
+        default=500, ge=1, description="Longest pause before a lost watch is opened again."
     )
     max_acks_per_call: int = Field(default=4_096, ge=1, description="Acks in one call.")
     max_acks_waiting: int = Field(default=200_000, ge=1, description="Acks not yet answered.")
@@ -141,6 +208,9 @@ class SessionSection(Section):
     report_period_ms: int = Field(
         default=5_000, ge=1, description="How often storage nodes are told who lives."
     )
+    report_timeout_ms: int = Field(
+        default=1_000, ge=1, description="Time for one report; a silent node delays the next ones."
+    )
 
 
 class MetadataSection(Section):
@@ -156,13 +226,28 @@ class MetadataSection(Section):
         default=8, ge=1, description="Queues of a topic made on first use."
     )
     first_retry_ms: int = Field(default=50, ge=1, description="First pause before a repeat.")
-    max_retry_ms: int = Field(default=2_000, ge=1, description="Longest pause before a repeat.")
+    max_retry_ms: int = Field(default=500, ge=1, description="Longest pause before a repeat.")
     call_timeout_ms: int = Field(default=3_000, ge=1, description="Time for a nameserver call.")
-    heartbeat_period_ms: int = Field(
-        default=2_000,
-        ge=1,
-        description="How often brokers and storage nodes tell the nameserver that they are alive; "
-        "well below nameserver.heartbeat_timeout_ms.",
+    try_timeout_ms: int = Field(
+        default=1_000, ge=1, description="Time of one try; then the next nameserver is asked."
+    )
+    fallback_after_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="When no nameserver answers for this long, storage nodes are asked.",
+    )
+    silence_timeout_ms: int = Field(
+        default=3_000, ge=1, description="A watch that says nothing for this long is lost."
+    )
+    start_timeout_ms: int = Field(
+        default=10_000, ge=1, description="Time for the first metadata; then the start fails."
+    )
+    heartbeat_ms: int = Field(
+        default=250, ge=1, description="How often the nameservers hear of this broker."
+    )
+    heartbeat_timeout_ms: int = Field(default=750, ge=1, description="Time for one heartbeat.")
+    deregister_timeout_ms: int = Field(
+        default=1_000, ge=1, description="Time to leave the routes when the broker stops."
     )
     drop_retry_period_ms: int = Field(
         default=30_000,
@@ -185,6 +270,33 @@ class BrokerConfig(Config):
     telemetry: TelemetrySection = TelemetrySection()
     session: SessionSection = SessionSection()
     metadata: MetadataSection = MetadataSection()
+
+    def metadata_client(self) -> MetadataClientOptions:
+        """Return how the nameservers are called."""
+        return MetadataClientOptions(
+            call_timeout_ms=self.metadata.call_timeout_ms,
+            try_timeout_ms=self.metadata.try_timeout_ms,
+            first_retry_ms=self.metadata.first_retry_ms,
+            max_retry_ms=self.metadata.max_retry_ms,
+        )
+
+    def metadata_follower(self) -> MetadataFollowerOptions:
+        """Return how the metadata is followed."""
+        return MetadataFollowerOptions(
+            first_response_timeout_ms=self.metadata.try_timeout_ms,
+            silence_timeout_ms=self.metadata.silence_timeout_ms,
+            fallback_after_ms=self.metadata.fallback_after_ms,
+            first_retry_ms=self.metadata.first_retry_ms,
+            max_retry_ms=self.metadata.max_retry_ms,
+        )
+
+    def presence(self) -> PresenceOptions:
+        """Return how this broker shows that it is there."""
+        return PresenceOptions(
+            interval_ms=self.metadata.heartbeat_ms,
+            timeout_ms=self.metadata.heartbeat_timeout_ms,
+            register_timeout_ms=self.metadata.call_timeout_ms,
+        )
 
     def limits(self) -> Limits:
         """Return the limits that requests are checked against."""

@@ -13,12 +13,13 @@ import asyncio
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.backoff import Random
 from strata_broker.config import MetadataSection
 from strata_broker.metadata import MetadataView
-from strata_broker.metadata_watch import MetaClient, MetaRefusedError
 from strata_broker.storage_client import StorageClient
+from strata_metadata.client import MetadataClient
+from strata_metadata.errors import MetaRefused
 from strata_mq.errors import RequestError
+from strata_runtime.backoff import Random
 from strata_runtime.errors import one_line
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -39,7 +40,7 @@ class Dropper:
     def __init__(
         self,
         view: MetadataView,
-        meta: MetaClient,
+        meta: MetadataClient,
         storage: StorageClient,
         config: MetadataSection,
         random: Random,
@@ -85,7 +86,7 @@ class Dropper:
         request = meta_pb2.ConfirmDroppedRequest(kind=kind, id=dropped_id)
         try:
             await self._meta.call("ConfirmDropped", request, meta_pb2.ConfirmDroppedResponse)
-        except (MetaRefusedError, AngeliaError, TimeoutError) as failure:
+        except (MetaRefused, AngeliaError, TimeoutError) as failure:
             self._warn("drop not confirmed yet", kind, dropped_id, failure)
             return False
         return True

@@ -51,12 +51,27 @@ REPEATED_OUTCOMES = frozenset(
     )
 )
 
-REPEATED_ANGELIA_CODES = frozenset((angelia.UNAVAILABLE, angelia.OVERLOADED))
+# A call that was not answered may have been carried out: what is repeated can stand that.
+REPEATED_ANGELIA_CODES = frozenset(
+    (angelia.UNAVAILABLE, angelia.OVERLOADED, angelia.DEADLINE_EXCEEDED)
+)
+
+
+class MovedError(RequestError):
+    """The raft group does not serve the queue: it moved, and the metadata here do not say so yet.
+
+    Whoever can choose anew does; a client is told to try again.
+    """
+
+
+_MOVED_OUTCOMES = frozenset((storage_pb2.OUTCOME_WRONG_GROUP, storage_pb2.OUTCOME_SEALED))
 
 
 def refused(outcome: int, reason: str = "") -> RequestError:
     """Return the error for a storage outcome that is not OK."""
     code = OUTCOME_CODES.get(outcome, Code.INTERNAL_SERVER_ERROR)
+    if outcome in _MOVED_OUTCOMES:
+        return MovedError(code, reason)
     if code is Code.INVALID_RECEIPT_HANDLE:
         # Clients' tests look for the name; the reason would hide it.
         return RequestError(code)

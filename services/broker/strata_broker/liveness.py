@@ -13,10 +13,11 @@ import asyncio
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
+from strata_broker.channels import StorageChannels
 from strata_broker.config import SessionSection
 from strata_broker.metadata import MetadataView
 from strata_broker.sessions import Sessions
-from strata_broker.storage_client import SERVICE, StorageChannels
+from strata_broker.storage_client import SERVICE
 
 _REPORT_CLIENTS = SERVICE + "ReportClients"
 
@@ -37,6 +38,7 @@ class LivenessReporter:
         self._channels = channels
         self._sessions = sessions
         self._period_s = config.report_period_ms / 1000
+        self._timeout_s = config.report_timeout_ms / 1000
         self._wake = asyncio.Event()
         # node -> holders it was told to be alive; absent: it must be told everything
         self._told: dict[str, set[int]] = {}
@@ -53,6 +55,15 @@ class LivenessReporter:
                     await self._wake.wait()
             except TimeoutError:
                 continue
+
+    async def leave(self) -> None:
+        """Tell every storage node that this broker stops: its clients are elsewhere now."""
+        goodbye = storage_pb2.ReportClientsRequest(
+            broker_boot_id=self._boot_id, full=True, leaving=True
+        )
+        async with asyncio.TaskGroup() as calls:
+            for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE):
+                calls.create_task(self._tell(node.node_id, goodbye))
 
     async def report(self) -> None:
         """Tell every storage node once."""
@@ -80,17 +91,25 @@ class LivenessReporter:
             live=sorted(live if told is None or full else live - told),
             gone=sorted(goodbyes),
         )
-        try:
-            response = await self._channels.to(node).call(
-                _REPORT_CLIENTS,
-                request,
-                storage_pb2.ReportClientsResponse,
-                timeout_s=self._period_s,
-            )
-        except AngeliaError:
+        response = await self._tell(node, request)
+        if response is None:
             return
         if not response.want_full:
             self._told[node] = live
             self._goodbyes[node] = set()
         elif not full:
             await self._report_to(node, live)
+
+    async def _tell(
+        self, node: str, request: storage_pb2.ReportClientsRequest
+    ) -> storage_pb2.ReportClientsResponse | None:
+        """Make one report; None: it was not answered."""
+        try:
+            return await self._channels.to(node).call(
+                _REPORT_CLIENTS,
+                request,
+                storage_pb2.ReportClientsResponse,
+                timeout_s=self._timeout_s,
+            )
+        except AngeliaError:
+            return None

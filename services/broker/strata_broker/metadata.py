@@ -3,14 +3,16 @@
 Role: a read-only copy of the nameserver's rows, fed by `WatchResponse`s in order of revision.
 Invariants: (namespace, name) is the key of topics and consumer groups (namespaces isolate); a
 response is taken in whole before anyone looks; a row costs one small object, so that 10,000
-topics cost a few megabytes. It does not know how the responses get here (`metadata_watch`).
+topics cost a few megabytes; no move changes a public name (rule 20). It does not know how the
+responses get here.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
+from zlib import crc32
 
 from google.protobuf.message import Message
 
@@ -21,6 +23,11 @@ Name = tuple[str, str]
 """(namespace, name)."""
 
 Row = TypeVar("Row", bound=Message)
+
+_NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
+
+LEADER_CHOOSES = -1
+"""Queue number of messages that may take any queue the raft group's slots give it (rule 23)."""
 
 NO_RAFT_GROUP = 0
 """Raft group ids start at 1; a slot that nobody owns has this one."""
@@ -94,6 +101,10 @@ class MetadataView:
         # Those that are not done; the nameserver bounds their number.
         self._tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
         self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
+        # topic id -> queue -> where it is, for queues that are not where their slot is
+        self._overrides: dict[int, dict[int, meta_pb2.QueueOverride]] = {}
+        self._placement_listeners: list[Callable[[], None]] = []
+        self._move_listeners: list[Callable[[int], None]] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._on_consumer_groups: list[Callable[[Collection[Name]], None]] = []
 
@@ -147,13 +158,24 @@ class MetadataView:
         return list(self._tombstones.values())
 
     def owner(self, topic: TopicRow, queue: int) -> int:
-        """Return the raft group that a queue's appends and pops go to."""
+        """Return the raft group that a queue's appends go to: of its last epoch, else its slot."""
         if topic.is_dead_letter:
             return queue
+        override = self.overrides(topic).get(queue)
+        if override is not None:
+            return override.epochs[-1].raft_group
+        return self.slot_owner(topic, queue)
+
+    def slot_owner(self, topic: TopicRow, queue: int) -> int:
+        """Return the raft group of a queue's slot."""
         return self._slots[(topic.slot_base + queue) % SLOT_COUNT]
 
+    def overrides(self, topic: TopicRow) -> Mapping[int, meta_pb2.QueueOverride]:
+        """Return the queues of a topic that are, or were, not where their slot is (rule 18)."""
+        return self._overrides.get(topic.topic_id, _NO_OVERRIDES)
+
     def owners(self, topic: TopicRow) -> tuple[int, ...]:
-        """Return the raft groups that own queues of a topic, by number."""
+        """Return the raft groups that take appends for queues of a topic, by number."""
         if topic._groups_at != self.placement_version:
             if topic.is_dead_letter:
                 groups = set(self._raft_groups)
@@ -162,6 +184,44 @@ class MetadataView:
             topic._groups = tuple(sorted(groups - {NO_RAFT_GROUP}))
             topic._groups_at = self.placement_version
         return topic._groups
+
+    def queue_at(self, topic: TopicRow, raft_group: int, key: bytes) -> int:
+        """Return the queue for a message that may take any queue of a topic in a raft group.
+
+        The leader spreads over the queues whose slots it has; those that moved to it take their
+        share by name, chosen by the key, so that a repeat gives the same answer.
+        """
+        overrides = self.overrides(topic)
+        if not overrides:
+            return LEADER_CHOOSES
+        here = [
+            queue for queue in range(topic.queue_count) if self.owner(topic, queue) == raft_group
+        ]
+        moved_in = [queue for queue in here if self.slot_owner(topic, queue) != raft_group]
+        if not moved_in:
+            return LEADER_CHOOSES
+        number = crc32(key) % len(here)
+        return moved_in[number] if number < len(moved_in) else LEADER_CHOOSES
+
+    def holders(self, topic: TopicRow) -> dict[int, list[int]]:
+        """Return every raft group that holds an epoch of a queue -> those queues, by number.
+
+        Like `owners`, with the epochs that take no append any more.
+        """
+        if topic.is_dead_letter:
+            return {number: [number] for number in sorted(self._raft_groups)}
+        overrides = self.overrides(topic)
+        holders: dict[int, list[int]] = {}
+        for queue in range(topic.queue_count):
+            override = overrides.get(queue)
+            if override is None:
+                groups = [self.slot_owner(topic, queue)]
+            else:
+                groups = [epoch.raft_group for epoch in override.epochs]
+            for raft_group in groups:
+                if raft_group != NO_RAFT_GROUP:
+                    holders.setdefault(raft_group, []).append(queue)
+        return dict(sorted(holders.items()))
 
     def homes(self, topic: TopicRow) -> tuple[Home, ...]:
         """Return the public names of a topic's queues, by raft group number."""
@@ -174,21 +234,44 @@ class MetadataView:
         """Return a topic's queues under one broker name; None: it is home of none."""
         return next((h for h in self.homes(topic) if h.broker_name == broker_name), None)
 
+    def on_placement(self, listener: Callable[[], None]) -> None:
+        """Call back after slots, queues, raft groups or nodes have changed."""
+        self._placement_listeners.append(listener)
+
+    def on_move(self, listener: Callable[[int], None]) -> None:
+        """Call back with the topic id after a queue of the topic has moved."""
+        self._move_listeners.append(listener)
+
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in one event of the watch."""
+        placement_before = self.placement_version
         changed_groups: set[Name] = set()
         if response.snapshot:
             changed_groups.update(self._consumer_groups)
             self._forget_all()
+        moved_topics: set[int] = set()
         for change in response.changes:
             self._apply_change(change)
-            if change.WhichOneof("row") == "consumer_group":
-                changed_groups.add((change.consumer_group.namespace, change.consumer_group.name))
+            match change.WhichOneof("row"):
+                case "consumer_group":
+                    group = change.consumer_group
+                    changed_groups.add((group.namespace, group.name))
+                case "queue_override":
+                    moved_topics.add(change.queue_override.topic_id)
         self.revision = response.revision
         self._ready = True
+        if self.placement_version != placement_before:
+            for listener in self._placement_listeners:
+                listener()
+        for moved in self._move_listeners:
+            for topic_id in moved_topics:
+                moved(topic_id)
         if changed_groups:
             for callback in self._on_consumer_groups:
                 callback(changed_groups)
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
         still_waiting = []
         for revision, waiter in self._waiters:
             if revision > self.revision:
@@ -234,9 +317,10 @@ class MetadataView:
         )
 
     def _homes_by_slot(self, topic: TopicRow) -> dict[int, tuple[int, ...]]:
+        # A moved queue keeps the name that it had before.
         rows: dict[int, tuple[int, ...]] = {}
         for queue in range(topic.queue_count):
-            owner = self.owner(topic, queue)
+            owner = self.slot_owner(topic, queue)
             rows[owner] = (*rows.get(owner, ()), queue)
         return rows
 
@@ -248,6 +332,7 @@ class MetadataView:
             self._raft_groups,
             self._nodes,
             self._tombstones,
+            self._overrides,
         ):
             table.clear()
         self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
@@ -280,6 +365,9 @@ class MetadataView:
                 self._tombstones.pop(key, None)
                 if not (change.deleted or change.tombstone.done):
                     self._tombstones[key] = _copy(change.tombstone)
+            case "queue_override":
+                self._apply_override(change.queue_override, deleted=change.deleted)
+                self.placement_version += 1
 
     def _apply_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
         old = self._topics.pop((topic.namespace, topic.name), None)
@@ -289,6 +377,16 @@ class MetadataView:
             row = TopicRow(topic)
             self._topics[row.namespace, row.name] = row
             self._topics_by_id[row.topic_id] = row
+
+    def _apply_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
+        of_topic = self._overrides.setdefault(override.topic_id, {})
+        # A move that has only begun names no epoch yet: the queue is where its slot is.
+        if deleted or not override.epochs:
+            of_topic.pop(override.queue, None)
+        else:
+            of_topic[override.queue] = _copy(override)
+        if not of_topic:
+            del self._overrides[override.topic_id]
 
     def _apply_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
         if deleted:

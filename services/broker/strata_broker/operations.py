@@ -1,8 +1,8 @@
-"""What operators ask for: topics, consumer groups, lag, single messages, the cluster's state.
+"""What operators ask for: topics, consumer groups, lag, single messages.
 
 Role: the work behind `strata.admin.v1`: forwards writes to the nameserver and waits until this
 broker shows them, asks every raft group concerned and merges. Failures are `RequestError`,
-`MetaRefusedError` or `AngeliaError`; which gRPC status they become is not known here.
+`MetaRefused` or `AngeliaError`; which gRPC status they become is not known here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from google.protobuf.message import Message
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker import epochs
 from strata_broker.config import BrokerConfig
 from strata_broker.drops import Dropper
 from strata_broker.metadata import MetadataView, TopicRow
-from strata_broker.metadata_watch import MetaClient
 from strata_broker.provision import consumer_group_not_found, topic_not_found
 from strata_broker.receive import topic_ref
 from strata_broker.sessions import Sessions
 from strata_broker.storage_client import StorageClient
+from strata_metadata.client import MetadataClient
 from strata_mq.errors import Code, RequestError
 
 Response = TypeVar("Response", bound=Message)
@@ -38,7 +39,7 @@ class Operations:
     def __init__(
         self,
         view: MetadataView,
-        meta: MetaClient,
+        meta: MetadataClient,
         storage: StorageClient,
         dropper: Dropper,
         sessions: Sessions,
@@ -80,27 +81,32 @@ class Operations:
 
     async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
         """Return where each queue of a topic is and what it holds, by number."""
-        answers = await self._ask_owners(
+        answers = await self._ask_holders(
             topic,
             "GetOffsets",
             storage_pb2.GetOffsetsResponse,
-            lambda raft_group: storage_pb2.GetOffsetsRequest(
-                raft_group=raft_group, topic=topic_ref(topic), queues=_explicit(topic, raft_group)
+            lambda raft_group, queues: storage_pb2.GetOffsetsRequest(
+                raft_group=raft_group, topic=topic_ref(topic), queues=queues
             ),
         )
-        statuses = [
-            admin_pb2.QueueStatus(
-                queue=queue.queue,
-                raft_group=raft_group,
-                broker_name=self._broker_name(raft_group),
-                min_offset=queue.min_offset,
-                next_offset=queue.next_offset,
-                last_store_time_ms=queue.last_store_time_ms,
-            )
-            for raft_group, answer in answers
-            for queue in answer.queues
-        ]
-        return sorted(statuses, key=lambda status: status.queue)
+        names = {
+            queue: home.broker_name for home in self._view.homes(topic) for queue in home.queues
+        }
+        statuses: dict[int, admin_pb2.QueueStatus] = {}
+        for raft_group, answer in answers:
+            for queue in answer.queues:
+                status = admin_pb2.QueueStatus(
+                    queue=queue.queue,
+                    raft_group=self._view.owner(topic, queue.queue),
+                    broker_name=names.get(queue.queue, self._broker_name(raft_group)),
+                    min_offset=queue.min_offset,
+                    next_offset=queue.next_offset,
+                    last_store_time_ms=queue.last_store_time_ms,
+                )
+                before = statuses.setdefault(queue.queue, status)
+                if before is not status:
+                    epochs.join_offsets(before, status)
+        return [statuses[number] for number in sorted(statuses)]
 
     # Consumer groups
 
@@ -197,7 +203,7 @@ class Operations:
         topic = self.topic(request.namespace, request.topic)
         most = min(request.max_messages or _MAX_FOUND_MESSAGES, _MAX_FOUND_MESSAGES)
         query = storage_pb2.QueryRequest(topic_id=topic.topic_id, max_messages=most)
-        owners: Sequence[int] = self._view.owners(topic)
+        raft_groups: Iterable[int] = self._view.holders(topic)
         match request.WhichOneof("by"):
             case "message_id":
                 query.message_id = request.message_id
@@ -206,8 +212,9 @@ class Operations:
             case "position":
                 query.position.queue = request.position.queue
                 query.position.offset = request.position.offset
-                owner = self._view.owner(topic, request.position.queue)
-                owners = [owner] if owner in owners else []
+                raft_groups = epochs.holder_of(
+                    self._view, topic, request.position.queue, request.position.offset
+                )
             case _:
                 raise RequestError(Code.BAD_REQUEST, "name a message id, a key or a position")
 
@@ -216,7 +223,7 @@ class Operations:
             one.MergeFrom(query)
             return one
 
-        answers = await self._ask(owners, "Query", storage_pb2.QueryResponse, query_of)
+        answers = await self._ask(raft_groups, "Query", storage_pb2.QueryResponse, query_of)
         found = [
             admin_pb2.FoundMessage(
                 queue=stored.queue,
@@ -228,44 +235,6 @@ class Operations:
             for stored in answer.messages
         ]
         return sorted(found, key=lambda message: (message.queue, message.offset))[:most]
-
-    # The cluster
-
-    async def raft_group_health(self) -> list[admin_pb2.GroupHealth]:
-        """Return the state of every raft group as its leader sees it, else as anyone does."""
-        nodes = self._view.nodes(meta_pb2.NODE_KIND_STORAGE)
-        statuses = await _gather(
-            [self._storage.node_status(node.node_id, self._timeout_s) for node in nodes]
-        )
-        health: dict[int, admin_pb2.GroupHealth] = {}
-        for status in statuses:
-            if status is None:
-                continue
-            for replica in status.replicas:
-                if replica.leader or replica.raft_group not in health:
-                    health[replica.raft_group] = admin_pb2.GroupHealth(
-                        raft_group=replica.raft_group,
-                        broker_name=self._broker_name(replica.raft_group),
-                        leader_node_id=status.node_id if replica.leader else "",
-                        term=replica.term,
-                        commit_index=replica.commit_index,
-                        applied_index=replica.applied_index,
-                        state=storage_pb2.ReplicaState.Name(replica.state).removeprefix(
-                            "REPLICA_STATE_"
-                        ),
-                        reason=replica.reason,
-                    )
-        for row in self._view.raft_groups():
-            health.setdefault(
-                row.raft_group,
-                admin_pb2.GroupHealth(
-                    raft_group=row.raft_group,
-                    broker_name=row.broker_name,
-                    state="UNREACHABLE",
-                    reason="no storage node answers for it",
-                ),
-            )
-        return [health[raft_group] for raft_group in sorted(health)]
 
     def topic(self, namespace: str, name: str) -> TopicRow:
         """Return a topic.
@@ -281,33 +250,34 @@ class Operations:
     async def _states(
         self, group: meta_pb2.ConsumerGroup, topic: TopicRow
     ) -> list[storage_pb2.ConsumerQueueState]:
-        answers = await self._ask_owners(
+        answers = await self._ask_holders(
             topic,
             "GetConsumerState",
             storage_pb2.GetConsumerStateResponse,
-            lambda raft_group: storage_pb2.GetConsumerStateRequest(
+            lambda raft_group, queues: storage_pb2.GetConsumerStateRequest(
                 raft_group=raft_group,
                 consumer_group_id=group.consumer_group_id,
                 topic=topic_ref(topic),
+                queues=queues,
             ),
         )
-        states = [state for _, answer in answers for state in answer.queues]
-        return sorted(states, key=lambda state: state.queue)
+        return epochs.join_states(state for _, answer in answers for state in answer.queues)
 
     async def _reset(
         self, topic: TopicRow, reset: storage_pb2.ResetConsumerRequest
     ) -> list[admin_pb2.ConsumerQueueLag]:
-        def reset_of(raft_group: int) -> storage_pb2.ResetConsumerRequest:
+        def reset_of(raft_group: int, queues: Sequence[int]) -> storage_pb2.ResetConsumerRequest:
             one = storage_pb2.ResetConsumerRequest()
             one.CopyFrom(reset)
             one.raft_group = raft_group
-            one.queues.extend(_explicit(topic, raft_group))
+            one.queues.extend(queues)
             return one
 
-        answers = await self._ask_owners(
+        answers = await self._ask_holders(
             topic, "ResetConsumer", storage_pb2.ResetConsumerResponse, reset_of
         )
-        return [_lag(topic, state) for _, answer in answers for state in answer.queues]
+        states = epochs.join_states(state for _, answer in answers for state in answer.queues)
+        return [_lag(topic, state) for state in states]
 
     async def _consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
         """Return the topics a consumer group has state of, or a live member subscribes to, by name.
@@ -329,14 +299,26 @@ class Operations:
         topics = {topic.topic_id: topic for topic in found if topic is not None}
         return sorted(topics.values(), key=lambda topic: (topic.namespace, topic.name))
 
-    async def _ask_owners(
+    async def _ask_holders(
         self,
         topic: TopicRow,
         rpc: str,
         response_type: type[Response],
-        request_for: Callable[[int], Message],
+        request_for: Callable[[int, Sequence[int]], Message],
     ) -> list[tuple[int, Response]]:
-        return await self._ask(self._view.owners(topic), rpc, response_type, request_for)
+        """Ask every raft group with an epoch of a queue of the topic.
+
+        `request_for` gets the raft group and the queues to name: none where the raft group knows
+        itself which ones are meant, those of its slots.
+        """
+        holders = self._view.holders(topic)
+        named = topic.is_dead_letter or bool(self._view.overrides(topic))
+        return await self._ask(
+            holders,
+            rpc,
+            response_type,
+            lambda number: request_for(number, holders[number] if named else ()),
+        )
 
     async def _ask(
         self,
@@ -371,11 +353,6 @@ class Operations:
 async def _gather(work: Sequence[Awaitable[Result]]) -> list[Result]:
     """Await all; the first failure is the failure. Callers bound the number."""
     return list(await asyncio.gather(*work))
-
-
-def _explicit(topic: TopicRow, raft_group: int) -> list[int]:
-    """Return the queue numbers to name in a call: a dead-letter topic's are raft group ids."""
-    return [raft_group] if topic.is_dead_letter else []
 
 
 def _lag(topic: TopicRow, state: storage_pb2.ConsumerQueueState) -> admin_pb2.ConsumerQueueLag:

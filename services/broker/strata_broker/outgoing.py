@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker.metadata import Name, TopicRow
+from strata_broker.metadata import LEADER_CHOOSES, Name, TopicRow
 from strata_broker.requests import Caller
 from strata_broker.wire import stored_message
 from strata_mq.batch import Checksum, OutgoingMessage
@@ -28,9 +28,6 @@ from strata_mq.validation import Limits, check_message
 _FIFO_TOPICS: frozenset[int] = frozenset((TopicType.FIFO, TopicType.MIXED))
 # User property in which RocketMQ repeats the message group; clients rely on it.
 _MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
-
-LEADER_CHOOSES = -1
-"""Queue of a message without message group (rule 23)."""
 
 _LATER_TYPES = {
     MessageType.DELAY: "delay messages are not supported yet",

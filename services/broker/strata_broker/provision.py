@@ -13,7 +13,8 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.config import MetadataSection
 from strata_broker.metadata import MetadataView, Name, TopicRow
-from strata_broker.metadata_watch import MetaClient, MetaRefusedError
+from strata_metadata.client import MetadataClient
+from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_consumer_group, check_topic
 from strata_runtime.tasks import Tasks
@@ -23,7 +24,7 @@ class Provisioner:
     """Finds topics and consumer groups; creates them on first use where that is allowed."""
 
     def __init__(
-        self, view: MetadataView, client: MetaClient, config: MetadataSection, tasks: Tasks
+        self, view: MetadataView, client: MetadataClient, config: MetadataSection, tasks: Tasks
     ) -> None:
         self._view = view
         self._client = client
@@ -103,18 +104,14 @@ class Provisioner:
                     await self._view.wait_for_revision(
                         self._view.revision + 1, self._config.call_timeout_ms / 1000
                     )
-        except MetaRefusedError as refused:
+        except MetaRefused as refused:
             return RequestError(
                 Code.INTERNAL_SERVER_ERROR, f"cannot create {kind} {name[1]}: {refused.reason}"
             )
-        except AngeliaError as lost:
-            return RequestError(
-                Code.INTERNAL_SERVER_ERROR, f"cannot create {kind} {name[1]}: {lost.reason}"
-            )
-        except TimeoutError:
-            return RequestError(
-                Code.PROXY_TIMEOUT, f"cannot create {kind} {name[1]}: the nameserver is silent"
-            )
+        except (AngeliaError, TimeoutError) as lost:
+            # It may be made all the same; the client's next try finds out.
+            reason = lost.reason if isinstance(lost, AngeliaError) else "the nameserver is silent"
+            return RequestError(Code.PROXY_TIMEOUT, f"cannot create {kind} {name[1]}: {reason}")
         return None
 
     def _known(self, kind: str, name: Name) -> bool:
@@ -151,7 +148,7 @@ def _already_exists_is_fine() -> Iterator[None]:
     """Pass over the refusal that means that another broker was faster."""
     try:
         yield
-    except MetaRefusedError as refused:
+    except MetaRefused as refused:
         if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
             raise
 

@@ -1,4 +1,4 @@
-"""ReceiveMessage: one pop at the leader per call, waiting there; what comes back is delivered.
+"""ReceiveMessage: a pop that waits in storage; what comes back is delivered.
 
 Role: checks, the queue a client names, the pop, the per-delivery fragment, the answer. Invariants:
 a message that was leased is delivered, acked silently (its tag only shares a hash), or released
@@ -20,12 +20,13 @@ from strata_broker import errors, wire
 from strata_broker.config import BrokerConfig
 from strata_broker.deliver import Deliverer
 from strata_broker.metadata import Home, MetadataView, Name, TopicRow
+from strata_broker.places import ANY_QUEUE, Place, Wanted
+from strata_broker.popper import Popper
 from strata_broker.provision import Provisioner
 from strata_broker.recorder import Recorder
 from strata_broker.requests import caller_of, language_of, milliseconds
 from strata_broker.sessions import Client, Sessions
 from strata_broker.settings import group_policy
-from strata_broker.storage_client import StorageClient
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 from strata_mq.filters import TagFilter, parse_tag_expression
@@ -38,7 +39,6 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
 RECEIVE = "ReceiveMessage"
-_ANY_QUEUE = -1
 # The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
 # the one before, so it must not get two of one message group.
 _GO = "GO"
@@ -50,8 +50,7 @@ class Receive(NamedTuple):
     client_id: str
     group: Name
     topic: TopicRow
-    raft_group: int
-    queue: int
+    wanted: Wanted
     max_messages: int
     invisible_ms: int
     auto_renew: bool
@@ -68,9 +67,10 @@ class Receiver:
 
     def __init__(
         self,
+        boot_id: int,
         view: MetadataView,
         provisioner: Provisioner,
-        storage: StorageClient,
+        popper: Popper,
         deliverer: Deliverer,
         sessions: Sessions,
         config: BrokerConfig,
@@ -79,9 +79,11 @@ class Receiver:
         recorder: Recorder,
         metrics: Metrics,
     ) -> None:
+        self._boot_id = boot_id
+        self._last_attempt = 0
         self._view = view
         self._provisioner = provisioner
-        self._storage = storage
+        self._popper = popper
         self._deliverer = deliverer
         self._sessions = sessions
         self._config = config
@@ -91,7 +93,7 @@ class Receiver:
         self._recorder = recorder
         self._parked = Limit("receives", config.receive.max_parked, "receives", metrics)
         self._parked_of: dict[str, int] = {}
-        self._waiting: set[HotCall] = set()
+        self._waiting: dict[HotCall, None] = {}
         self._parse_tags = lru_cache(config.receive.max_cached_filters)(parse_tag_expression)
 
     def take(self, call: HotCall) -> None:
@@ -134,21 +136,20 @@ class Receiver:
         self, call: HotCall, receive: Receive, client: Client, started_s: float
     ) -> None:
         client.open_calls += 1
-        self._waiting.add(call)
+        self._waiting[call] = None
         try:
             group = await self._provisioner.consumer_group_for_use(*receive.group)
-            response = await self._storage.call(
-                receive.raft_group,
-                "Pop",
-                self._pop(receive, client, group),
-                storage_pb2.PopResponse,
-                timeout_s=(receive.wait_ms + self._config.storage_client.call_timeout_ms) / 1000,
+            raft_group, response = await self._popper.pop(
+                receive.topic,
+                receive.wanted,
+                lambda place, wait_ms: self._pop(receive, client, group, place, wait_ms),
+                receive.wait_ms,
             )
             if call.done():
-                await self._deliverer.release(receive.raft_group, group, receive.topic, response)
+                await self._deliverer.release(raft_group, group, receive.topic, response)
                 return
             responses = self._deliverer.responses(
-                receive.raft_group, group, receive.topic, receive.tag_filter, response
+                raft_group, group, receive.topic, receive.tag_filter, response
             )
             call.complete(responses)
             self._recorder.answered(RECEIVE, Code.OK, started_s)
@@ -156,7 +157,7 @@ class Receiver:
             self._refuse(call, bad, started_s)
         finally:
             client.open_calls -= 1
-            self._waiting.discard(call)
+            self._waiting.pop(call, None)
             self._parked.give_back()
             self._unpark(receive.client_id)
 
@@ -199,23 +200,30 @@ class Receiver:
         left_ms = None
         if left_s is not None:
             left_ms = int(left_s * 1000) - self._config.receive.deadline_margin_ms
-        raft_group, queue = self._queue(topic, request)
         return Receive(
             client_id=caller.client_id,
             group=group,
             topic=topic,
-            raft_group=raft_group,
-            queue=queue,
+            wanted=self._wanted(topic, request),
             max_messages=min(max(request.batch_size, 1), self._config.receive.max_messages),
             invisible_ms=0 if request.auto_renew else invisible_ms,
             auto_renew=request.auto_renew,
-            attempt=text_hash(request.attempt_id) if request.attempt_id else 0,
+            attempt=self._attempt(request),
             wait_ms=polling_ms(self._limits, milliseconds(request.long_polling_timeout), left_ms),
             expression=request.filter_expression.expression,
             tag_filter=tag_filter,
             one_per_message_group=request.auto_renew and caller.language == _GO,
             language=language_of(caller.language),
         )
+
+    def _attempt(self, request: service_pb2.ReceiveMessageRequest) -> int:
+        """Return what names this receive in storage: 0 when no repeat will ever ask for it."""
+        if request.attempt_id:
+            return text_hash(request.attempt_id)
+        if not request.auto_renew:
+            return 0
+        self._last_attempt += 1
+        return text_hash(f"{self._boot_id}/{self._last_attempt}")
 
     def _filter(self, expression: definition_pb2.FilterExpression) -> TagFilter:
         if expression.type == definition_pb2.TAG:
@@ -226,10 +234,8 @@ class Receiver:
             Code.ILLEGAL_FILTER_EXPRESSION, "filter expression has no type or is empty"
         )
 
-    def _queue(
-        self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest
-    ) -> tuple[int, int]:
-        """Return (raft group, queue) that a receive's public queue stands for (rule 20).
+    def _wanted(self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest) -> Wanted:
+        """Return what a receive's public queue stands for (rule 20).
 
         A simple consumer's queue id does not matter, as in the real product: it reads every queue
         under the broker name, so that it never waits at an empty one beside a full one.
@@ -238,15 +244,17 @@ class Receiver:
         home = self._view.home(topic, named.broker.name)
         if home is None:
             raise RequestError(Code.FORBIDDEN, "no readable queue")
-        if topic.is_dead_letter:
-            return home.raft_group, home.queues[0]
         if named.id <= 0 or not request.auto_renew:
-            return home.raft_group, _ANY_QUEUE
-        queue = _named_queue(home, named.id)
-        return self._view.owner(topic, queue), queue
+            return Wanted(home, ANY_QUEUE)
+        return Wanted(home, _named_queue(home, named.id))
 
     def _pop(
-        self, receive: Receive, client: Client, group: meta_pb2.ConsumerGroup
+        self,
+        receive: Receive,
+        client: Client,
+        group: meta_pb2.ConsumerGroup,
+        place: Place,
+        wait_ms: int,
     ) -> storage_pb2.PopRequest:
         latest = self._config.receive.start_from_latest
         kind = (
@@ -255,16 +263,16 @@ class Receiver:
             else storage_pb2.FILTER_KIND_TAG
         )
         return storage_pb2.PopRequest(
-            raft_group=receive.raft_group,
+            raft_group=place.raft_group,
             consumer_group_id=group.consumer_group_id,
             topic=topic_ref(receive.topic),
-            queue=receive.queue,
+            queue=place.queue,
             max_messages=receive.max_messages,
             invisible_ms=receive.invisible_ms,
             auto_renew=receive.auto_renew,
             holder=client.holder,
             attempt=receive.attempt,
-            wait_ms=receive.wait_ms,
+            wait_ms=wait_ms,
             filter=storage_pb2.Filter(kind=kind, expression=receive.expression),
             fifo=group.fifo,
             max_attempts=group_policy(group).max_attempts,
@@ -274,6 +282,7 @@ class Receiver:
             ),
             max_bytes=self._share_bytes(),
             one_per_message_group=receive.one_per_message_group,
+            broker_boot_id=self._boot_id,
         )
 
     def _share_bytes(self) -> int:

@@ -113,13 +113,22 @@ class Routes:
         """Return exactly one address: the tier's own, or a live broker the raft group prefers."""
         endpoint = self._config.advertised_endpoint
         if not endpoint:
-            brokers = [
-                node.advertised_endpoint
-                for node in self._view.nodes(meta_pb2.NODE_KIND_BROKER)
-                if node.advertised_endpoint
-            ]
-            endpoint = _preferred(raft_group, brokers) or self._own_endpoint
+            endpoint = _preferred(raft_group, self._live_brokers()) or self._own_endpoint
         return endpoints_message(endpoint)
+
+    def _live_brokers(self) -> list[str]:
+        """Return the addresses that may be named: all when none is known to be well.
+
+        A broker that was silent for a moment only stays, because clients rebuild what they have
+        with every change of a route.
+        """
+        brokers = [
+            node for node in self._view.nodes(meta_pb2.NODE_KIND_BROKER) if node.advertised_endpoint
+        ]
+        live = [
+            node for node in brokers if node.state != meta_pb2.NODE_STATE_DOWN and not node.draining
+        ]
+        return [node.advertised_endpoint for node in live or brokers]
 
 
 def _preferred(raft_group: int, brokers: Sequence[str]) -> str:

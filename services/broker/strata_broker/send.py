@@ -15,14 +15,8 @@ from strata_broker import errors, wire
 from strata_broker.append import Appender
 from strata_broker.budget import SendBudget
 from strata_broker.config import BrokerConfig
-from strata_broker.metadata import MetadataView, TopicRow
-from strata_broker.outgoing import (
-    LEADER_CHOOSES,
-    MessagePreparer,
-    ParsedSend,
-    parse_send,
-    queues_of,
-)
+from strata_broker.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.outgoing import MessagePreparer, ParsedSend, parse_send, queues_of
 from strata_broker.provision import Provisioner, topic_not_found
 from strata_broker.recorder import Recorder
 from strata_broker.requests import caller_of
@@ -91,8 +85,8 @@ class Sender:
         call.complete([response.SerializeToString()])
         self.recorder.answered(SEND, failure.code, started_s)
 
-    def choose(self, topic: TopicRow, key: bytes, queue: int) -> int:
-        """Return the raft group for a queue, or for "any queue" by the key.
+    def choose(self, topic: TopicRow, key: bytes, queue: int) -> tuple[int, int]:
+        """Return (raft group, queue) for a queue, or for "any queue" by the key.
 
         Raises:
             RequestError: FORBIDDEN, nobody owns the queue.
@@ -100,9 +94,10 @@ class Sender:
         if queue != LEADER_CHOOSES:
             owner = self._view.owner(topic, queue)
             if owner:
-                return owner
+                return owner, queue
         elif owners := self._view.owners(topic):
-            return rendezvous(key, owners)
+            owner = rendezvous(key, owners)
+            return owner, self._view.queue_at(topic, owner, key)
         raise RequestError(Code.FORBIDDEN, "no writable queue")
 
     def topic_by_id(self, topic_id: int) -> TopicRow | None:
@@ -132,7 +127,7 @@ class Sender:
         deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
         pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s)
         parts = [
-            (self.choose(topic, outgoing[indexes[0]].message_id, queue), queue, indexes)
+            (*self.choose(topic, outgoing[indexes[0]].message_id, queue), indexes)
             for queue, indexes in queues
         ]
         if not self.budget.try_take(topic.namespace, parts[0][0], pending.size_bytes):
@@ -219,7 +214,7 @@ class PendingSend:
             return
         self._topic = topic
         try:
-            raft_group = sender.choose(topic, self._outgoing[indexes[0]].message_id, queue)
+            raft_group, queue = sender.choose(topic, self._outgoing[indexes[0]].message_id, queue)
         except RequestError as nobody:
             self.refused(indexes, nobody)
             return

@@ -28,8 +28,8 @@ def show_(
     For instance: strata config show --config strata.toml
 
     Args:
-        config: Show what a standalone node would use with this file; no server is asked.
-        local: Show what a standalone node would use without a file; no server is asked.
+        config: Show what a process would use with this file; no server is asked.
+        local: Show what a process would use without a file; no server is asked.
     """
     text, as_json = _local(config) if config is not None or local else _of_server(common)
     if common.output == "json":
@@ -41,10 +41,10 @@ def show_(
 def _local(file: Path | None) -> tuple[str, str]:
     import os
 
-    from strata_cli.standalone_config import StandaloneConfig
+    from strata_cli.cluster_config import ClusterConfig
     from strata_runtime.config import load, to_json, to_toml
 
-    settings = load(StandaloneConfig, file, os.environ)
+    settings = load(ClusterConfig, file, os.environ)
     return to_toml(settings), to_json(settings)
 
 

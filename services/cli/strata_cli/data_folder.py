@@ -1,7 +1,8 @@
 """The data folder: its lock, its identity, where things are (docs/data-layout.md section 1).
 
 Ids live here and nowhere else (rule 8): a folder that was emptied becomes another node, whose
-replicas get ids that were never used. The identity is written once, synced, and never changed.
+replicas get ids that were never used. The identity is written once, synced, and never changed;
+only a nameserver of a cluster adds, once, what it and its peers agreed on when they first met.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -34,11 +35,14 @@ class Identity:
 
     Attributes:
         format_version: of the whole folder.
-        cluster_id: of the cluster that the folder belongs to.
+        cluster_id: of the cluster that the folder belongs to; a nameserver's holds once its
+            metadata raft group is formed.
         nameserver_node_id: of the nameserver in it.
         metadata_replica_id: of its replica of the metadata raft group.
         storage_node_id: of the storage node in it.
         broker_node_id: of the broker that runs beside them.
+        initial_metadata_replica_ids: replicas the metadata raft group began with; empty: it is
+            not formed, or the nameserver is the only one.
     """
 
     format_version: int
@@ -47,6 +51,7 @@ class Identity:
     metadata_replica_id: int
     storage_node_id: str
     broker_node_id: str
+    initial_metadata_replica_ids: tuple[int, ...] = ()
 
     @classmethod
     def fresh(cls) -> Self:
@@ -95,6 +100,31 @@ class DataFolder:
             os.close(lock)
             raise
         return cls(path, lock, identity)
+
+    def form(self, cluster_id: str, replica_ids: Sequence[int]) -> None:
+        """Note, synced, with which replicas the metadata raft group begins.
+
+        Args:
+            cluster_id: what all of them call the cluster.
+            replica_ids: of all nameservers, this one's among them.
+
+        Raises:
+            DataFolderError: it was formed otherwise before, or the folder cannot be written.
+        """
+        formed = replace(
+            self.identity,
+            cluster_id=cluster_id,
+            initial_metadata_replica_ids=tuple(sorted(replica_ids)),
+        )
+        if formed == self.identity:
+            return
+        if self.identity.initial_metadata_replica_ids:
+            raise DataFolderError(
+                f"data folder {self.path} belongs to cluster {self.identity.cluster_id}, "
+                f"not {cluster_id}"
+            )
+        _write(self.path, formed)
+        self.identity = formed
 
     @property
     def nameserver(self) -> Path:
@@ -155,8 +185,10 @@ def _read(path: Path) -> Identity | None:
     except OSError as error:
         raise DataFolderError(f"{file}: {error.strerror}") from None
     try:
-        identity = Identity(**json.loads(text))
-    except (ValueError, TypeError) as error:
+        values = json.loads(text)
+        initial = tuple(values.pop("initial_metadata_replica_ids", ()))
+        identity = Identity(**values, initial_metadata_replica_ids=initial)
+    except (ValueError, TypeError, AttributeError) as error:
         raise DataFolderError(f"{file} is damaged: {error}") from None
     if identity.format_version != FORMAT_VERSION:
         raise DataFolderError(
@@ -166,8 +198,13 @@ def _read(path: Path) -> Identity | None:
 
 
 def _make(path: Path) -> Identity:
-    """Write a new identity so that it is whole or absent, whatever happens meanwhile."""
     identity = Identity.fresh()
+    _write(path, identity)
+    return identity
+
+
+def _write(path: Path, identity: Identity) -> None:
+    """Write an identity so that the old one or the new one is there, whatever happens."""
     unfinished = path / f"{_IDENTITY}.new"
     try:
         with unfinished.open("w", encoding="utf-8") as file:
@@ -183,4 +220,3 @@ def _make(path: Path) -> Identity:
             os.close(folder)
     except OSError as error:
         raise DataFolderError(f"data folder {path}: {error.strerror}") from None
-    return identity

@@ -67,8 +67,45 @@ JSON_KEYS = {
     "log dump": "one object per line and frame: `segment`, `position`, `kind`, `replica_id`, "
     "`raft_group`, `term`, `index`, `entry_kind`, `moved`, `synced_before`, `payload_bytes`; "
     "or for damage `segment`, `position`, `damaged`, `next_position`",
+    "cluster show": "`version`, `nodes` as `node list`, `raft_groups` as `raft-group list`",
+    "node list": "`nodes`: a list of `node`, `role` (nameserver, storage or broker), `state` (up, "
+    "suspect, down or unspecified), `draining`, `endpoints`, `advertised_endpoint`, `rack`, "
+    "`registered_at_ms`, `state_since_ms`",
+    "node show": "the node, as `node list`, and `replicas`: as in `raft-group show`, each with its "
+    "`raft_group`; empty for nodes that are no storage nodes",
+    "node drain": "the node, as `node list`",
+    "node remove": "`removed`: the node",
+    "raft-group list": "`raft_groups`: a list of `raft_group`, `broker_name`, `leader`, `term`, "
+    "`commit_index`, `applied_index`, `state`, `reason`",
+    "raft-group show": "the raft group, as `raft-group list`, `preferred_leader`, and `replicas`: "
+    "a list of `replica_id`, `node`, `role`, `leader`, `state`, `last_index`, `applied_index`, "
+    "`match_index`, `reason`",
+    "replica add": "`raft_group`, `replicas` and `leaving`: lists of `replica_id`, `node`, "
+    "`learner`",
+    "replica remove": "as `replica add`",
+    "leader transfer": "`raft_group`, `leader`: the node that leads now",
+    "queue show": "`topic`, `queue`, `slot`, `slot_raft_group`, `raft_group`, `leader`, "
+    "`broker_name`, `epochs`: a list of `epoch`, `start_offset`, `raft_group`",
+    "queue explain": "as `queue show`, and `reasons`: a list of sentences",
+    "queue move": "`topic`, `queue`, `to`, `done`, `epochs` as in `queue show`",
     "config show": "the configuration: sections, then keys",
     "standalone": "the ready line is followed by nothing; logs go to standard error",
+    "nameserver": "as `standalone`",
+    "storage": "as `standalone`",
+    "broker": "as `standalone`",
+    "forwarder": "as `standalone`",
+    "local up": "as `local status`",
+    "local status": "`processes`: a list of `name`, `role` (nameserver, storage, broker or "
+    "forwarder), `pid` (null when there is none), `address`, `state` (running, paused, stopped or "
+    "dead)",
+    "local kill": "as `local status`, of the named ones",
+    "local pause": "as `local kill`",
+    "local resume": "as `local kill`",
+    "local stop": "as `local kill`",
+    "local start": "as `local kill`",
+    "local add": "as `local kill`",
+    "local remove": "`removed`: the name",
+    "local down": "as `local status`",
     "demo": "nothing: it prints for people only",
 }
 

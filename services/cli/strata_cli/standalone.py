@@ -9,7 +9,6 @@ of stop: the reverse, so that what clients were promised is still written while 
 
 from __future__ import annotations
 
-import os
 import random
 import secrets
 import sys
@@ -18,18 +17,20 @@ from pathlib import Path
 from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import AngeliaError
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.channels import BrokerNetwork
 from strata_broker.metadata import MetadataView
 from strata_cli.container import Container
 from strata_cli.data_folder import DataFolder
+from strata_cli.edge_options import edge_options
+from strata_cli.ready_line import ReadyLine
 from strata_cli.standalone_config import StandaloneConfig
 from strata_edge.grpcio_edge import GrpcioEdge
-from strata_edge.options import EdgeOptions
 from strata_nameserver.app import NameserverApp, NameserverIdentity
-from strata_runtime import logs, loop, tls
+from strata_runtime import logs, loop
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import StrataError, one_line
 from strata_runtime.lifecycle import Lifecycle, Service
-from strata_runtime.loop import LoopLag, freeze_after_start
+from strata_runtime.loop import LoopLag
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
 from strata_runtime.tasks import OnFatal, Tasks
@@ -239,7 +240,7 @@ class Standalone:
         identity = self._folder.identity
         replica_id = identity.metadata_replica_id
         return NameserverApp(
-            self._config.nameserver,
+            self._config.nameserver.alone(),
             NameserverIdentity(
                 identity.nameserver_node_id, replica_id, frozenset({replica_id}), self._boot_id
             ),
@@ -256,7 +257,7 @@ class Standalone:
             self._folder,
             self._network,
             self._boot_id,
-            heartbeat_period_s=self._config.metadata.heartbeat_period_ms / 1_000,
+            heartbeat_period_s=self._config.metadata.heartbeat_ms / 1_000,
             retention=self._retention,
             clock=self._clock,
             metrics=self._metrics,
@@ -265,57 +266,22 @@ class Standalone:
 
     def _broker(self) -> BrokerApp:
         node = self._config.node
+        options = edge_options(self._config, self._folder.tls, node.host)
         return BrokerApp(
             BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, node.host),
             self._config,
-            GrpcioEdge(self._edge_options(), self._metrics),
-            self._network.channel(f"inproc:{NAMESERVER}"),
-            lambda endpoints: self._network.channel(endpoints[0]),
+            GrpcioEdge(options, self._metrics),
+            BrokerNetwork(
+                [f"inproc:{NAMESERVER}"],
+                self._network.channel,
+                lambda endpoints: self._network.channel(endpoints[0]),
+            ),
             self._clock,
             random.random,
             self._metrics,
             self._on_fatal,
             shown_config=self._config,
         )
-
-    def _edge_options(self) -> EdgeOptions:
-        node, edge = self._config.node, self._config.edge
-        return EdgeOptions(
-            host=node.host,
-            port=node.grpc_port,
-            front=edge.tls,
-            certificate=self._certificate() if edge.tls else None,
-            max_connections=edge.max_connections,
-            max_receive_bytes=edge.max_receive_bytes,
-            max_unread_bytes=edge.max_unread_bytes,
-            handshake_timeout_ms=edge.handshake_timeout_ms,
-        )
-
-    def _certificate(self) -> tls.Certificate:
-        edge = self._config.edge
-        if edge.certificate_file or edge.key_file:
-            return tls.own(Path(edge.certificate_file), Path(edge.key_file))
-        return tls.self_signed(self._folder.tls, [self._config.node.host])
-
-
-class _ReadyLine:
-    """Says that everything before it serves; the last service of the process."""
-
-    name = "ready line"
-
-    def __init__(self, node: Standalone, folder: DataFolder) -> None:
-        self._node = node
-        self._folder = folder
-
-    async def start(self) -> None:
-        freeze_after_start()
-        print(
-            f"ready grpc={self._node.endpoint} data={self._folder.path} pid={os.getpid()}",
-            flush=True,
-        )
-
-    async def stop(self, grace_s: float) -> None:
-        """Nothing to stop."""
 
 
 async def _serve(config: StandaloneConfig, folder: DataFolder) -> None:
@@ -333,7 +299,7 @@ async def _serve(config: StandaloneConfig, folder: DataFolder) -> None:
         metrics=metrics,
         on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
     )
-    services += [node, _ReadyLine(node, folder)]
+    services += [node, ReadyLine(lambda: {"grpc": node.endpoint, "data": folder.path})]
     lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
     await lifecycle.run()
     metrics.close()

@@ -1,34 +1,43 @@
-"""The object graph of a nameserver: log, rows, raft group, service.
+"""The object graph of a nameserver: log, rows, raft group, services.
 
     CommitLog (nameserver/log) --- MultiRaft: one replica of the metadata raft group
+                                        |                       |
+    metadata store (nameserver/meta) --- MetadataMachine    Quorum: the other nameservers
+                                        |         |
+                                   Metadata    WatchHub
                                         |
-    metadata store (nameserver/meta) --- MetadataMachine --- WatchHub
-                                        |
-                                   Metadata --- MetaServicer, registered at an Angelia server
+                              Controller, MetaServicer
 
-Tasks: the driver's own, and `housekeeping`, which makes the rows durable in a thread now and then
-and frees the log before them; the raft log holds what a power failure takes from the rows.
+Tasks: the driver's own; `controller`; `housekeeping`, which makes the rows durable in a thread now
+and then and frees the log before them (the raft log holds what a power failure takes from the
+rows); and those of `quorum.Quorum` when there are other nameservers.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import Server
+from strata_metadata.errors import MetaRefused
+from strata_metadata.servicer import META_SERVICE
+from strata_metadata.watch import WatchHub
 from strata_multiraft.node import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
 from strata_multiraft.writer import WriterThread
+from strata_nameserver.cluster import NameserverCluster
 from strata_nameserver.config import NameserverConfig
-from strata_nameserver.errors import MetaError
+from strata_nameserver.draft import applied_state
+from strata_nameserver.identity import NameserverIdentity
 from strata_nameserver.machine import MetadataMachine
 from strata_nameserver.metadata import Metadata
 from strata_nameserver.metrics import METRICS
-from strata_nameserver.servicers.meta import MetaServicer
-from strata_nameserver.watch import WatchHub
+from strata_nameserver.servicers.meta import Leader, MetaServicer
+from strata_nameserver.snapshots import MetadataSnapshots
 from strata_runtime.clock import Clock
 from strata_runtime.errors import one_line
 from strata_runtime.logs import get_logger
@@ -43,33 +52,19 @@ from strata_seglog.real_disk import RealDisk
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_rocksdb import MetadataStoreOptions, RocksDbMetadataStore
 
+if TYPE_CHECKING:
+    from strata_nameserver.quorum import Quorum
+
+__all__ = ["NameserverApp", "NameserverCluster", "NameserverIdentity"]
+
 METADATA_RAFT_GROUP = 0
 """Raft groups of queues are numbered from 1 by the nameserver itself."""
-
-SERVICE = meta_pb2.DESCRIPTOR.services_by_name["MetaService"]
 
 _READY_TIMEOUT_S = 30.0
 # Entries are applied as soon as they are durable, so hardly any is read back.
 _RECENT_BYTES = 1024 * 1024
 # The largest command is that of the first storage node: one row for each of 4,096 slots.
 _MAX_COMMAND_BYTES = 256 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class NameserverIdentity:
-    """Who this nameserver is; lives in the data folder (rule 8).
-
-    Attributes:
-        node_id: its id among all nodes.
-        replica_id: of its replica of the metadata raft group; never used again.
-        voters: replica ids of all nameservers.
-        boot_id: drawn at random when the process starts.
-    """
-
-    node_id: str
-    replica_id: int
-    voters: frozenset[int]
-    boot_id: int = 0
 
 
 @dataclass(slots=True)
@@ -79,11 +74,14 @@ class _Running:
     log: CommitLog
     store: MetadataStore
     writer: WriterThread
-    raft: MultiRaft
+    reader: WriterThread
     hub: WatchHub
     machine: MetadataMachine
-    metadata: Metadata
-    tasks: Tasks = field(kw_only=True)
+    servicer: MetaServicer
+    quorum: Quorum | None
+    tasks: Tasks
+    raft: MultiRaft | None = None
+    replica: Replica | None = None
 
 
 class NameserverApp:
@@ -98,6 +96,9 @@ class NameserverApp:
         metrics: where its metrics show.
         on_fatal: told when the process must end (a failed log sync, rule 7).
         disk: the log's folder; None: the real one under `folder`.
+        cluster: the other nameservers; None: this process is the whole cluster.
+        store: the rows; None: RocksDB under `folder`.
+        chance: of election timeouts and pauses; None: seeded by the system.
     """
 
     name = "nameserver"
@@ -113,6 +114,9 @@ class NameserverApp:
         metrics: Metrics,
         on_fatal: OnFatal,
         disk: Disk | None = None,
+        cluster: NameserverCluster | None = None,
+        store: MetadataStore | None = None,
+        chance: Random | None = None,
     ) -> None:
         metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
@@ -123,6 +127,9 @@ class NameserverApp:
         self._metrics = metrics
         self._on_fatal = on_fatal
         self._disk = disk
+        self._cluster = cluster
+        self._store = store
+        self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
         self._running: _Running | None = None
         self._logger = get_logger("nameserver")
 
@@ -130,13 +137,44 @@ class NameserverApp:
     def metadata(self) -> Metadata:
         """The service behind the RPCs; only between start and stop."""
         assert self._running is not None, "the nameserver does not run"
-        return self._running.metadata
+        return self._running.servicer.metadata
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this nameserver decides now."""
+        return self._running is not None and self._running.machine.leading.is_set()
+
+    @property
+    def revision(self) -> int:
+        """Revision of the rows here; 0 when it does not run."""
+        return self._running.machine.revision if self._running is not None else 0
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica of the metadata raft group here; None before it takes part."""
+        return self._running.replica if self._running is not None else None
+
+    @property
+    def first_log_index(self) -> int:
+        """Index of the oldest entry in the log here; 0 when it takes no part."""
+        replica = self._running.replica if self._running is not None else None
+        return replica.first_index if replica is not None else 0
+
+    @property
+    def voters(self) -> frozenset[int]:
+        """Replica ids that vote in the metadata raft group, as known here."""
+        replica = self.replica
+        return replica.configuration.voters if replica is not None else frozenset()
 
     async def start(self) -> None:
-        """Open the log and the rows, win the election, serve. A failed start leaves nothing.
+        """Open the log and the rows, join the others or lead alone, serve.
+
+        Among others it returns when the cluster is formed; there may be no leader yet. A failed
+        start leaves nothing.
 
         Raises:
-            TimeoutError: the metadata raft group has no ready leader within 30 s.
+            TimeoutError: alone, it does not lead within 30 s.
+            FormationError: the nameservers do not belong together.
             LogError, MetadataStoreError, OSError: log or rows cannot be opened.
         """
         try:
@@ -153,22 +191,78 @@ class NameserverApp:
         running.hub.close()
         await self._server.stop(grace_s)
         await running.tasks.stop()
-        await running.raft.stop()
+        if running.raft is not None:
+            await running.raft.stop()
+        if running.quorum is not None:
+            await running.quorum.stop()
         await running.writer(running.log.close)
         await running.writer(running.store.close)
         running.writer.close()
+        running.reader.close()
 
     async def _start(self) -> None:
+        running = self._running = await self._opened()
+        quorum = running.quorum
+        voters = self._identity.voters
+        self._server.register(META_SERVICE, running.servicer)
+        if quorum is None:
+            await self._join(running, voters)
+            endpoint = await self._server.start()
+            await self._until_ready(running)
+            await self._register_itself(running, endpoint)
+            return
+        quorum.register(self._server)
+        await self._server.start()
+        await self._join(running, await quorum.form())
+
+    async def _opened(self) -> _Running:
+        """Open log and rows; nothing runs yet."""
         writer = WriterThread("nameserver-log")
         try:
             log, store = await writer(self._open)
         except BaseException:
             writer.close()
             raise
-        hub = WatchHub(store, self._config, self._metrics)
-        machine = MetadataMachine(store, hub, self._config, self._metrics)
-        raft = MultiRaft(
+        hub = WatchHub(
+            store,
+            applied_state(store).counters.revision,
+            self._config.watch_options(),
+            self._metrics,
+            is_fresh=self._follows_a_leader,
+        )
+        return _Running(
             log,
+            store,
+            writer,
+            WriterThread("nameserver-read"),
+            hub,
+            MetadataMachine(store, hub, self._config, self._metrics),
+            MetaServicer(self._leader),
+            self._quorum(),
+            Tasks("nameserver", self._on_fatal, max_tasks=4),
+        )
+
+    def _quorum(self) -> Quorum | None:
+        if self._cluster is None:
+            return None
+        # A process that is the whole cluster starts without loading the transport.
+        from strata_nameserver.quorum import Quorum
+
+        return Quorum(
+            self._cluster,
+            self._identity,
+            self._config,
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+            chance=self._chance,
+        )
+
+    async def _join(self, running: _Running, voters: frozenset[int]) -> None:
+        """Take part in the metadata raft group and answer calls."""
+        quorum, machine = running.quorum, running.machine
+        raft = running.raft = MultiRaft(
+            running.log,
             self._clock,
             MultiRaftOptions(
                 max_raft_groups=1,
@@ -177,28 +271,32 @@ class NameserverApp:
                 max_write_bytes=self._config.log_segment_bytes // 4,
             ),
             self._metrics,
-            writer,
+            running.writer,
             on_fatal=self._on_fatal,
+            transport=quorum.peering.transport if quorum is not None else None,
+            node_of=quorum.directory.node_of if quorum is not None else _nobody,
+            run_reads=running.reader,
+            fetcher=quorum.peering.fetcher if quorum is not None else None,
+            random_ticks=self._chance.randint,
         )
-        identity = self._identity
-        replica = raft.add_replica(
-            ReplicaSpec(METADATA_RAFT_GROUP, identity.replica_id, identity.voters), machine
+        if quorum is not None:
+            quorum.attach(raft)
+        replica = running.replica = raft.add_replica(
+            ReplicaSpec(METADATA_RAFT_GROUP, self._identity.replica_id, voters),
+            machine,
+            MetadataSnapshots(running.store, machine, running.hub),
         )
-        metadata = Metadata(replica, machine, hub, self._config, self._clock, self._metrics)
-        tasks = Tasks("nameserver", self._on_fatal, max_tasks=4)
-        self._running = _Running(log, store, writer, raft, hub, machine, metadata, tasks=tasks)
+        metadata = Metadata(replica, machine, running.hub, self._config, self._clock, self._metrics)
         await raft.start()
-        tasks.spawn("housekeeping", self._keep_house(self._running, replica))
-        self._server.register(SERVICE, MetaServicer(metadata))
-        endpoint = await self._server.start()
-        await self._until_ready(replica, machine)
-        await self._register_itself(metadata, endpoint)
+        running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
+        running.tasks.spawn("controller", metadata.controller.run())
+        running.servicer.serve(metadata)
+        if quorum is not None:
+            await quorum.start(replica, machine, metadata)
 
     def _open(self) -> tuple[CommitLog, MetadataStore]:
-        log_folder = self._folder / "log"
-        log_folder.mkdir(parents=True, exist_ok=True)
         log = CommitLog.open(
-            self._disk or RealDisk(log_folder),
+            self._disk or _real_disk(self._folder / "log"),
             LogOptions(
                 segment_bytes=self._config.log_segment_bytes,
                 recent_bytes=_RECENT_BYTES,
@@ -209,49 +307,81 @@ class NameserverApp:
             clock=self._clock,
         )
         try:
-            store = RocksDbMetadataStore(self._folder / "meta", MetadataStoreOptions())
+            store = self._store or RocksDbMetadataStore(
+                self._folder / "meta", MetadataStoreOptions()
+            )
         except BaseException:
             log.close()
             raise
         return log, store
 
-    async def _until_ready(self, replica: Replica, machine: MetadataMachine) -> None:
-        """Wait for the end of the election when there is no one else to elect.
+    def _leader(self) -> Leader:
+        """Return node id and address of the leader, as far as they are known."""
+        running = self._running
+        if running is None or running.replica is None or running.quorum is None:
+            return "", ""
+        directory = running.quorum.directory
+        node_id = directory.node_of(running.replica.leader_replica_id) or ""
+        return node_id, directory.endpoint_of(node_id) or ""
+
+    def _follows_a_leader(self) -> bool:
+        running = self._running
+        return (
+            running is not None
+            and running.replica is not None
+            and running.replica.leader_replica_id != 0
+        )
+
+    async def _until_ready(self, running: _Running) -> None:
+        """Wait for the end of the election: there is no one else to elect.
 
         A read-only nameserver serves what it has: reads and watches.
         """
-        if replica.read_only:
-            self._logger.error("metadata is read-only", reason=replica.read_only)
-        elif len(self._identity.voters) == 1:
-            async with asyncio.timeout(_READY_TIMEOUT_S):
-                await machine.leading.wait()
+        assert running.replica is not None
+        if running.replica.read_only:
+            self._logger.error("metadata is read-only", reason=running.replica.read_only)
+            return
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            await running.machine.leading.wait()
 
-    async def _register_itself(self, metadata: Metadata, endpoint: str) -> None:
+    async def _register_itself(self, running: _Running, endpoint: str) -> None:
         identity = self._identity
         node = meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_NAMESERVER,
             endpoints=[endpoint],
             boot_id=identity.boot_id,
+            metadata_replica_id=identity.replica_id,
         )
         try:
-            await metadata.register_node(node)
-        except MetaError as error:
+            await running.servicer.metadata.register_node(node)
+        except MetaRefused as error:
             self._logger.warning("nameserver is not in the list of nodes", reason=error.reason)
 
-    async def _keep_house(self, running: _Running, replica: Replica) -> None:
+    async def _keep_house(self, running: _Running, raft: MultiRaft, replica: Replica) -> None:
         """Sync the rows now and then; free log segments whose entries they hold durably."""
-        machine, identity = running.machine, self._identity
+        machine = running.machine
+        # Alone, the newest entry is enough: from it recovery knows where the log ended.
+        kept_entries = self._config.log_kept_entries if running.quorum is not None else 0
         while True:
             await asyncio.sleep(self._config.sync_interval_ms / 1_000)
-            with suppress(MetaError):  # it could not be registered
-                running.metadata.heartbeat(identity.node_id, identity.boot_id)
-            if machine.persisted_index() == machine.applied_index():
+            if machine.persisted_index() == machine.applied_index() or replica.installing:
                 continue
             await asyncio.to_thread(machine.sync)
-            # The newest entry stays: from it recovery knows where the log ended.
-            low = {replica.replica_id: min(machine.persisted_index() + 1, replica.last_index)}
+            newest = min(machine.persisted_index() + 1, replica.last_index)
+            low = {replica.replica_id: max(0, newest - kept_entries)}
             try:
                 await running.writer(partial(running.log.free_before, low))
             except WriteFailed as error:
                 self._logger.warning("old log segments stay", reason=one_line(error))
+            else:
+                raft.log_trimmed()
+
+
+def _real_disk(folder: Path) -> Disk:
+    folder.mkdir(parents=True, exist_ok=True)
+    return RealDisk(folder)
+
+
+def _nobody(replica_id: int) -> None:
+    """The node of another replica: there is none."""

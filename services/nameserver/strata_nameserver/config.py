@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
 
+from pydantic import Field, model_validator
+
+from strata_metadata.options import WatchOptions
+from strata_nameserver.detector import DetectorOptions
+from strata_nameserver.placement import PlacementRules
+from strata_nameserver.slowness import SlownessOptions
 from strata_runtime.config import Section
 
 
@@ -39,8 +45,18 @@ class NameserverConfig(Section):
     default_retention_ms: int = Field(
         default=72 * 3_600_000, ge=1_000, description="Retention of a topic that names none."
     )
+    max_queue_overrides: int = Field(
+        default=100_000, ge=1, description="Queues that were moved away from their slot."
+    )
+    replication_factor: int = Field(default=3, ge=1, le=7, description="Voters of a raft group.")
+    initial_storage_nodes: int = Field(
+        default=0,
+        ge=0,
+        description="Raft groups are made once so many storage nodes are registered; "
+        "0: replication_factor.",
+    )
     raft_groups_per_storage_node: int = Field(
-        default=2, ge=1, le=64, description="Raft groups made when a storage node registers first."
+        default=2, ge=1, le=64, description="Raft groups made per storage node that is there then."
     )
     watch_recent_changes: int = Field(
         default=2_048, ge=1, description="Changes kept in memory for watchers that follow closely."
@@ -51,10 +67,66 @@ class NameserverConfig(Section):
         description="Revisions a watcher may be behind before it gets a snapshot.",
     )
     watch_response_changes: int = Field(
-        default=50_000, ge=1, description="Changes in one message of a watch stream."
+        default=5_000, ge=1, description="Changes in one message of a watch stream."
     )
-    heartbeat_timeout_ms: int = Field(
-        default=10_000, ge=100, description="Silence after which a node counts as not alive."
+    watch_keepalive_ms: int = Field(
+        default=500, ge=10, description="A watch stream with nothing to tell says so this often."
+    )
+    failure_detection: bool = Field(
+        default=True,
+        description="Judge nodes by their heartbeats. Off where all nodes are one process.",
+    )
+    suspect_after_ms: int = Field(
+        default=750, ge=50, description="Silence after which a node is SUSPECT."
+    )
+    down_after_ms: int = Field(
+        default=1_200,
+        ge=100,
+        description="Silence after which a node is DOWN and leaves every route; a storage node "
+        "only if most storage nodes do not hear it either.",
+    )
+    judge_interval_ms: int = Field(
+        default=100, ge=10, description="How often the leader looks who is silent."
+    )
+    placement_interval_ms: int = Field(
+        default=1_000, ge=10, description="How often replicas and leaders are placed anew, at most."
+    )
+    max_moves_in_flight: int = Field(
+        default=2, ge=1, description="Raft groups whose replicas change at the same time."
+    )
+    replica_repair_delay_ms: int = Field(
+        default=600_000,
+        ge=0,
+        description="A replica on a node that is DOWN for so long is rebuilt elsewhere.",
+    )
+    broker_forget_delay_ms: int = Field(
+        default=3_600_000, ge=0, description="A broker that is DOWN for so long is forgotten."
+    )
+    leader_balance_delay_ms: int = Field(
+        default=5_000,
+        ge=0,
+        description="Leaders are not moved to a node before it is UP for so long.",
+    )
+    slow_node_factor: float = Field(
+        default=5.0,
+        gt=1,
+        description="A storage node is slow, and loses its leaderships, when its appends take so "
+        "many times longer than those of the others.",
+    )
+    slow_node_floor_ms: float = Field(
+        default=50.0, gt=0, description="No storage node is slow below this mean append latency."
+    )
+    slow_node_after_ms: int = Field(
+        default=10_000, ge=0, description="How long a node must be slow to count as slow."
+    )
+    peer_interval_ms: int = Field(
+        default=1_000, ge=10, description="How often nameservers ask each other who they are."
+    )
+    log_kept_entries: int = Field(
+        default=20_000,
+        ge=1,
+        description="Applied entries kept in the metadata log for nameservers that lag behind; "
+        "one further behind gets a snapshot.",
     )
     sync_interval_ms: int = Field(
         default=1_000, ge=10, description="How often the metadata rows are synced to disk."
@@ -64,3 +136,47 @@ class NameserverConfig(Section):
         ge=1024 * 1024,
         description="Size of a segment of the metadata log.",
     )
+
+    @model_validator(mode="after")
+    def _suspect_comes_before_down(self) -> Self:
+        if self.suspect_after_ms >= self.down_after_ms:
+            raise ValueError("suspect_after_ms must be below down_after_ms")
+        return self
+
+    def watch_options(self) -> WatchOptions:
+        """Return the limits of watch streams."""
+        return WatchOptions(
+            recent_changes=self.watch_recent_changes,
+            response_changes=self.watch_response_changes,
+            max_watchers=self.max_watchers,
+            keepalive_ms=self.watch_keepalive_ms,
+        )
+
+    def alone(self) -> Self:
+        """Return these settings for a process that is the whole cluster."""
+        changes = {"replication_factor": 1, "initial_storage_nodes": 1, "failure_detection": False}
+        return self.model_copy(update=changes)
+
+    def detector_options(self) -> DetectorOptions:
+        """Return the times of the failure detector."""
+        return DetectorOptions(
+            suspect_after_s=self.suspect_after_ms / 1_000,
+            down_after_s=self.down_after_ms / 1_000,
+        )
+
+    def slowness_options(self) -> SlownessOptions:
+        """Return when a storage node is slow."""
+        return SlownessOptions(
+            factor=self.slow_node_factor,
+            floor_ms=self.slow_node_floor_ms,
+            after_s=self.slow_node_after_ms / 1_000,
+        )
+
+    def placement_rules(self) -> PlacementRules:
+        """Return the numbers that placement goes by."""
+        return PlacementRules(
+            replication_factor=self.replication_factor,
+            max_moves_in_flight=self.max_moves_in_flight,
+            repair_delay_ms=self.replica_repair_delay_ms,
+            leader_balance_delay_ms=self.leader_balance_delay_ms,
+        )

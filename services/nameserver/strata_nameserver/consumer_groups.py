@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import google_crc32c
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
 from strata_mq.errors import RequestError
 from strata_mq.names import check_consumer_group, check_namespace, dead_letter_topic
 from strata_mq.slots import slot_base
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
-from strata_nameserver.errors import MetaError, invalid
+from strata_nameserver.errors import invalid
 from strata_nameserver.tombstones import bury
 from strata_nameserver.topics import (
     check_mask,
@@ -41,7 +42,7 @@ def create_consumer_group(
     """Make a consumer group and its dead-letter topic.
 
     Raises:
-        MetaError: INVALID, ALREADY_EXISTS or LIMIT_REACHED.
+        MetaRefused: INVALID, ALREADY_EXISTS or LIMIT_REACHED.
     """
     _check_names(wanted.namespace, wanted.name)
     group = meta_pb2.ConsumerGroup()
@@ -49,11 +50,11 @@ def create_consumer_group(
     group.max_attempts = wanted.max_attempts or DEFAULT_MAX_ATTEMPTS
     _check_values(draft, group)
     if draft.get(consumer_group_key(group.namespace, group.name)) is not None:
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_ALREADY_EXISTS, f"consumer group {group.name} exists already"
         )
     if draft.counters.consumer_group_count >= config.max_consumer_groups:
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_LIMIT_REACHED,
             f"there are {config.max_consumer_groups} consumer groups already "
             "(nameserver.max_consumer_groups)",
@@ -78,7 +79,7 @@ def update_consumer_group(
         mask: fifo, max_attempts, backoff (the whole oneof), broadcast, lite_topic.
 
     Raises:
-        MetaError: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.
+        MetaRefused: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.
     """
     group = stored_consumer_group(draft, wanted.namespace, wanted.name)
     check_revision("consumer group", wanted.name, wanted.revision, group.revision)
@@ -100,7 +101,7 @@ def delete_consumer_group(
     """Delete a consumer group and its dead-letter topic; both leave a tombstone.
 
     Raises:
-        MetaError: NOT_FOUND; LIMIT_REACHED (see `tombstones.bury`).
+        MetaRefused: NOT_FOUND; LIMIT_REACHED (see `tombstones.bury`).
     """
     group = stored_consumer_group(draft, namespace, name)
     tombstone = meta_pb2.Tombstone(
@@ -120,12 +121,12 @@ def stored_consumer_group(draft: Draft, namespace: str, name: str) -> meta_pb2.C
     """Return a consumer group's row.
 
     Raises:
-        MetaError: NOT_FOUND.
+        MetaRefused: NOT_FOUND.
     """
     value = draft.get(consumer_group_key(namespace, name))
     if value is None:
         where = f" of namespace {namespace}" if namespace else ""
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_NOT_FOUND, f"consumer group {name}{where} does not exist"
         )
     return meta_pb2.ConsumerGroup.FromString(value)

@@ -8,21 +8,12 @@ has it; `reset` drops everything in flight when leadership is lost.
 
 from __future__ import annotations
 
-from array import array
-from collections import OrderedDict
-from itertools import islice
-
 from strata.meta.v1 import command_pb2, meta_pb2
-from strata_mq.slots import SLOT_COUNT
-from strata_nameserver.rows import StoredRow, change_to, key_of, value_of
+from strata_metadata.rows import StoredRow, change_to, key_of, value_of
+from strata_nameserver.done_tombstones import DoneTombstones, TombstoneId
+from strata_nameserver.topology import Topology
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, RowKind, kind_range
-
-TombstoneId = tuple[meta_pb2.TombstoneKind.ValueType, int]
-"""What kind of thing was deleted, and its id."""
-
-NO_RAFT_GROUP = 0
-"""Owner of a slot that no raft group holds yet; raft groups of queues are numbered from 1."""
+from strata_state.metadata_keys import APPLIED_KEY
 
 
 def first_counters() -> command_pb2.Counters:
@@ -40,62 +31,6 @@ def applied_state(store: MetadataStore) -> command_pb2.AppliedState:
     return command_pb2.AppliedState.FromString(value)
 
 
-class Placement:
-    """Who owns which slot, and which replicas a raft group has: small, so kept in memory."""
-
-    def __init__(self) -> None:
-        self.slot_owners = array("I", [NO_RAFT_GROUP]) * SLOT_COUNT
-        self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
-
-    @classmethod
-    def load(cls, store: MetadataStore) -> Placement:
-        """Read the rows of raft groups and slots."""
-        placement = cls()
-        for _, value in store.scan(*kind_range(RowKind.RAFT_GROUP)):
-            placement.take(meta_pb2.RaftGroup.FromString(value))
-        for _, value in store.scan(*kind_range(RowKind.SLOTS)):
-            placement.take(meta_pb2.SlotRange.FromString(value))
-        return placement
-
-    def take(self, row: meta_pb2.RaftGroup | meta_pb2.SlotRange) -> None:
-        """Take in one row."""
-        if isinstance(row, meta_pb2.RaftGroup):
-            self.raft_groups[row.raft_group] = row
-        else:
-            owners = array("I", [row.raft_group]) * row.slot_count
-            self.slot_owners[row.first_slot : row.first_slot + row.slot_count] = owners
-
-
-class DoneTombstones:
-    """The tombstones that may go, the one done for longest first; bounded by `max_tombstones`."""
-
-    def __init__(self) -> None:
-        self._done: OrderedDict[TombstoneId, None] = OrderedDict()
-
-    @classmethod
-    def load(cls, store: MetadataStore) -> DoneTombstones:
-        """Read the rows; a row's revision is that at which it was marked done."""
-        rows = [
-            meta_pb2.Tombstone.FromString(value)
-            for _, value in store.scan(*kind_range(RowKind.TOMBSTONE))
-        ]
-        tombstones = cls()
-        for row in sorted(rows, key=lambda row: row.revision):
-            tombstones.take(row, deleted=False)
-        return tombstones
-
-    def take(self, row: meta_pb2.Tombstone, *, deleted: bool) -> None:
-        """Take in one row."""
-        if deleted:
-            self._done.pop((row.kind, row.id), None)
-        elif row.done:
-            self._done[row.kind, row.id] = None
-
-    def oldest(self, first: int, count: int) -> list[TombstoneId]:
-        """Return at most `count` ids from the place `first` on."""
-        return list(islice(self._done, first, first + count))
-
-
 class SpeculativeState:
     """Applied rows and what is in flight above them."""
 
@@ -105,7 +40,7 @@ class SpeculativeState:
         self._overlay: dict[bytes, tuple[int, bytes | None]] = {}
         self._in_flight: dict[int, tuple[bytes, ...]] = {}
         self.counters = applied_state(store).counters
-        self.placement = Placement.load(store)
+        self.topology = Topology.load(store)
         self.done_tombstones = DoneTombstones.load(store)
 
     @property
@@ -126,13 +61,8 @@ class SpeculativeState:
         keys = tuple(key_of(change) for change in draft.changes)
         for key, change in zip(keys, draft.changes, strict=True):
             self._overlay[key] = (revision, value_of(change))
-            row = change.WhichOneof("row")
-            if row == "raft_group":
-                self.placement.take(change.raft_group)
-            elif row == "slots":
-                self.placement.take(change.slots)
-            elif row == "tombstone":
-                self.done_tombstones.take(change.tombstone, deleted=change.deleted)
+            self.topology.take(change)
+            self.done_tombstones.take(change)
         self._in_flight[revision] = keys
         self.counters = draft.counters
 
@@ -148,7 +78,7 @@ class SpeculativeState:
         self._overlay.clear()
         self._in_flight.clear()
         self.counters = applied_state(self._store).counters
-        self.placement = Placement.load(self._store)
+        self.topology = Topology.load(self._store)
         self.done_tombstones = DoneTombstones.load(self._store)
 
 
@@ -169,9 +99,9 @@ class Draft:
         return self.counters.revision
 
     @property
-    def placement(self) -> Placement:
-        """Slots and raft groups before this change."""
-        return self._state.placement
+    def topology(self) -> Topology:
+        """Nodes, raft groups and slots before this change."""
+        return self._state.topology
 
     def oldest_done_tombstones(self, count: int) -> list[TombstoneId]:
         """Return at most `count` tombstones that are done and not deleted by this change."""

@@ -1,20 +1,12 @@
-"""Why a metadata call is refused: one exception, and the table from the driver's to it."""
+"""Why a metadata call is refused: the table from the driver's errors to `MetaRefused`."""
 
 from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
 from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
 
 Outcome = meta_pb2.MetaOutcome
-
-
-class MetaError(Exception):
-    """A refused call: `outcome` for programs, `reason` is one clear line for people."""
-
-    def __init__(self, outcome: meta_pb2.MetaOutcome.ValueType, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
-        self.reason = reason
 
 
 class RevisionMismatch(Exception):
@@ -32,13 +24,13 @@ _REFUSALS: dict[type[Exception], tuple[meta_pb2.MetaOutcome.ValueType, str]] = {
 }
 
 
-def refusal(error: Exception) -> MetaError:
+def refusal(error: Exception) -> MetaRefused:
     """Return the refusal that one of `DRIVER_ERRORS` means to the caller."""
     outcome, text = next(entry for kind, entry in _REFUSALS.items() if isinstance(error, kind))
     detail = str(error)
-    return MetaError(outcome, f"{text}: {detail}" if detail else text)
+    return MetaRefused(outcome, f"{text}: {detail}" if detail else text)
 
 
-def invalid(reason: str) -> MetaError:
+def invalid(reason: str) -> MetaRefused:
     """Return the refusal of a malformed request."""
-    return MetaError(meta_pb2.META_OUTCOME_INVALID, reason)
+    return MetaRefused(meta_pb2.META_OUTCOME_INVALID, reason)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from strata.meta.v1 import command_pb2
+from strata.meta.v1 import command_pb2, meta_pb2
+from strata_metadata.rows import key_of, value_of
+from strata_metadata.watch import Revision, WatchHub
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import SpeculativeState, applied_state
 from strata_nameserver.errors import RevisionMismatch
-from strata_nameserver.rows import key_of, value_of
-from strata_nameserver.watch import Revision, WatchHub
-from strata_raft.types import Entry, EntryKind
+from strata_raft import Configuration, Entry, EntryKind, Payload
+from strata_raft.membership import decode_configuration
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_keys import APPLIED_KEY, change_key
@@ -34,6 +35,7 @@ class MetadataMachine:
     Attributes:
         speculative: what the leader decides on; meaningless while another one leads.
         leading: set while this replica is the ready leader.
+        leading_term: the term in which it became so last.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class MetadataMachine:
         self._persisted_index = self._applied.index
         self.speculative = SpeculativeState(store)
         self.leading = asyncio.Event()
+        self.leading_term = 0
         self._changes_total = metrics.counter("strata_metadata_changes_total")
         metrics.gauge("strata_metadata_revision", lambda: self.revision)
         metrics.gauge(
@@ -57,6 +60,7 @@ class MetadataMachine:
             "topic": config.max_topics,
             "consumer_group": config.max_consumer_groups,
             "node": config.max_nodes,
+            "queue_override": config.max_queue_overrides,
             "tombstone": config.max_tombstones,
         }
         metrics.gauge(
@@ -72,6 +76,20 @@ class MetadataMachine:
     def applied_index(self) -> int:
         """Return the index of the last entry whose rows are in the store (0: none)."""
         return self._applied.index
+
+    def applied_term(self) -> int:
+        """Return the term of that entry (0: none)."""
+        return self._applied.term
+
+    def configuration(self) -> tuple[int, Configuration] | None:
+        """Return the applied configuration of the metadata raft group and its entry's index."""
+        if not self._applied.HasField("configuration"):
+            return None
+        row = self._applied.configuration
+        configuration = Configuration(
+            frozenset(row.voters), frozenset(row.learners), frozenset(row.outgoing)
+        )
+        return row.configuration_index, configuration
 
     def persisted_index(self) -> int:
         """Return the applied index that survives a power failure (rule 6)."""
@@ -92,7 +110,10 @@ class MetadataMachine:
         rows: dict[bytes, bytes | None] = {}
         revisions: list[Revision] = []
         counters = self._applied.counters
+        applied = command_pb2.AppliedState(configuration=self._configuration_row())
         for entry in entries:
+            if entry.kind is EntryKind.CONFIGURATION:
+                applied.configuration.CopyFrom(configuration_row(entry.index, entry.payload))
             if entry.kind is not EntryKind.NORMAL:
                 continue
             command = command_pb2.Command.FromString(b"".join(entry.payload))
@@ -109,9 +130,11 @@ class MetadataMachine:
             ).SerializeToString()
             if counters.revision > self._kept_revisions:
                 rows[change_key(counters.revision - self._kept_revisions)] = None
-            revisions.append(Revision(counters.revision, tuple(command.changes)))
-        last = entries[-1]
-        applied = command_pb2.AppliedState(index=last.index, term=last.term, counters=counters)
+            revisions.append(
+                Revision(counters.revision - 1, counters.revision, tuple(command.changes))
+            )
+        applied.index, applied.term = entries[-1].index, entries[-1].term
+        applied.counters.CopyFrom(counters)
         rows[APPLIED_KEY] = applied.SerializeToString()
         self._store.write(
             [(key, value) for key, value in rows.items() if value is not None],
@@ -126,6 +149,7 @@ class MetadataMachine:
     def on_leader(self, term: int) -> None:
         """Start deciding from the applied rows."""
         self.speculative.reset()
+        self.leading_term = term
         self.leading.set()
 
     def on_follower(self, term: int, leader_replica_id: int) -> None:
@@ -133,11 +157,33 @@ class MetadataMachine:
         self.leading.clear()
         self.speculative.reset()
 
+    def installed(self) -> None:
+        """All rows were replaced by a snapshot: start from them."""
+        self._applied = applied_state(self._store)
+        self._persisted_index = self._applied.index
+        self.speculative.reset()
+        self._hub.reset(self.revision)
+
+    def _configuration_row(self) -> meta_pb2.Membership | None:
+        return self._applied.configuration if self._applied.HasField("configuration") else None
+
     def _row_counts(self) -> list[tuple[float, dict[str, str]]]:
         counters = self._applied.counters
         return [
             (counters.topic_count, {"kind": "topic"}),
             (counters.consumer_group_count, {"kind": "consumer_group"}),
             (counters.node_count, {"kind": "node"}),
+            (counters.queue_override_count, {"kind": "queue_override"}),
             (counters.tombstone_count, {"kind": "tombstone"}),
         ]
+
+
+def configuration_row(index: int, payload: Payload) -> meta_pb2.Membership:
+    """Return what the applied row says of the configuration that an entry brings."""
+    configuration = decode_configuration(payload)
+    return meta_pb2.Membership(
+        configuration_index=index,
+        voters=sorted(configuration.voters),
+        learners=sorted(configuration.learners),
+        outgoing=sorted(configuration.outgoing),
+    )

@@ -18,10 +18,27 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_metadata_refused_total", "counter", "1", "Calls refused, by outcome.", ("outcome",)
     ),
     MetricSpec(
-        "strata_metadata_watch_snapshots_total",
+        "strata_metadata_nodes", "gauge", "1", "Nodes by kind and state.", ("kind", "state")
+    ),
+    MetricSpec(
+        "strata_metadata_transitions_total",
         "counter",
         "1",
-        "Watch streams that needed a snapshot.",
+        "Changes of nodes' states, by the new one.",
+        ("state",),
     ),
-    MetricSpec("strata_metadata_nodes_alive", "gauge", "1", "Nodes heard of lately.", ("kind",)),
+    MetricSpec(
+        "strata_metadata_moves_total",
+        "counter",
+        "1",
+        "Changes that placement chose: of replicas, of leaders.",
+        ("kind",),
+    ),
+    MetricSpec("strata_metadata_slow_nodes", "gauge", "1", "Storage nodes that append slowly."),
+    MetricSpec(
+        "strata_metadata_moves_in_flight", "gauge", "1", "Raft groups whose replicas change now."
+    ),
+    MetricSpec(
+        "strata_metadata_moves_maximum", "gauge", "1", "Raft groups that may change at once."
+    ),
 )

@@ -1,21 +1,22 @@
-"""Registration of nodes: who is there, which replicas a storage node hosts, who owns the slots.
+"""What becomes of nodes: registered, drained, removed, judged; one draft each.
 
-A storage node that registers first gets raft groups of its own with fresh replica ids; the first
-of all storage nodes gets all slots, striped over its raft groups (rule 19). Registering again
-gives the same replicas: the row of a node is found by its node id, which lives in its data folder
-(rule 8), so an emptied folder comes as another node.
+The row of a node is found by its node id, which lives in its data folder (rule 8): an emptied
+folder comes as another node. The first raft groups are made in the draft of the storage node that
+completes the initial set, with all slots striped over them (rule 19).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
-from strata_mq.slots import slot_runs, striped_slots
+from strata_metadata.errors import MetaRefused
 from strata_nameserver.config import NameserverConfig
-from strata_nameserver.draft import NO_RAFT_GROUP, Draft, Placement
-from strata_nameserver.errors import MetaError, invalid
-from strata_state.metadata_keys import node_key
+from strata_nameserver.detector import Transition
+from strata_nameserver.draft import Draft
+from strata_nameserver.errors import invalid
+from strata_nameserver.raft_groups import put_initial_raft_groups
 
 _NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _MAX_ENDPOINTS = 8
@@ -28,82 +29,120 @@ _KINDS = (
 
 
 def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig) -> None:
-    """Write the node's row, and the raft groups of a new storage node.
+    """Write the node's row; make the first raft groups when enough storage nodes are there.
 
-    A node that is known and tells nothing new leaves the draft empty.
+    A node that is known and tells nothing new leaves the draft empty. Draining outlives a restart
+    of the node; its state is UP.
 
     Raises:
-        MetaError: INVALID or LIMIT_REACHED.
+        MetaRefused: INVALID or LIMIT_REACHED.
     """
     _check(wanted)
-    value = draft.get(node_key(wanted.node_id))
-    node = meta_pb2.Node()
-    node.CopyFrom(wanted)
-    node.revision = 0
-    if value is None:
+    node = meta_pb2.Node(
+        node_id=wanted.node_id,
+        kind=wanted.kind,
+        endpoints=wanted.endpoints,
+        advertised_endpoint=wanted.advertised_endpoint,
+        boot_id=wanted.boot_id,
+        rack=wanted.rack,
+        metadata_replica_id=wanted.metadata_replica_id,
+        state=meta_pb2.NODE_STATE_UP,
+        registered_at_ms=draft.now_ms,
+        state_since_ms=draft.now_ms,
+    )
+    known = draft.topology.nodes.get(wanted.node_id)
+    if known is None:
         if draft.counters.node_count >= config.max_nodes:
-            raise MetaError(
+            raise MetaRefused(
                 meta_pb2.META_OUTCOME_LIMIT_REACHED,
                 f"there are {config.max_nodes} nodes already (nameserver.max_nodes)",
             )
         draft.counters.node_count += 1
-        node.registered_at_ms = draft.now_ms
         draft.put(node)
         if node.kind == meta_pb2.NODE_KIND_STORAGE:
-            _put_raft_groups(draft, node.node_id, config.raft_groups_per_storage_node)
+            put_initial_raft_groups(draft, node, config)
         return
-    known = meta_pb2.Node.FromString(value)
     if known.kind != node.kind:
         raise invalid(
             f"node {node.node_id} is registered as {meta_pb2.NodeKind.Name(known.kind)}, "
             f"not {meta_pb2.NodeKind.Name(node.kind)}"
         )
     node.registered_at_ms = known.registered_at_ms
-    known.revision = 0
+    node.draining = known.draining
+    if known.state == node.state:
+        node.state_since_ms = known.state_since_ms
+    node.revision = known.revision
     if node != known:
         draft.put(node)
 
 
-def hosted_replicas(placement: Placement, node_id: str) -> list[meta_pb2.HostedReplica]:
-    """Return what a storage node hosts, by raft group, with the slots each raft group owns."""
-    return [
-        meta_pb2.HostedReplica(
-            raft_group=row,
-            replica_id=replica.replica_id,
-            slots=owned_slots(placement, raft_group),
+def change_states(draft: Draft, transitions: Sequence[Transition]) -> None:
+    """Write the states that the failure detector found, all in one change."""
+    for transition in transitions:
+        known = draft.topology.nodes.get(transition.node_id)
+        if known is None or known.state == transition.state:
+            continue
+        node = _copy(known)
+        node.state = transition.state
+        node.state_since_ms = draft.now_ms
+        draft.put(node)
+
+
+def forget_brokers(draft: Draft, delay_ms: int) -> None:
+    """Remove brokers that are DOWN for so long: one that is replaced never says goodbye."""
+    for node in draft.topology.nodes_of(meta_pb2.NODE_KIND_BROKER):
+        down_ms = draft.now_ms - node.state_since_ms
+        if node.state == meta_pb2.NODE_STATE_DOWN and down_ms >= delay_ms:
+            draft.counters.node_count -= 1
+            draft.delete(node)
+
+
+def drain_node(draft: Draft, node_id: str, *, draining: bool) -> meta_pb2.Node:
+    """Take a node out of service, or back into it.
+
+    Raises:
+        MetaRefused: NOT_FOUND; INVALID for a nameserver, which is not drained.
+    """
+    known = _stored_node(draft, node_id)
+    if known.kind == meta_pb2.NODE_KIND_NAMESERVER:
+        raise invalid(f"node {node_id} is a nameserver: stop it, or remove it")
+    node = _copy(known)
+    if node.draining != draining:
+        node.draining = draining
+        draft.put(node)
+    return node
+
+
+def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
+    """Forget a node.
+
+    Raises:
+        MetaRefused: NOT_FOUND; CONFLICT while a storage node has replicas and `force` is not set.
+    """
+    node = _stored_node(draft, node_id)
+    replicas = draft.topology.replicas_on(node_id)
+    if replicas and not force:
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"node {node_id} has replicas of {len(replicas)} raft groups "
+            f"({', '.join(map(str, replicas[:8]))}): drain it first",
         )
-        for raft_group, row in sorted(placement.raft_groups.items())
-        for replica in row.replicas
-        if replica.node_id == node_id
-    ]
+    draft.counters.node_count -= 1
+    draft.delete(node)
+    return node
 
 
-def owned_slots(placement: Placement, raft_group: int) -> list[meta_pb2.SlotRange]:
-    """Return the runs of slots of a raft group."""
-    return [
-        meta_pb2.SlotRange(first_slot=first, slot_count=count, raft_group=owner)
-        for first, count, owner in slot_runs(placement.slot_owners)
-        if owner == raft_group
-    ]
+def _stored_node(draft: Draft, node_id: str) -> meta_pb2.Node:
+    node = draft.topology.nodes.get(node_id)
+    if node is None:
+        raise MetaRefused(meta_pb2.META_OUTCOME_NOT_FOUND, f"node {node_id} does not exist")
+    return node
 
 
-def _put_raft_groups(draft: Draft, node_id: str, count: int) -> None:
-    counters = draft.counters
-    raft_groups = range(counters.next_raft_group, counters.next_raft_group + count)
-    for raft_group in raft_groups:
-        replica = meta_pb2.Replica(replica_id=counters.next_replica_id, node_id=node_id)
-        counters.next_replica_id += 1
-        draft.put(
-            meta_pb2.RaftGroup(
-                raft_group=raft_group, replicas=[replica], broker_name=f"strata-{raft_group}"
-            )
-        )
-    counters.next_raft_group += count
-    if all(owner == NO_RAFT_GROUP for owner in draft.placement.slot_owners):
-        for first, slot_count, raft_group in slot_runs(striped_slots(raft_groups)):
-            draft.put(
-                meta_pb2.SlotRange(first_slot=first, slot_count=slot_count, raft_group=raft_group)
-            )
+def _copy(node: meta_pb2.Node) -> meta_pb2.Node:
+    copy = meta_pb2.Node()
+    copy.CopyFrom(node)
+    return copy
 
 
 def _check(node: meta_pb2.Node) -> None:
@@ -111,12 +150,12 @@ def _check(node: meta_pb2.Node) -> None:
         raise invalid("node_id must be 1 to 64 of A-Z a-z 0-9 . _ -")
     if node.kind not in _KINDS:
         raise invalid(f"node {node.node_id}: kind is missing")
-    endpoints = [*node.endpoints, node.advertised_endpoint]
+    texts = [*node.endpoints, node.advertised_endpoint, node.rack]
     if len(node.endpoints) > _MAX_ENDPOINTS or any(
-        len(endpoint.encode()) > _MAX_ENDPOINT_BYTES for endpoint in endpoints
+        len(text.encode()) > _MAX_ENDPOINT_BYTES for text in texts
     ):
         raise invalid(
-            f"node {node.node_id}: at most {_MAX_ENDPOINTS} endpoints of "
+            f"node {node.node_id}: at most {_MAX_ENDPOINTS} endpoints, and no text above "
             f"{_MAX_ENDPOINT_BYTES} bytes"
         )
     if node.kind == meta_pb2.NODE_KIND_BROKER and ":" not in node.advertised_endpoint:

@@ -8,9 +8,10 @@ as there is room; one that is not done is never given up.
 from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
-from strata_nameserver.errors import MetaError, invalid
+from strata_nameserver.errors import invalid
 from strata_state.metadata_keys import tombstone_key
 
 
@@ -20,13 +21,13 @@ def bury(draft: Draft, tombstone: meta_pb2.Tombstone, config: NameserverConfig) 
     At the limit the tombstone that has been done for longest goes.
 
     Raises:
-        MetaError: LIMIT_REACHED: none is done, so storage has not dropped anything for long.
+        MetaRefused: LIMIT_REACHED: none is done, so storage has not dropped anything for long.
     """
     excess = draft.counters.tombstone_count + 1 - config.max_tombstones
     if excess > 0:
         oldest = draft.oldest_done_tombstones(excess)
         if len(oldest) < excess:
-            raise MetaError(
+            raise MetaRefused(
                 meta_pb2.META_OUTCOME_LIMIT_REACHED,
                 f"the data of {config.max_tombstones} deleted topics and consumer groups is still "
                 "to be dropped (nameserver.max_tombstones)",
@@ -43,7 +44,7 @@ def confirm_dropped(draft: Draft, kind: meta_pb2.TombstoneKind.ValueType, droppe
     """Mark a tombstone done; one that is done or gone already leaves the draft empty.
 
     Raises:
-        MetaError: INVALID: no such kind.
+        MetaRefused: INVALID: no such kind.
     """
     if kind not in (meta_pb2.TOMBSTONE_KIND_TOPIC, meta_pb2.TOMBSTONE_KIND_CONSUMER_GROUP):
         raise invalid("kind is missing")

@@ -12,14 +12,17 @@ from collections.abc import Sequence
 import google_crc32c
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
+from strata_metadata.view import NO_RAFT_GROUP
 from strata_mq.errors import RequestError
 from strata_mq.names import check_namespace, check_topic, is_dead_letter_topic
 from strata_mq.slots import slot_base, slot_of
 from strata_nameserver.config import NameserverConfig
-from strata_nameserver.draft import NO_RAFT_GROUP, Draft, Placement
-from strata_nameserver.errors import MetaError, invalid
+from strata_nameserver.draft import Draft
+from strata_nameserver.errors import invalid
 from strata_nameserver.tombstones import bury
-from strata_state.metadata_keys import topic_key
+from strata_nameserver.topology import Topology
+from strata_state.metadata_keys import queue_override_key, topic_key
 
 _USER_TYPES = frozenset(meta_pb2.TopicType.values()) - {
     meta_pb2.TOPIC_TYPE_UNSPECIFIED,
@@ -34,7 +37,7 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
     """Make a topic; what the request leaves out gets its default.
 
     Raises:
-        MetaError: INVALID, ALREADY_EXISTS, LIMIT_REACHED, or UNAVAILABLE when no storage node
+        MetaRefused: INVALID, ALREADY_EXISTS, LIMIT_REACHED, or UNAVAILABLE when no storage node
             has registered yet.
     """
     check_names(wanted.namespace, wanted.name)
@@ -50,11 +53,11 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
     )
     _check_values(topic, config)
     if draft.get(topic_key(topic.namespace, topic.name)) is not None:
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_ALREADY_EXISTS, f"topic {_full_name(topic)} exists already"
         )
     topic.slot_base = slot_base(topic.namespace, topic.name, google_crc32c.value)
-    append_homes(topic, range(topic.queue_count), draft.placement)
+    append_homes(topic, range(topic.queue_count), draft.topology)
     put_new_topic(draft, topic, config)
     return topic
 
@@ -71,7 +74,7 @@ def update_topic(
         config: limits.
 
     Raises:
-        MetaError: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.
+        MetaRefused: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.
     """
     topic = stored_topic(draft, wanted.namespace, wanted.name)
     check_revision("topic", wanted.name, wanted.revision, topic.revision)
@@ -92,7 +95,7 @@ def update_topic(
         )
     if not dead_letter:
         _check_values(topic, config)
-        append_homes(topic, range(old_queue_count, topic.queue_count), draft.placement)
+        append_homes(topic, range(old_queue_count, topic.queue_count), draft.topology)
     topic.updated_at_ms = draft.now_ms
     draft.put(topic)
     return topic
@@ -104,7 +107,7 @@ def delete_topic(
     """Delete a topic's row and leave a tombstone; its id is never given again.
 
     Raises:
-        MetaError: NOT_FOUND; INVALID for a dead-letter topic, which goes with its group;
+        MetaRefused: NOT_FOUND; INVALID for a dead-letter topic, which goes with its group;
             LIMIT_REACHED (see `tombstones.bury`).
     """
     topic = stored_topic(draft, namespace, name)
@@ -118,10 +121,10 @@ def put_new_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig)
     """Give the topic its id and times and put its row.
 
     Raises:
-        MetaError: LIMIT_REACHED.
+        MetaRefused: LIMIT_REACHED.
     """
     if draft.counters.topic_count >= config.max_topics:
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_LIMIT_REACHED,
             f"there are {config.max_topics} topics already (nameserver.max_topics)",
         )
@@ -133,10 +136,10 @@ def put_new_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig)
 
 
 def delete_stored_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig) -> None:
-    """Delete the row of a topic that exists, and leave a tombstone.
+    """Delete the row of a topic that exists and those of its moved queues; leave a tombstone.
 
     Raises:
-        MetaError: LIMIT_REACHED.
+        MetaRefused: LIMIT_REACHED.
     """
     tombstone = meta_pb2.Tombstone(
         kind=meta_pb2.TOMBSTONE_KIND_TOPIC,
@@ -145,6 +148,11 @@ def delete_stored_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverC
         name=topic.name,
     )
     bury(draft, tombstone, config)
+    if draft.counters.queue_override_count:
+        for queue in range(topic.queue_count):
+            if draft.get(queue_override_key(topic.topic_id, queue)) is not None:
+                draft.counters.queue_override_count -= 1
+                draft.delete(meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=queue))
     draft.counters.topic_count -= 1
     draft.delete(meta_pb2.Topic(namespace=topic.namespace, name=topic.name))
 
@@ -153,28 +161,30 @@ def stored_topic(draft: Draft, namespace: str, name: str) -> meta_pb2.Topic:
     """Return a topic's row.
 
     Raises:
-        MetaError: NOT_FOUND.
+        MetaRefused: NOT_FOUND.
     """
     value = draft.get(topic_key(namespace, name))
     if value is None:
         wanted = meta_pb2.Topic(namespace=namespace, name=name)
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_NOT_FOUND, f"topic {_full_name(wanted)} does not exist"
         )
     return meta_pb2.Topic.FromString(value)
 
 
-def append_homes(topic: meta_pb2.Topic, queues: Sequence[int], placement: Placement) -> None:
+def append_homes(topic: meta_pb2.Topic, queues: Sequence[int], topology: Topology) -> None:
     """Give new queues their public names under the raft groups that own them (rule 20).
 
     Raises:
-        MetaError: UNAVAILABLE: a queue's slot has no owner, because no storage node registered.
+        MetaRefused: UNAVAILABLE: a queue's slot has no owner, because no storage node registered.
     """
     homes = {home.raft_group: home for home in topic.homes}
     for queue in queues:
-        raft_group = placement.slot_owners[slot_of(topic.slot_base, queue)]
+        raft_group = topology.slot_owners[slot_of(topic.slot_base, queue)]
         if raft_group == NO_RAFT_GROUP:
-            raise MetaError(meta_pb2.META_OUTCOME_UNAVAILABLE, "no storage node has registered yet")
+            raise MetaRefused(
+                meta_pb2.META_OUTCOME_UNAVAILABLE, "no storage node has registered yet"
+            )
         if raft_group not in homes:
             homes[raft_group] = meta_pb2.HomeQueues(raft_group=raft_group)
         homes[raft_group].queues.append(queue)
@@ -203,7 +213,7 @@ def check_mask(mask: Sequence[str], allowed: Sequence[str]) -> None:
 def check_revision(kind: str, name: str, wanted: int, stored: int) -> None:
     """Raise CONFLICT when the caller read another revision of the row; 0 means any."""
     if wanted not in (0, stored):
-        raise MetaError(
+        raise MetaRefused(
             meta_pb2.META_OUTCOME_CONFLICT,
             f"{kind} {name} was changed at revision {stored}, the request knows {wanted}",
         )

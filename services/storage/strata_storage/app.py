@@ -11,6 +11,7 @@ Threads: the log's writer; a few readers; one for flushes and other long work.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from typing import TypeVar
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import Server
 from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
+from strata_multiraft.peering import Peering
+from strata_multiraft.raft_servicer import RAFT_SERVICE
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
 from strata_seglog.ballast import Ballast
 from strata_seglog.log import CommitLog
+from strata_seglog.metrics import METRICS as LOG_METRICS
 from strata_seglog.ports import Disk
 from strata_seglog.real_disk import RealDisk
 from strata_state.flush import Flusher
@@ -33,8 +37,10 @@ from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbStore
 from strata_storage.config import StorageConfig
 from strata_storage.errors import Refused
+from strata_storage.hosted import HostedGroup
 from strata_storage.metrics import METRICS
-from strata_storage.node import HostedGroup, NodeParts, StorageNode
+from strata_storage.node import StorageNode
+from strata_storage.node_parts import NodeParts
 from strata_storage.retention import FixedRetention, RetentionSource
 from strata_storage.servicer import ServicerParts, StorageServicer
 
@@ -78,6 +84,21 @@ class ReadThreads:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The other nodes, for a storage node that is not alone.
+
+    Attributes:
+        peering: the traffic between nodes; started and stopped with the node.
+        node_of: tells which node hosts a replica.
+        slots_of: tells the slots that a new raft group owns, as (first, count) runs.
+    """
+
+    peering: Peering
+    node_of: Callable[[int], str | None]
+    slots_of: Callable[[int], Sequence[tuple[int, int]]]
+
+
 @dataclass(slots=True)
 class _Running:
     """What exists between start and stop."""
@@ -90,16 +111,20 @@ class _Running:
     writer: WriterThread
     readers: ReadThreads
     flushes: ReadThreads
+    catch_up: WriterThread
 
 
 class StorageApp:
     """One storage node; a `strata_runtime.lifecycle.Service`.
 
+    Attributes:
+        endpoint: where it serves, once it is started.
+
     Args:
         config: the section `[storage]`.
         node_id: who it is among all nodes.
         folder: `storage` of the data folder.
-        hosted: replicas to host, as the nameserver said when the node registered.
+        hosted: replicas to host from the start, as the nameserver said.
         server: where its service is registered; started and stopped here.
         clock: time.
         metrics: where its metrics show.
@@ -107,6 +132,8 @@ class StorageApp:
         retention: how long topics keep messages; None: the configured default for all.
         disk: the log's folder; None: the real one under `folder`.
         store: the row store; None: RocksDB under `folder`.
+        peers: the other nodes; None: there are none.
+        random_ticks: gives a number between two, both included, for election timeouts.
     """
 
     name = "storage"
@@ -125,8 +152,10 @@ class StorageApp:
         retention: RetentionSource | None = None,
         disk: Disk | None = None,
         store: StateStore | None = None,
+        peers: Peers | None = None,
+        random_ticks: Callable[[int, int], int] = random.randint,
     ) -> None:
-        metrics.declare(METRICS)
+        metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
         self._node_id = node_id
         self._folder = folder
@@ -138,7 +167,10 @@ class StorageApp:
         self._retention = retention
         self._disk = disk
         self._store = store
+        self._peers = peers
+        self._random_ticks = random_ticks
         self._running: _Running | None = None
+        self.endpoint = ""
         self._logger = get_logger("storage")
 
     @property
@@ -173,7 +205,10 @@ class StorageApp:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             await self._until_ready(running.node)
         self._server.register(SERVICE, servicer)
-        await self._server.start()
+        if self._peers is not None:
+            self._server.register(RAFT_SERVICE, self._peers.peering.servicer)
+            await self._peers.peering.start()
+        self.endpoint = await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
         """Answer what is under way, flush, close."""
@@ -182,9 +217,13 @@ class StorageApp:
             return
         await self._server.stop(grace_s)
         await running.tasks.stop()
+        if self._peers is not None:
+            await self._peers.peering.stop()
         await running.raft.stop()
+        running.node.close()
         await running.writer(running.log.close)
         running.readers.close()
+        running.catch_up.close()
         await running.flushes(running.store.close)
         running.flushes.close()
         running.writer.close()
@@ -201,14 +240,9 @@ class StorageApp:
             store = await writer(lambda: RocksdbStore(state, options.rocksdb))
         readers = ReadThreads(options.reader_threads, options.reads_max, "storage-read")
         flushes = ReadThreads(1, options.reads_max, "storage-flush")
-        raft = MultiRaft(
-            log,
-            self._clock,
-            MultiRaftOptions(max_write_bytes=self._config.log_segment_bytes // 4),
-            self._metrics,
-            writer,
-            on_fatal=self._on_fatal,
-        )
+        # One thread: what followers and snapshots need is read in order, beside the writer.
+        catch_up = WriterThread("storage-catch-up")
+        raft = self._raft(log, writer, catch_up)
         tasks = Tasks("storage", self._on_fatal)
         node = StorageNode(
             NodeParts(
@@ -221,18 +255,46 @@ class StorageApp:
                 writer,
                 readers,
                 flushes,
-                self._clock,
+                self._group_clock(),
                 self._metrics,
                 options,
                 self._retention or FixedRetention(options.retention.default_ms),
                 self._ballast(),
+                self._peers,
             ),
             tasks,
         )
+        if self._peers is not None:
+            self._peers.peering.attach(raft, disk_mark=node.raft_mark)
         for group in self._hosted:
             # Before anything is served; blocks only when rows must be rebuilt.
             node.host(group)
-        return _Running(log, store, raft, node, tasks, writer, readers, flushes)
+        return _Running(log, store, raft, node, tasks, writer, readers, flushes, catch_up)
+
+    def _group_clock(self) -> Clock:
+        """Return the clock that leaders stamp entries from (rule 4)."""
+        return self._clock if self._peers is None else self._peers.peering.group_clock
+
+    def _raft(self, log: CommitLog, writer: WriterThread, catch_up: WriterThread) -> MultiRaft:
+        options = MultiRaftOptions(max_write_bytes=self._config.log_segment_bytes // 4)
+        if self._peers is None:
+            return MultiRaft(
+                log, self._clock, options, self._metrics, writer, on_fatal=self._on_fatal
+            )
+        peering = self._peers.peering
+        return MultiRaft(
+            log,
+            self._clock,
+            options,
+            self._metrics,
+            writer,
+            on_fatal=self._on_fatal,
+            transport=peering.transport,
+            node_of=self._peers.node_of,
+            run_reads=catch_up,
+            fetcher=peering.fetcher,
+            random_ticks=self._random_ticks,
+        )
 
     def _ballast(self) -> Ballast | None:
         size_bytes = self._config.ballast_bytes
@@ -249,7 +311,7 @@ class StorageApp:
         )
 
     async def _until_ready(self, node: StorageNode) -> None:
-        """Wait for the leaders of raft groups that have no other voter."""
-        for group in self._hosted:
-            if len(group.nodes) == 1:
-                await node.until_ready(group.raft_group)
+        """Wait for the leaders of raft groups that have no other member."""
+        for raft_group, replica in node.replicas().items():
+            if replica.is_sole():
+                await node.until_ready(raft_group)

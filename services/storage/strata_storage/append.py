@@ -67,11 +67,13 @@ class Appender:
     """Takes append batches for one leader in one term.
 
     Attributes:
-        window: ids seen lately.
+        window: ids seen lately; until `adopt` those of this term only, and the id rows are asked
+            for every id.
     """
 
     __slots__ = (
         "_brokers",
+        "_has_history",
         "_in_flight",
         "_machine",
         "_next_offsets",
@@ -87,6 +89,7 @@ class Appender:
         self._proposer = proposer
         self._options = options
         self.window = DedupeWindow(options.dedupe)
+        self._has_history = False
         # Next offsets of queues with appends in flight: (next offset, appends in flight).
         self._next_offsets: dict[tuple[int, int], tuple[int, int]] = {}
         self._in_flight: deque[list[_Stored]] = deque()
@@ -124,6 +127,12 @@ class Appender:
         self._remember(broker_boot_id, result)
         return result
 
+    def adopt(self, history: DedupeWindow) -> None:
+        """Take in the ids of earlier terms: a window is asked faster than rows."""
+        history.add_all(self.window, self._proposer.now_ms())
+        self.window = history
+        self._has_history = True
+
     def next_offset(self, topic_id: int, queue: int) -> int:
         """Return a queue's next offset with everything in flight."""
         in_flight = self._next_offsets.get((topic_id, queue))
@@ -146,6 +155,10 @@ class Appender:
         """Take no more appends for a queue; return its end offset."""
         self._sealing.add((topic_id, queue))
         return self.next_offset(topic_id, queue)
+
+    def opened(self, topic_id: int, queue: int) -> None:
+        """Take appends for a queue again: it came back."""
+        self._sealing.discard((topic_id, queue))
 
     # Deciding -----------------------------------------------------------------------------------
 
@@ -174,6 +187,7 @@ class Appender:
                 base_offset = earlier.base_offset + len(earlier.ids)
         ids = view.message_ids(part.first, part.count)
         clean = len(set(ids)) == len(ids) and self.window.all_new(topic_id, ids)
+        clean = clean and self._has_history
         if clean and not any(earlier.topic_id == topic_id for earlier in stored):
             stored.append(_Stored(topic_id, queue, base_offset, ids))
             return PartResolution(queue, base_offset)
@@ -187,6 +201,10 @@ class Appender:
         if queue >= 0:
             return queue if self._machine.owns_queue(topic_id, slot_base, queue) else None
         queues = self._machine.owned.queues(slot_base, queue_count)
+        if self._machine.moves or self._sealing:
+            # A sealed queue is only chosen when there is no other: the answer says why.
+            sealed = self._machine.moves.keys() | self._sealing
+            queues = [q for q in queues if (topic_id, q) not in sealed] or queues
         if not queues:
             return None
         turn = self._turns.get(topic_id, -1) + 1
@@ -211,10 +229,9 @@ class Appender:
             first: tuple[int, int] | None = None
             if message_id in fresh:
                 first = (queue, base_offset + fresh[message_id])
-            elif self.window.known(topic_id, message_id):
+            elif not self._has_history or self.window.known(topic_id, message_id):
                 first = self._position(topic_id, message_id, now_ms)
-            else:
-                first = _position_in(stored, topic_id, message_id)
+            first = first or _position_in(stored, topic_id, message_id)
             if first is None:
                 fresh[message_id] = len(fresh)
             else:

@@ -42,6 +42,7 @@ class Checkpointer:
         self._positions: dict[int, int] = {}
         self._logger = get_logger("storage")
         self.indexes: dict[int, int] = {}
+        self._wanted: set[int] = set()
 
     def opened(self, replica_id: int) -> None:
         """Find a replica's newest checkpoint; one that is damaged does not count. Blocks."""
@@ -55,16 +56,31 @@ class Checkpointer:
             # A new one is written when the segment with this one is to go.
             self._logger.warning("checkpoint is damaged", replica_id=replica_id, reason=str(error))
 
+    def want(self, replica_id: int) -> None:
+        """Write a checkpoint soon: the rows came by a snapshot, the log alone cannot give them."""
+        self._wanted.add(replica_id)
+        self.indexes.pop(replica_id, None)
+
+    def removed(self, replica_id: int) -> None:
+        """Forget a replica that is hosted no more."""
+        self._wanted.discard(replica_id)
+        self._positions.pop(replica_id, None)
+        self.indexes.pop(replica_id, None)
+
     async def write_due(
         self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
     ) -> None:
-        """Write a checkpoint where enough log came since the last one."""
+        """Write a checkpoint where enough log came since the last one, or one is wanted."""
         end = self._log.end_position
         for engine in engines:
             since = end - self._positions.get(engine.replica_id, 0)
-            due = since >= self._options.checkpoint_log_bytes and self._has_news(engine)
-            if due and self._is_whole(engine):
-                await self._write(engine, replicas[engine.raft_group])
+            is_due = since >= self._options.checkpoint_log_bytes
+            if (
+                (is_due or engine.replica_id in self._wanted)
+                and self._has_news(engine)
+                and self._is_whole(engine)
+            ):
+                await self._write(engine, replicas.get(engine.raft_group))
 
     async def write_behind(
         self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
@@ -77,7 +93,7 @@ class Checkpointer:
             in_first = self._positions.get(replica_id, 0) < second
             too_old = self.indexes.get(replica_id, 0) + 1 < engine.machine.low_index
             if (in_first or too_old) and self._is_whole(engine):
-                await self._write(engine, replicas[engine.raft_group])
+                await self._write(engine, replicas.get(engine.raft_group))
 
     def _is_whole(self, engine: GroupEngine) -> bool:
         """Whether its rows may stand for its log: those of a damaged replica must not."""
@@ -86,7 +102,10 @@ class Checkpointer:
     def _has_news(self, engine: GroupEngine) -> bool:
         return engine.machine.applied_index() > self.indexes.get(engine.replica_id, 0)
 
-    async def _write(self, engine: GroupEngine, replica: CheckpointReplica) -> None:
+    async def _write(self, engine: GroupEngine, replica: CheckpointReplica | None) -> None:
+        if replica is None:
+            # It was removed since the caller looked.
+            return
         # The rows are as of now; a thread reads them, for there may be many.
         rows, applied = engine.machine.rows.checkpoint(), engine.machine.state
         frames = await self._run_read(
@@ -99,5 +118,6 @@ class Checkpointer:
         except DiskFull:
             # The older one still holds; it is tried again.
             return
+        self._wanted.discard(engine.replica_id)
         self._positions[engine.replica_id] = position
         self.indexes[engine.replica_id] = applied.raft_index

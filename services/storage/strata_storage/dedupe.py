@@ -67,6 +67,12 @@ class DedupeWindow:
         # Ids are new to the window when they come here, so the sum of set sizes grows by as many.
         self._new_ids += len(ids)
 
+    def add_all(self, later: DedupeWindow, now_ms: int) -> None:
+        """Remember everything that another window, begun later, remembers."""
+        for generation in (later._old, later._new):
+            for topic_id, ids in generation.items():
+                self.add(topic_id, list(ids), now_ms)
+
     def forget_topic(self, topic_id: int) -> None:
         """Drop the ids of a topic that was dropped."""
         self._new_ids -= len(self._new.pop(topic_id, ()))

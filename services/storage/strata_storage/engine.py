@@ -26,6 +26,7 @@ from strata_runtime.clock import Clock
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.config import EngineOptions
+from strata_storage.disk_guard import DiskMark
 from strata_storage.errors import Refused
 from strata_storage.leader import Leader
 from strata_storage.lookup import Lookup
@@ -108,6 +109,23 @@ class GroupEngine:
             )
         return leader
 
+    def close(self) -> None:
+        """Refuse everything: the replica is not hosted here any more."""
+        self._follow(0, 0)
+
+    def check_disk(self, refused_from: DiskMark) -> None:
+        """Let the caller pass unless a quorum of nodes has no room for its work (rule 11).
+
+        Raises:
+            Refused: OUTCOME_DISK_FULL.
+        """
+        if self.replica.disk_mark >= refused_from:
+            raise Refused(
+                pb.OUTCOME_DISK_FULL,
+                f"disks of nodes that hold raft group {self.raft_group} are full: free some, or "
+                "shorten the retention of topics",
+            )
+
     def active_leader(self) -> Leader | None:
         """Return the leader if it can still decide something: for work that time demands."""
         return None if self.replica.read_only else self.leader
@@ -157,9 +175,11 @@ class GroupEngine:
         """End the epoch of a queue; return its end offset. Repeating it gives the same.
 
         Raises:
-            Refused: not the leader.
+            Refused: OUTCOME_INVALID for its own raft group as destination, or not the leader.
         """
         leader = self.leading()
+        if destination == self.raft_group:
+            raise Refused(pb.OUTCOME_INVALID, "a queue is not moved to where it is")
         row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         end_offset = leader.appends.seal(topic_id, queue)
         if not row.sealed:
@@ -171,7 +191,8 @@ class GroupEngine:
         """Open an epoch of a queue. Repeating it changes nothing.
 
         Raises:
-            Refused: OUTCOME_INVALID for an epoch before the one that is open, or not the leader.
+            Refused: OUTCOME_INVALID for an epoch before the one that is open, or while messages
+                of an earlier one are still here; or not the leader.
         """
         leader = self.leading()
         row = self.machine.queues.get(topic_id, queue)
@@ -179,8 +200,11 @@ class GroupEngine:
             if row.epoch > epoch:
                 raise Refused(pb.OUTCOME_INVALID, f"epoch {row.epoch} of this queue is open")
             return
+        if row is not None and row.min_offset < row.next_offset:
+            raise Refused(pb.OUTCOME_INVALID, "messages of an earlier epoch are still here")
         command = EpochCommand(topic_id, queue, epoch, start_offset, 0)
         await committed(leader.proposer.propose((encode_open(command),)))
+        leader.appends.opened(topic_id, queue)
 
     async def drop(self, what: DropKind, dropped_id: int) -> None:
         """Drop a topic or consumer group. Repeating it changes nothing.

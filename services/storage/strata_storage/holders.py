@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from strata_storage.brokers import Brokers
+
 
 class Holders:
     """Clients by broker.
@@ -28,6 +30,8 @@ class Holders:
         # Client -> when a broker last reported it, for clients a broker took off its list too.
         self._seen_at_s: OrderedDict[int, float] = OrderedDict()
         self._gone: OrderedDict[int, None] = OrderedDict()
+        # The brokers themselves, as far as they are connected.
+        self.brokers = Brokers()
 
     def __len__(self) -> int:
         return len(self._seen_at_s)

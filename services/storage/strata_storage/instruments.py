@@ -1,14 +1,23 @@
-"""The node's counters, looked up once."""
+"""The node's counters, looked up once, and how full its limits are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from strata_runtime.metrics import Metrics
+from strata_storage.engine import GroupEngine
 
 
 class Instruments:
-    """Counters and histograms by what they count."""
+    """Counters and histograms by what they count.
+
+    Attributes:
+        served_bytes_total: bytes of messages handed out.
+    """
 
     __slots__ = (
+        "_append_ms",
+        "_appends",
         "acked",
         "checkpoints",
         "corrupt",
@@ -19,6 +28,7 @@ class Instruments:
         "refused",
         "released",
         "relocated_bytes",
+        "served_bytes_total",
         "trimmed_leases",
     )
 
@@ -34,3 +44,31 @@ class Instruments:
         self.released = metrics.counter("strata_storage_released_total")
         self.relocated_bytes = metrics.counter("strata_storage_relocated_bytes_total")
         self.trimmed_leases = metrics.counter("strata_storage_trimmed_leases_total")
+        self.served_bytes_total = 0
+        self._appends = 0
+        self._append_ms = 0.0
+
+    def appended(self, took_ms: float) -> None:
+        """Take in how long a call of Append took, from its arrival to its answer."""
+        self._appends += 1
+        self._append_ms += took_ms
+
+    def take_append_latency_ms(self) -> float:
+        """Return the mean of the appends since the last call; 0: there were none."""
+        mean_ms = self._append_ms / self._appends if self._appends else 0.0
+        self._appends, self._append_ms = 0, 0.0
+        return mean_ms
+
+
+def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
+    """Return how full the limits of raft groups are, all together, by limit."""
+    leaders = [engine.leader for engine in engines if engine.leader is not None]
+    machines = [engine.machine for engine in engines]
+    return {
+        "waiters_max": sum(len(leader.waiters) for leader in leaders),
+        "lease_sets_max": sum(len(leader.sets) for leader in leaders),
+        "dedupe_max_ids": sum(len(leader.appends.window) for leader in leaders),
+        "proposals_in_flight": sum(len(leader.proposer) for leader in leaders),
+        "cq_cache_bytes": sum(machine.consume_queues.size_bytes for machine in machines),
+        "queue_rows_max": sum(len(machine.queues) for machine in machines),
+    }

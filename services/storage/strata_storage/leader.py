@@ -30,7 +30,7 @@ class Leader:
 
     Attributes:
         term: raft term.
-        ready: ids of recent messages are known; until then appends are refused.
+        ready: the raft group owns its slots; until then appends are refused.
         appends, pops, leases, dead_letters: what it serves.
         waiters: parked pops.
         sets: leases in memory.
@@ -65,6 +65,7 @@ class Leader:
     def end(self, refusal: Refused) -> None:
         """Refuse the parked pops; everything else is dropped with this object."""
         self.waiters.refuse_all(refusal)
+        self.proposer.drop()
 
     # Following apply (AppliedListener) ----------------------------------------------------------
 
@@ -135,8 +136,22 @@ class Leader:
                 change = lease_set.leases.release_holder(holder, self.proposer.now_ms())
                 if change is not None:
                     sections.append((lease_set, change))
+        sections += self._lost_answers(holders, now_s)
         self._propose_visible(sections)
         return sum(len(change.puts) for _, change in sections)
+
+    def _lost_answers(self, holders: Holders, now_s: float) -> list[Section]:
+        """Release what brokers took that died before they delivered it."""
+        sections: list[Section] = []
+        now_ms = self.proposer.now_ms()
+        for lost in holders.brokers.lost(now_s):
+            since_ms = now_ms - int((now_s - lost.delivered_until_s) * 1_000)
+            for holder in self.sets.holders():
+                for lease_set in self.sets.held_by(holder):
+                    change = lease_set.leases.release_lost(lost.mark, since_ms, now_ms)
+                    if change is not None:
+                        sections.append((lease_set, change))
+        return sections
 
     def _propose_visible(self, sections: list[Section]) -> None:
         if not sections:
@@ -148,10 +163,11 @@ class Leader:
             self.waiters.wake_group(topic_id, consumer_group_id, queue)
 
     def check_ready(self) -> None:
-        """Let an append pass once the ids of recent messages are known.
+        """Let an append pass once the raft group owns its slots.
 
         Raises:
             Refused: OUTCOME_NOT_READY.
         """
         if not self.ready:
-            raise Refused(pb.OUTCOME_NOT_READY, "recent message ids are being read back")
+            leader_replica_id = self.proposer.replica.leader_replica_id
+            raise Refused(pb.OUTCOME_NOT_READY, "slots are being taken over", leader_replica_id)

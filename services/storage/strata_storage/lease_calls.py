@@ -168,11 +168,17 @@ class LeaseCalls:
             await committed(future)
         return [self._state(consumer_group_id, topic.topic_id, queue) for queue in chosen]
 
-    def states(self, consumer_group_id: int, topic: Topic) -> list[ConsumerQueue]:
-        """Return where a consumer group is on the queues of a topic here."""
+    def states(
+        self, consumer_group_id: int, topic: Topic, queues: Sequence[int] = ()
+    ) -> list[ConsumerQueue]:
+        """Return where a consumer group is on queues of a topic; none named: all owned here.
+
+        Raises:
+            Refused: OUTCOME_WRONG_GROUP for one that is not here.
+        """
         return [
             self._state(consumer_group_id, topic.topic_id, queue)
-            for queue in self._offsets.choose(topic, ())
+            for queue in self._offsets.choose(topic, queues)
         ]
 
     def _target_offset(self, topic_id: int, queue: int, target: ResetTarget) -> int:

@@ -111,6 +111,8 @@ class LeaseSets:
         if found is not None:
             return found
         queue = self._machine.queues.get(key[1], key[2]) or _EMPTY_QUEUE
+        # A later epoch of a queue goes on where the one before ended: the group's start was there.
+        latest = latest and not queue.epoch
         started = self._add(
             key, QueueLeases(head=queue.next_offset if latest else queue.min_offset)
         )

@@ -37,8 +37,17 @@ from strata_mq.rare_commands import (
     decode_seal,
     decode_trim,
 )
-from strata_mq.rows import AppliedRow, BrokerRow, HeadRow, QueueRow, day_of
-from strata_raft.types import Entry, EntryKind
+from strata_mq.rows import (
+    AppliedRow,
+    BrokerRow,
+    ConfigurationRow,
+    HeadRow,
+    MoveRow,
+    QueueRow,
+    day_of,
+)
+from strata_raft.membership import decode_configuration
+from strata_raft.types import Configuration, Entry, EntryKind
 from strata_state.flush import Flusher
 from strata_state.ports import RowBatch, StateStore
 from strata_state.rows import GroupRows
@@ -78,11 +87,11 @@ class GroupMachine:
     """`strata_multiraft.ports.StateMachine` of one raft group's queues.
 
     Attributes:
-        state: applied index, its term and the group time.
+        state: applied index, its term, the group time and the low index.
         owned: slots that this raft group owns.
         queues: rows of its queues.
         consume_queues: where messages are.
-        low_index: smallest raft index that is still needed, as the last trim said; 0: unknown.
+        moves: (topic, queue) -> where a sealed queue went.
     """
 
     def __init__(
@@ -109,7 +118,9 @@ class GroupMachine:
         self.queues = QueueStates(self.rows.queues, queue_rows_max)
         self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
         self.dropped = set(self.rows.tombstones.all())
-        self.low_index = 0
+        self.moves = self._read_moves()
+        self._low_index = self.state.low_index
+        self._configuration = self._read_configuration()
         self.listener: AppliedListener | None = None
         # Batches parsed by the leader, by the identity of their bytes: apply parses none twice.
         self._parsed: dict[int, BatchView] = {}
@@ -123,9 +134,35 @@ class GroupMachine:
         """Return the index of the last entry whose rows are in the store."""
         return self.state.raft_index
 
+    def applied_term(self) -> int:
+        """Return the term of that entry."""
+        return self.state.term
+
+    @property
+    def low_index(self) -> int:
+        """Smallest raft index that is still needed, as the last trim said; 0: unknown."""
+        return self.state.low_index
+
     def persisted_index(self) -> int:
         """Return the applied index that survives a crash (rule 6)."""
         return self._flusher.persisted_index(self.raft_group)
+
+    def configuration(self) -> tuple[int, Configuration] | None:
+        """Return (index of the entry, who belongs to the raft group) as applied; None: no change.
+
+        See `strata_multiraft.ports.StateMachine`.
+        """
+        return self._configuration
+
+    def _read_configuration(self) -> tuple[int, Configuration] | None:
+        row = self.rows.configuration.get()
+        return None if row is None else (row.raft_index, decode_configuration((row.payload,)))
+
+    def reload(self) -> None:
+        """Take in rows that a snapshot put in the place of the old ones."""
+        self.state = self.rows.applied.get()
+        self._forget()
+        self._flusher.opened(self.raft_group, self.state.raft_index)
 
     def on_leader(self, term: int) -> None:
         """Tell the engine that this replica leads."""
@@ -167,9 +204,11 @@ class GroupMachine:
     def queues_here(self, topic_id: int, slot_base: int, queue_count: int) -> Sequence[int]:
         """Return the queues of a topic that this raft group serves, in order."""
         queues = self.owned.queues(slot_base, queue_count)
-        own = self.raft_group
-        if own not in queues and self.queues.get(topic_id, own) is not None:
-            return (*queues, own)
+        # The queue of a dead-letter topic that bears this raft group's number (rule 26). A queue
+        # that was moved here may have that number too; it is in a later epoch.
+        row = self.queues.get(topic_id, self.raft_group)
+        if self.raft_group not in queues and row is not None and not row.epoch:
+            return (*queues, self.raft_group)
         return queues
 
     def apply(self, entries: Sequence[Entry]) -> None:
@@ -200,8 +239,12 @@ class GroupMachine:
             for entry in entries:
                 if entry.kind == EntryKind.NORMAL:
                     group_time_ms = max(group_time_ms, self._apply(batch, entry))
+                elif entry.kind == EntryKind.CONFIGURATION:
+                    row = ConfigurationRow(entry.index, b"".join(entry.payload))
+                    self.rows.configuration.put(batch, row)
+                    self._configuration = (entry.index, decode_configuration(entry.payload))
             last = entries[-1]
-            state = AppliedRow(last.index, last.term, group_time_ms)
+            state = AppliedRow(last.index, last.term, group_time_ms, self._low_index)
             self.rows.applied.put(batch, state)
             self._store.write(batch)
             done = True
@@ -218,7 +261,13 @@ class GroupMachine:
         self.consume_queues.forget()
         self.owned = OwnedSlots(self.rows.owned.all())
         self.dropped = set(self.rows.tombstones.all())
+        self.moves = self._read_moves()
+        self._low_index = self.state.low_index
+        self._configuration = self._read_configuration()
         self._appended, self._trimmed, self._dropped = {}, [], []
+
+    def _read_moves(self) -> dict[tuple[int, int], MoveRow]:
+        return {(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()}
 
     def _tell(self, index: int) -> None:
         appended, self._appended = self._appended, {}
@@ -260,15 +309,21 @@ class GroupMachine:
             sealed = decode_seal(head)
             queue = self._queue(sealed.topic_id, sealed.queue)
             self.queues.put(batch, sealed.topic_id, sealed.queue, queue._replace(sealed=True))
+            move = MoveRow(sealed.epoch, sealed.offset, sealed.other_raft_group)
+            self.rows.moves.put(batch, sealed.topic_id, sealed.queue, move)
+            self.moves[sealed.topic_id, sealed.queue] = move
         elif kind == CommandKind.OPEN:
             opened = decode_open(head)
             state = QueueRow(opened.offset, opened.offset, 0, opened.epoch, False)
             self.queues.put(batch, opened.topic_id, opened.queue, state)
+            # The queue came back: it is not elsewhere any more.
+            self.rows.moves.delete(batch, opened.topic_id, opened.queue)
+            self.moves.pop((opened.topic_id, opened.queue), None)
         elif kind == CommandKind.TRIM:
             trim = decode_trim(head)
             for trimmed in trim.queues:
                 self._trim(batch, trimmed)
-            self.low_index = max(self.low_index, trim.low_index)
+            self._low_index = max(self._low_index, trim.low_index)
             self.rows.ids.delete_before(batch, day_of(trim.group_time_ms))
             self.rows.keys.delete_before(batch, day_of(trim.group_time_ms))
             oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
@@ -383,6 +438,9 @@ class GroupMachine:
         if command.what == DropKind.TOPIC:
             self.queues.drop_topic(batch, command.dropped_id)
             self.consume_queues.drop_topic(batch, command.dropped_id)
+            rows.moves.delete_topic(batch, command.dropped_id)
+            for moved in [key for key in self.moves if key[0] == command.dropped_id]:
+                del self.moves[moved]
             for key in rows.heads.of_topic(command.dropped_id):
                 rows.heads.delete(batch, key)
                 rows.leases.delete_all(batch, key)

@@ -31,6 +31,18 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_storage_checkpoints_total", "counter", "1", "Checkpoints written."),
     MetricSpec("strata_storage_freed_segments_total", "counter", "1", "Log segments deleted."),
     MetricSpec(
+        "strata_storage_membership_steps_total",
+        "counter",
+        "1",
+        "Steps of raft groups towards wanted replicas and leaders.",
+        ("kind", "result"),
+    ),
+    MetricSpec("strata_storage_membership_steps", "gauge", "1", "Such steps under way (limited)."),
+    MetricSpec(
+        "strata_storage_queue_moves_total", "counter", "1", "Steps of queue moves.", ("result",)
+    ),
+    MetricSpec("strata_storage_queue_moves", "gauge", "1", "Queue moves under way (limited)."),
+    MetricSpec(
         "strata_storage_relocated_bytes_total",
         "counter",
         "bytes",

@@ -11,97 +11,47 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchError
-from strata_mq.commands import CommandError
 from strata_mq.rare_commands import SlotGrant, encode_trim
-from strata_multiraft import MultiRaft, Replica, ReplicaSpec
-from strata_multiraft.errors import damage_reason
-from strata_runtime.clock import Clock
+from strata_multiraft import NotLeader, Replica, ReplicaSpec
+from strata_multiraft.errors import TransferFailed
+from strata_multiraft.writes import removed_frame
+from strata_raft import Configuration
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from strata_seglog.ballast import Ballast
-from strata_seglog.errors import LogError, ReadFailed
-from strata_seglog.log import CommitLog
-from strata_seglog.ports import Disk
-from strata_state.flush import Flusher, FlushPolicy
-from strata_state.ports import StateError, StateStore
-from strata_storage.checkpoint import CheckpointError
+from strata_seglog.errors import LogError
+from strata_state.flush import FlushPolicy
+from strata_state.ports import StateError
 from strata_storage.checkpointer import Checkpointer
-from strata_storage.config import StorageOptions
+from strata_storage.damage import Damage
 from strata_storage.disk_guard import DiskGuard, DiskMark
 from strata_storage.engine import EngineParts, GroupEngine
 from strata_storage.errors import Refused
+from strata_storage.group_snapshots import GroupSnapshots, drop_rows
 from strata_storage.holders import Holders
-from strata_storage.instruments import Instruments
-from strata_storage.jobs import RunJob
+from strata_storage.hosted import HostedGroup
+from strata_storage.instruments import Instruments, used_by
 from strata_storage.leader import Leader
-from strata_storage.machine import ApplyError
+from strata_storage.node_parts import NodeParts
 from strata_storage.payloads import PayloadReader
-from strata_storage.proposer import committed
+from strata_storage.proposer import committed, refusal_of
 from strata_storage.reader import MessageReader
-from strata_storage.rebuild import RebuildError, apply_readable, rebuild_if_needed
 from strata_storage.reclaim import Reclaimer
-from strata_storage.retention import RetentionSource, plan_trim
+from strata_storage.reserve import Reserve
+from strata_storage.retention import plan_trim
 from strata_storage.role_watch import RoleWatch
+from strata_storage.row_preparer import Prepared, RowPreparer
+from strata_storage.status import replica_status
 from strata_storage.window_loader import load_window
 
 _SEEN_LEASES_PER_TURN = 2_000
 _CHECK_INTERVAL_S = 1.0
 # Dead holders are looked for in every so many turns of the expiry timer.
 _TURNS_PER_RELEASE = 5
-
-
-@dataclass(frozen=True, slots=True)
-class HostedGroup:
-    """A replica that this node hosts, as the nameserver said.
-
-    Attributes:
-        raft_group: the raft group's id.
-        replica_id: of the replica here.
-        nodes: replica id -> node id of all replicas of the raft group.
-        slots: (first, count) runs that the raft group owns from the start.
-    """
-
-    raft_group: int
-    replica_id: int
-    nodes: dict[int, str]
-    slots: Sequence[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeParts:
-    """What a node is made of.
-
-    Attributes:
-        node_id: its id among all nodes.
-        log, disk, store: where its data is.
-        raft: drives the replicas.
-        flusher: makes rows durable.
-        run_write: runs calls that belong to the log's writer thread.
-        run_read: runs reads in the small pool of reading threads.
-        run_flush: runs long work that must delay neither.
-    """
-
-    node_id: str
-    log: CommitLog
-    disk: Disk
-    store: StateStore
-    raft: MultiRaft
-    flusher: Flusher
-    run_write: RunJob
-    run_read: RunJob
-    run_flush: RunJob
-    clock: Clock
-    metrics: Metrics
-    options: StorageOptions
-    retention: RetentionSource
-    ballast: Ballast | None = None
 
 
 class StorageNode:
@@ -113,7 +63,6 @@ class StorageNode:
         self._engines: dict[int, GroupEngine] = {}
         self._replicas: dict[int, Replica] = {}
         self._hosted: dict[int, HostedGroup] = {}
-        self._nodes: dict[int, str] = {}
         # Set once a raft group was led here and ready, or cannot be.
         self._ready: dict[int, asyncio.Event] = {}
         self.holders = Holders(parts.options.holder_silence_s)
@@ -121,6 +70,9 @@ class StorageNode:
         self.disk_guard.look(parts.disk.space())
         self.roles = RoleWatch()
         self.instruments = Instruments(parts.metrics)
+        self.damage = Damage(parts.log, self._replicas, parts.run_flush)
+        self._rows = RowPreparer(parts.store, parts.log, self.instruments)
+        self._reserve = Reserve(parts.ballast, parts.options.disk)
         self._flush_policy = FlushPolicy(parts.options.flush, parts.log.end_position)
         self._checkpointer = Checkpointer(parts.log, parts.options.retention, parts.run_read)
         self._reclaimer = Reclaimer(
@@ -136,6 +88,14 @@ class StorageNode:
 
     # Raft groups --------------------------------------------------------------------------------
 
+    def hosted(self) -> Mapping[int, HostedGroup]:
+        """Return what is hosted, by raft group."""
+        return self._hosted
+
+    def replicas(self) -> Mapping[int, Replica]:
+        """Return the replicas by raft group."""
+        return self._replicas
+
     def host(self, group: HostedGroup) -> None:
         """Host a replica. Blocks while rows are rebuilt, if they must be.
 
@@ -145,64 +105,85 @@ class StorageNode:
             StateError: the row store failed.
             ValueError: hosted already, or removed.
         """
-        parts = self._parts
-        damage = self._rebuild(group) or self._damage(group.replica_id)
+        self._open(group, self._rows.prepare(group))
+
+    async def host_beside(self, group: HostedGroup) -> None:
+        """Do as `host` does, with what blocks in a thread."""
+        self._open(group, await self._parts.run_flush(lambda: self._rows.prepare(group)))
+
+    def _open(self, group: HostedGroup, prepared: Prepared) -> None:
+        parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
         engine = GroupEngine(
-            group.raft_group,
-            group.replica_id,
+            raft_group,
+            replica_id,
             EngineParts(
                 parts.store,
                 parts.flusher,
                 parts.clock,
                 parts.options.engine,
-                MessageReader(parts.log, group.replica_id, parts.run_read, self._corrupt),
-                PayloadReader(parts.log, group.replica_id, parts.run_read),
+                MessageReader(
+                    parts.log, replica_id, parts.run_read, partial(self._corrupt, raft_group)
+                ),
+                PayloadReader(parts.log, replica_id, parts.run_read),
                 self._role_changed,
             ),
         )
-        spec = ReplicaSpec(group.raft_group, group.replica_id, frozenset(group.nodes))
-        if damage and len(group.nodes) == 1:
-            self._apply_readable(engine)
-        replica = parts.raft.add_replica(spec, engine.machine, damage=damage)
+        snapshots = GroupSnapshots(
+            parts.store,
+            engine.machine,
+            replica_id,
+            is_installing=prepared.is_installing,
+            on_installed=partial(self._checkpointer.want, replica_id),
+        )
+        spec = ReplicaSpec(raft_group, replica_id, group.voters())
+        if prepared.damage and len(spec.voters) == 1:
+            self._rows.apply_readable(engine)
+        replica = parts.raft.add_replica(spec, engine.machine, snapshots, damage=prepared.damage)
         engine.attach(replica)
-        self._hosted[group.raft_group] = group
-        self._engines[group.raft_group] = engine
-        self._replicas[group.raft_group] = replica
-        self._nodes.update(group.nodes)
-        self._ready[group.raft_group] = asyncio.Event()
-        replica.on_failed = partial(self._failed, group.raft_group)
+        self._hosted[raft_group] = group
+        self._engines[raft_group] = engine
+        self._replicas[raft_group] = replica
+        self._ready[raft_group] = asyncio.Event()
+        replica.on_failed = partial(self._failed, raft_group)
         if replica.read_only:
-            self._failed(group.raft_group, replica.read_only)
-        self._checkpointer.opened(group.replica_id)
+            self._failed(raft_group, replica.read_only)
+        self._checkpointer.opened(replica_id)
+
+    async def remove(self, raft_group: int) -> None:
+        """Remove a replica and its rows for good; its id never comes back (rules 8, 9).
+
+        Raises:
+            DiskFull: it could not be written down; to be called again.
+        """
+        await self._parts.raft.remove_replica(raft_group)
+        engine = self._engines.pop(raft_group)
+        del self._replicas[raft_group], self._hosted[raft_group], self._ready[raft_group]
+        engine.close()
+        self._checkpointer.removed(engine.replica_id)
+        drop_rows(self._parts.store, raft_group, engine.replica_id)
+
+    def leftovers(self) -> dict[int, int]:
+        """Return raft groups by replica id of what the log has and nobody hosts."""
+        hosted = {replica.replica_id for replica in self._replicas.values()}
+        return {
+            replica_id: found.raft_group
+            for replica_id, found in self._parts.log.replicas().items()
+            if not found.removed and replica_id not in hosted
+        }
+
+    async def forget(self, raft_group: int, replica_id: int) -> None:
+        """Remove what is left of a replica that is not hosted: frames pin segments (rule 10).
+
+        Raises:
+            DiskFull: it could not be written down; to be called again.
+        """
+        await self._parts.raft.write_control([removed_frame(replica_id, raft_group)])
+        drop_rows(self._parts.store, raft_group, replica_id)
 
     def _failed(self, raft_group: int, reason: str) -> None:
         """A raft group is read-only: nobody needs to wait for its leader."""
         self._logger.error("raft group is read-only", raft_group=raft_group, reason=reason)
         self._ready[raft_group].set()
-
-    def _damage(self, replica_id: int) -> str:
-        """Return what the log knows to be damaged of a replica; empty: nothing."""
-        found = self._parts.log.replicas().get(replica_id)
-        return "" if found is None else found.damaged
-
-    def _rebuild(self, group: HostedGroup) -> str:
-        """Rebuild rows if they must be; return what is missing afterwards, empty: nothing."""
-        parts = self._parts
-        try:
-            rebuilt = rebuild_if_needed(parts.store, parts.log, group.raft_group, group.replica_id)
-        except (LogError, CheckpointError, RebuildError) as error:
-            return f"rows cannot be rebuilt: {error}"
-        if rebuilt is None:
-            return ""
-        self._logger.warning("rows were rebuilt", raft_group=group.raft_group)
-        self.instruments.corrupt.add(len(rebuilt.unreadable))
-        return rebuilt.problem
-
-    def _apply_readable(self, engine: GroupEngine) -> None:
-        try:
-            apply_readable(engine.machine, self._parts.log, engine.replica_id)
-        except (ApplyError, StateError, CommandError, BatchError) as error:
-            self._logger.warning("apply stopped", raft_group=engine.raft_group, reason=str(error))
 
     def start(self) -> None:
         """Start the background work; the driver runs already or will soon."""
@@ -214,6 +195,11 @@ class StorageNode:
             ("scrub", self._scrub_loop()),
         ):
             self._tasks.spawn(name, work)
+
+    def close(self) -> None:
+        """Refuse everything from now on; the driver has stopped."""
+        for engine in self.engines():
+            engine.close()
 
     async def until_ready(self, raft_group: int) -> None:
         """Wait until a raft group is led here, or is read-only."""
@@ -236,42 +222,65 @@ class StorageNode:
 
     def node_of(self, replica_id: int) -> str:
         """Return the node id that hosts a replica."""
-        return self._nodes.get(replica_id, "")
+        if self._parts.peers is not None:
+            return self._parts.peers.node_of(replica_id) or ""
+        for group in self._hosted.values():
+            if replica_id in group.nodes:
+                return group.nodes[replica_id]
+        return ""
+
+    async def transfer(self, raft_group: int, target_replica_id: int) -> None:
+        """Hand the leadership of a raft group over; 0: to the most advanced voter.
+
+        Raises:
+            Refused: OUTCOME_UNKNOWN_GROUP, OUTCOME_NOT_LEADER, or OUTCOME_INVALID: nobody can
+                take over.
+        """
+        self.engine(raft_group).leading()
+        try:
+            await self._replicas[raft_group].transfer_leadership(target_replica_id or None)
+        except NotLeader as error:
+            raise refusal_of(error) from error
+        except TransferFailed as error:
+            raise Refused(pb.OUTCOME_INVALID, str(error)) from error
 
     def synced_position(self) -> int:
         """Return the log position up to which everything is durable."""
         return self._parts.log.synced_position
 
+    def membership(self, raft_group: int) -> tuple[int, Configuration]:
+        """Return (index, configuration) of a hosted raft group as committed and applied."""
+        applied = self._engines[raft_group].machine.configuration()
+        return applied or (0, Configuration(self._hosted[raft_group].voters()))
+
+    def log_bytes(self) -> tuple[int, int]:
+        """Return (bytes on disk, bytes ever appended) of the log."""
+        log = self._parts.log
+        return log.end_position - log.first_position, log.end_position
+
+    def disk_bytes(self) -> tuple[int, int]:
+        """Return (free, total) bytes of the log's disk, as of the last look."""
+        return self.disk_guard.space.free_bytes, self.disk_guard.space.total_bytes
+
     def status(self) -> pb.GetStatusResponse:
         """Return how far load and recovery are."""
-        space = self.disk_guard.space
+        space, log = self.disk_guard.space, self._parts.log
         response = pb.GetStatusResponse(
             node_id=self._parts.node_id,
-            log_first_position=self._parts.log.first_position,
-            log_end_position=self._parts.log.end_position,
+            log_first_position=log.first_position,
+            log_end_position=log.end_position,
             disk_free_bytes=space.free_bytes,
             disk_total_bytes=space.total_bytes,
         )
-        found = self._parts.log.replicas()
-        for raft_group, replica in self._replicas.items():
-            engine, in_log = self._engines[raft_group], found.get(replica.replica_id)
-            state = pb.REPLICA_STATE_READ_ONLY if replica.read_only else pb.REPLICA_STATE_SERVING
-            if not replica.read_only and replica.applied_index < replica.commit_index:
-                state = pb.REPLICA_STATE_RECOVERING
-            response.replicas.add(
-                raft_group=raft_group,
-                replica_id=replica.replica_id,
-                state=state,
-                term=replica.term,
-                first_index=replica.first_index,
-                last_index=replica.last_index,
-                commit_index=replica.commit_index,
-                applied_index=replica.applied_index,
-                persisted_index=engine.machine.persisted_index(),
-                leader=engine.leader is not None,
-                # Damage found while it serves does not stop it; it must be seen all the same.
-                reason=replica.read_only or (in_log.damaged if in_log is not None else ""),
+        response.replicas.extend(
+            replica_status(
+                self._engines[raft_group],
+                replica,
+                self.node_of,
+                self._rows.damage(replica.replica_id),
             )
+            for raft_group, replica in self._replicas.items()
+        )
         return response
 
     # Leading ------------------------------------------------------------------------------------
@@ -282,38 +291,55 @@ class StorageNode:
             self._tasks.spawn(f"lead-{raft_group}", self._prepare_leader(raft_group))
 
     async def _prepare_leader(self, raft_group: int) -> None:
-        """Make a new leader ready: own its slots, know recent ids and all leases."""
-        engine, replica = self._engines[raft_group], self._replicas[raft_group]
-        leader, parts = engine.leader, self._parts
-        if leader is None:
-            return
-        try:
-            slots = self._hosted[raft_group].slots
-            if slots and not engine.machine.owned:
-                await engine.own([SlotGrant(first, count, True) for first, count in slots])
-                await replica.applied(replica.commit_index)
-            now_ms = leader.proposer.now_ms()
-            last_index, window_options = (
-                engine.machine.state.raft_index,
-                parts.options.engine.dedupe,
-            )
-            leader.appends.window = await parts.run_read(
-                lambda: load_window(
-                    parts.log, engine.replica_id, last_index, now_ms, window_options
-                )
-            )
-            leader.ready = True
-            self._ready[raft_group].set()
-            seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
-            while not seen:
-                await asyncio.sleep(0)
+        """Make a new leader ready, as long as it leads."""
+        engine = self._engines.get(raft_group)
+        leader = engine.leader if engine is not None else None
+        ready = self._ready.get(raft_group)
+        while engine is not None and ready and leader is not None and engine.leader is leader:
+            try:
+                await self.own_slots(engine)
+                leader.ready = True
+                ready.set()
                 seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
-        except LogError as error:
-            # Without them a repeated message would be stored twice (rule 23).
-            replica.fail(damage_reason(replica.replica_id, f"recent message ids: {error}"))
-        except Refused as refused:
-            # Leadership went elsewhere meanwhile; this leader is dropped.
-            self._logger.info("leader not made", raft_group=raft_group, reason=refused.reason)
+                while not seen:
+                    await asyncio.sleep(0)
+                    seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
+                await self._load_window(engine, leader)
+            except Refused as refused:
+                self._logger.info("leader waits", raft_group=raft_group, reason=refused.reason)
+                await asyncio.sleep(_CHECK_INTERVAL_S)
+            except LogError as error:
+                # Ids stay in rows, where each is looked up: slower, and right.
+                self._logger.warning("ids not read", raft_group=raft_group, reason=str(error))
+                return
+            else:
+                return
+
+    async def own_slots(self, engine: GroupEngine) -> None:
+        """Let a raft group that owns nothing own what the metadata gives it (rule 17).
+
+        Raises:
+            Refused: not the leader any more, or limits; to be tried again.
+        """
+        slots = self._slots_of(engine.raft_group)
+        if slots and not engine.machine.owned:
+            await engine.own([SlotGrant(first, count, True) for first, count in slots])
+            await engine.barrier()
+
+    async def _load_window(self, engine: GroupEngine, leader: Leader) -> None:
+        """Read recent ids from the log; until they are there, ids are looked up in rows."""
+        parts = self._parts
+        now_ms, last_index = leader.proposer.now_ms(), engine.machine.state.raft_index
+        options = parts.options.engine.dedupe
+        window = await parts.run_read(
+            lambda: load_window(parts.log, engine.replica_id, last_index, now_ms, options)
+        )
+        leader.appends.adopt(window)
+
+    def _slots_of(self, raft_group: int) -> Sequence[tuple[int, int]]:
+        if self._parts.peers is not None:
+            return self._parts.peers.slots_of(raft_group)
+        return self._hosted[raft_group].slots if raft_group in self._hosted else ()
 
     # Background work ----------------------------------------------------------------------------
 
@@ -349,7 +375,7 @@ class StorageNode:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             if self._flush_policy.due(self._parts.log.end_position, clock.monotonic_s()):
                 await self.flush_once()
-            await self._checkpointer.write_due(self.engines(), self._replicas)
+            await self._checkpointer.write_due(self._whole_engines(), self._replicas)
 
     async def flush_once(self) -> bool:
         """Flush the rows; note what is persisted. False: the store could not, the log keeps all."""
@@ -382,8 +408,19 @@ class StorageNode:
         if not await self.flush_once():
             return
         await self._reclaimer.reclaim(
-            self.engines(), self._replicas, disk_is_low=self.disk_guard.mark > DiskMark.NORMAL
+            self._whole_engines(),
+            self._replicas,
+            disk_is_low=self.disk_guard.mark > DiskMark.NORMAL,
         )
+        self._parts.raft.log_trimmed()
+
+    def _whole_engines(self) -> Sequence[GroupEngine]:
+        """Return the engines whose rows are whole: no snapshot is being written over them."""
+        return [
+            engine
+            for raft_group, engine in self._engines.items()
+            if not self._replicas[raft_group].installing
+        ]
 
     async def _trim(self, engine: GroupEngine, leader: Leader, floor_index: int) -> None:
         try:
@@ -395,8 +432,8 @@ class StorageNode:
                 floor_index,
             )
             if trim is not None:
-                index = await committed(leader.proposer.propose((encode_trim(trim),)))
-                await self._replicas[engine.raft_group].applied(index)
+                await committed(leader.proposer.propose((encode_trim(trim),)))
+                await engine.barrier()
         except Refused as refused:
             self._logger.info("trim waits", raft_group=engine.raft_group, reason=refused.reason)
 
@@ -430,36 +467,30 @@ class StorageNode:
             mark = self.disk_guard.look(await self._parts.run_flush(self._parts.disk.space))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
-            await self._parts.run_flush(self._use_ballast)
+            await self._parts.run_flush(lambda: self._reserve.follow(mark))
         except OSError as error:
             self._logger.warning("ballast stays as it is", reason=str(error))
+        peers = self._parts.peers
+        marks = peers.peering.peer_marks() if peers is not None else {}
+        self._parts.raft.set_disk_marks(self.raft_mark(), marks)
 
-    def _use_ballast(self) -> None:
-        """Give the ballast back for trims and hard states, take it again when there is room."""
-        ballast, mark = self._parts.ballast, self.disk_guard.mark
-        if ballast is None:
-            return
-        if mark >= DiskMark.REFUSE_ALL_BUT_ACKS:
-            ballast.release()
-        elif mark == DiskMark.NORMAL:
-            ballast.restore(self._parts.options.disk.refuse_appends_free_bytes)
+    def raft_mark(self) -> int:
+        """Return the disk mark that proposals obey (rule 11)."""
+        return int(self._reserve.obeyed(self.disk_guard.mark))
 
     async def _scrub_loop(self) -> None:
-        per_second = self._parts.options.scrub_bytes_per_second
-        while per_second:
+        while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            await self.scrub_once(per_second)
+            await self.scrub_once(self._parts.options.scrub_bytes_per_second)
 
     async def scrub_once(self, max_bytes: int) -> None:
-        """Check the next bytes of the log; what the disk cannot read now is tried again."""
-        try:
-            await self._parts.run_flush(lambda: self._parts.log.scrub_step(max_bytes))
-        except ReadFailed as error:
-            self._logger.warning("scrub waits", reason=str(error))
+        """Check the next bytes of the log, and what reads complained about."""
+        await self.damage.look(max_bytes)
 
-    def _corrupt(self, raft_index: int) -> None:
+    def _corrupt(self, raft_group: int, raft_index: int) -> None:
         self.instruments.corrupt.add(1)
-        self._logger.error("damaged message", raft_index=raft_index)
+        self._logger.error("damaged message", raft_group=raft_group, raft_index=raft_index)
+        self.damage.suspect(raft_group, raft_index)
 
     # Metrics ------------------------------------------------------------------------------------
 
@@ -474,16 +505,6 @@ class StorageNode:
         metrics.gauge("strata_storage_disk_free", lambda: self.disk_guard.space.free_bytes)
 
     def _used(self) -> list[tuple[float, dict[str, str]]]:
-        leaders = [engine.leader for engine in self.engines() if engine.leader is not None]
-        machines = [engine.machine for engine in self.engines()]
-        used = {
-            "waiters_max": sum(len(leader.waiters) for leader in leaders),
-            "lease_sets_max": sum(len(leader.sets) for leader in leaders),
-            "dedupe_max_ids": sum(len(leader.appends.window) for leader in leaders),
-            "proposals_in_flight": sum(len(leader.proposer) for leader in leaders),
-            "cq_cache_bytes": sum(machine.consume_queues.size_bytes for machine in machines),
-            "queue_rows_max": sum(len(machine.queues) for machine in machines),
-            "holders": len(self.holders),
-            "watchers": len(self.roles),
-        }
+        used = used_by(self.engines())
+        used |= {"holders": len(self.holders), "watchers": len(self.roles)}
         return [(float(value), {"limit": limit}) for limit, value in used.items()]

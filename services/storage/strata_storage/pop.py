@@ -35,7 +35,11 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class PopCall:
-    """One pop. `queue` -1: any queue of the topic here. `latest`: where a new group starts."""
+    """One pop.
+
+    `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
+    earlier pop of the same attempt may have taken leases that nobody was told of.
+    """
 
     consumer_group_id: int
     topic: Topic
@@ -43,6 +47,7 @@ class PopCall:
     take: TakeRequest
     latest: bool
     wait_s: float
+    repeated: bool = False
 
 
 class Delivered(NamedTuple):
@@ -146,6 +151,10 @@ class Popper:
     # Deciding -----------------------------------------------------------------------------------
 
     def _take(self, call: PopCall) -> _Catch:
+        if call.repeated and call.take.attempt:
+            again = self._take_again(call)
+            if again.leases:
+                return again
         catch = _Catch([], [])
         for queue in self._queues(call):
             self._take_queue(call, queue, catch)
@@ -155,6 +164,17 @@ class Popper:
                 break
         if call.take.attempt and call.take.fifo and catch.leases and not catch.repeated:
             self._remember_attempt(call, catch)
+        return catch
+
+    def _take_again(self, call: PopCall) -> _Catch:
+        """Return what the attempt has leased already."""
+        catch = _Catch([], [])
+        now_ms = self._proposer.now_ms()
+        for queue in self._queues(call):
+            lease_set = self._sets.find((call.consumer_group_id, call.topic.topic_id, queue))
+            if lease_set is not None:
+                leases = lease_set.leases.of_attempt(call.take.attempt, now_ms)
+                self._catch(catch, lease_set, Taken(leases, None, repeated=True))
         return catch
 
     def _take_queue(self, call: PopCall, queue: int, catch: _Catch) -> None:

@@ -31,6 +31,10 @@ class LeaderReplica(Protocol):
     def read_only(self) -> str:
         """Why the replica takes no entries for good; empty if it does."""
 
+    @property
+    def disk_mark(self) -> int:
+        """The worst disk mark that a quorum of the raft group needs (rule 11)."""
+
     def is_ready_leader(self) -> bool:
         """Whether this replica leads and the no-op of its term is applied."""
 
@@ -50,7 +54,7 @@ class Proposer:
         last_stamp_ms: group time of the last applied entry.
     """
 
-    __slots__ = ("_applied_callbacks", "_clock", "_in_flight", "_time", "replica")
+    __slots__ = ("_applied_callbacks", "_clock", "_dropped", "_in_flight", "_time", "replica")
 
     def __init__(self, replica: LeaderReplica, clock: Clock, last_stamp_ms: int) -> None:
         self.replica = replica
@@ -59,6 +63,7 @@ class Proposer:
         self._time.start_term(clock.monotonic_s(), clock.wall_ms())
         # Proposals whose rows are not in the store yet, in log order, and what to do when they are.
         self._in_flight: deque[tuple[asyncio.Future[int], Callable[[], None]]] = deque()
+        self._dropped = False
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -100,10 +105,32 @@ class Proposer:
             in_flight.popleft()
             when_applied()
 
+    def drop(self) -> None:
+        """Forget what is in flight: leadership was lost, whoever waits has been told.
+
+        Nobody waits for some proposals, such as expiries; their failure is no news.
+        """
+        for future, _ in self._in_flight:
+            if future.done() and not future.cancelled():
+                future.exception()
+        self._in_flight.clear()
+        self._dropped = True
+
     async def settled(self) -> None:
-        """Wait until everything proposed before the call is committed, or was refused."""
+        """Wait until everything proposed before the call is committed.
+
+        Whoever decided that nothing is to be done relied on it: when it is not, neither may they
+        say that it was done.
+
+        Raises:
+            Refused: leadership was lost; whether all of it will be committed is unknown.
+        """
         if self._in_flight:
-            await asyncio.wait([self._in_flight[-1][0]])
+            await committed(self._in_flight[-1][0])
+        if self._dropped:
+            raise Refused(
+                pb.OUTCOME_NOT_LEADER, "leadership was lost", self.replica.leader_replica_id
+            )
 
 
 async def committed(future: asyncio.Future[int]) -> int:

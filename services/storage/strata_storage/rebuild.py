@@ -88,6 +88,13 @@ def rebuild_if_needed(
         for key, value in decode_checkpoint(part):
             batch.put(key, value)
         store.write(batch)
+    applied = rows.applied.get()
+    if applied.raft_index + 1 < found.first_index:
+        # It is of before a snapshot that replaced the rows.
+        raise RebuildError(
+            f"raft group {raft_group}: the checkpoint ends at {applied.raft_index}, the log "
+            f"begins at {found.first_index}"
+        )
     unreadable = _Replay(store, rows).entries(log, replica_id)
     if not unreadable:
         batch = store.new_batch()
@@ -108,7 +115,7 @@ class _Replay:
     def entries(self, log: CommitLog, replica_id: int) -> dict[int, str]:
         """Read what the log holds, as far as the checkpoint goes; return what it could not."""
         unreadable: dict[int, str] = {}
-        for first, last in log.entry_runs(replica_id):
+        for first, last in log.runs(replica_id):
             index, last = first, min(last, self._applied_index)
             while index <= last:
                 batch = self._store.new_batch()

@@ -18,6 +18,7 @@ from functools import partial
 
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import CorruptFrame, DiskFull, MissingEntry, ReadFailed, WriteFailed
+from strata_seglog.index import VOID_INDEX
 from strata_seglog.log import CommitLog, SegmentInfo
 from strata_storage.checkpointer import Checkpointer, CheckpointReplica
 from strata_storage.config import RetentionOptions
@@ -112,6 +113,9 @@ class Reclaimer:
         for _ in range(len(self._log.segments()) - 1):
             await self._checkpointer.write_behind(engines, replicas)
             oldest = self._log.segments()[0]
+            if any(first == VOID_INDEX for first, _ in oldest.replicas.values()):
+                # A voided log must stay so: a moved copy would supersede nothing (rule 9).
+                return True
             is_needed = await self._needed(engines, oldest)
             limit = int(oldest.file_bytes * ratio)
             live = await self._run_read(partial(self._log.oldest_live_bytes, is_needed, limit))

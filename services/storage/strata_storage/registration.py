@@ -12,7 +12,7 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.ports import AngeliaError, Channel
 from strata_runtime.errors import one_line
 from strata_runtime.logs import get_logger
-from strata_storage.node import HostedGroup
+from strata_storage.hosted import HostedGroup
 
 Response = TypeVar("Response", bound=Message)
 

@@ -291,7 +291,7 @@ class _ReplicaRepair:
     def _first_index(self, lost: Collection[int]) -> int:
         """Return from where on the log has every entry, stand-ins included."""
         first = self._replica.last_index + 1
-        runs = [*self._log.entry_runs(self._replica_id), *((index, index) for index in lost)]
+        runs = [*self._log.runs(self._replica_id), *((index, index) for index in lost)]
         for low, high in sorted(runs, key=lambda run: run[1], reverse=True):
             if high >= first - 1:
                 first = min(first, low)

@@ -108,12 +108,13 @@ def low_indexes(
     """Return per replica id the lowest index that this node's log must keep.
 
     An entry may go when its trim is applied, its rows are persisted, and a checkpoint covers it,
-    so that rows can still be rebuilt (rule 6).
+    so that rows can still be rebuilt (rule 6). The entry at the applied index stays: raft asks
+    for its term.
     """
     return {
         engine.replica_id: min(
             engine.machine.low_index,
-            engine.machine.persisted_index() + 1,
+            engine.machine.persisted_index(),
             checkpoint_indexes.get(engine.replica_id, 0) + 1,
         )
         for engine in engines

@@ -19,7 +19,8 @@ class RoleWatch:
     def __init__(self, max_watchers: int = 1_000) -> None:
         self._max_watchers = max_watchers
         self._led: set[int] = set()
-        self._watchers: set[asyncio.Event] = set()
+        # A dict for its order: they are told in the order in which they came.
+        self._watchers: dict[asyncio.Event, None] = {}
 
     def __len__(self) -> int:
         return len(self._watchers)
@@ -48,11 +49,11 @@ class RoleWatch:
         if len(self._watchers) >= self._max_watchers:
             raise Refused(pb.OUTCOME_OVERLOADED, f"{self._max_watchers} brokers watch already")
         changed = asyncio.Event()
-        self._watchers.add(changed)
+        self._watchers[changed] = None
         try:
             while True:
                 changed.clear()
                 yield self.led_groups()
                 await changed.wait()
         finally:
-            self._watchers.discard(changed)
+            del self._watchers[changed]

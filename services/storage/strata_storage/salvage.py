@@ -109,7 +109,7 @@ class Neighbours:
 
     def _commands(self) -> Iterator[tuple[int, list[Taken]]]:
         """Yield (index, what its parts took) of readable entries, rising."""
-        for first, last in self._log.entry_runs(self._replica_id):
+        for first, last in self._log.runs(self._replica_id):
             for index in range(first, last + 1):
                 if index in self._saved:
                     yield index, self._saved[index].taken()

@@ -6,17 +6,15 @@ A refused part of a request is an answer, not an error: `Refusal` says why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
-from strata_mq.commands import PartResolution
-from strata_mq.errors import RequestError
-from strata_mq.filters import parse_tag_expression
+from strata_mq.lease_types import broker_mark
 from strata_mq.leases import TakeRequest
-from strata_mq.rare_commands import DropKind
 from strata_runtime.clock import Clock
 from strata_storage.append import AppendResult
 from strata_storage.config import EngineOptions
@@ -25,10 +23,21 @@ from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.holders import Holders
 from strata_storage.instruments import Instruments
-from strata_storage.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
-from strata_storage.lookup import Lookup, Stored
-from strata_storage.pop import Delivered, PopCall, Topic
+from strata_storage.lease_calls import LeaseCalls
+from strata_storage.pop import PopCall
 from strata_storage.role_watch import RoleWatch
+from strata_storage.translation import (
+    add_stored,
+    consumer_state,
+    dropped,
+    fill_leased,
+    fill_part,
+    find,
+    lease_ref,
+    reset_target,
+    tag_hashes,
+    topic_of,
+)
 
 
 class Engines(Protocol):
@@ -49,6 +58,13 @@ class Engines(Protocol):
 
     def status(self) -> pb.GetStatusResponse:
         """Return how far load and recovery are."""
+
+    async def transfer(self, raft_group: int, target_replica_id: int) -> None:
+        """Hand the leadership of a raft group over; 0: to the most advanced voter.
+
+        Raises:
+            Refused: not the leader, or nobody can take over.
+        """
 
     def synced_position(self) -> int:
         """Return the log position up to which everything is durable."""
@@ -84,11 +100,14 @@ class StorageServicer:
     async def append(self, request: pb.AppendRequest, context: CallContext) -> pb.AppendResponse:
         """Append batches of many raft groups; all are proposed before any is waited for."""
         boot_id = request.broker_boot_id
+        began_s = self._clock.monotonic_s()
         submitted: list[AppendResult | Refused] = []
         for group_batch in request.batches:
             try:
                 self._disk.check(DiskMark.REFUSE_APPENDS)
-                leader = self._engines.engine(group_batch.raft_group).leading()
+                engine = self._engines.engine(group_batch.raft_group)
+                leader = engine.leading()
+                engine.check_disk(DiskMark.REFUSE_APPENDS)
                 leader.check_ready()
                 submitted.append(
                     leader.appends.submit(group_batch.batch, boot_id, group_batch.sequence)
@@ -107,7 +126,8 @@ class StorageServicer:
                 continue
             result.store_time_ms = outcome.store_time_ms
             for part in outcome.parts:
-                _fill_part(result.parts.add(), part)
+                fill_part(result.parts.add(), part)
+        self._instruments.appended((self._clock.monotonic_s() - began_s) * 1_000)
         return response
 
     async def fetch(self, request: pb.FetchRequest, context: CallContext) -> pb.FetchResponse:
@@ -127,7 +147,8 @@ class StorageServicer:
             self._refuse(response.refusal, refused)
             return response
         response.min_offset, response.next_offset = fetched.min_offset, fetched.next_offset
-        _add_stored(response.messages, fetched.messages)
+        add_stored(response.messages, fetched.messages)
+        self._served(stored.message for stored in fetched.messages)
         return response
 
     async def query(self, request: pb.QueryRequest, context: CallContext) -> pb.QueryResponse:
@@ -137,11 +158,11 @@ class StorageServicer:
         try:
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
-            found = await _find(engine.lookup, request, limit)
+            found = await find(engine.lookup, request, limit)
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
-        _add_stored(response.messages, found[:limit])
+        add_stored(response.messages, found[:limit])
         return response
 
     # Consumers ----------------------------------------------------------------------------------
@@ -154,6 +175,7 @@ class StorageServicer:
             call = self._pop_call(request)
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
+            engine.check_disk(DiskMark.REFUSE_ALL_BUT_ACKS)
             if call.take.auto_renew:
                 self._holders.touch(call.take.holder, self._clock.monotonic_s())
             delivered = await engine.leading().pops.pop(call)
@@ -162,17 +184,19 @@ class StorageServicer:
             return response
         self._instruments.popped.add(len(delivered))
         for message in delivered:
-            _fill_leased(response.messages.add(), message)
+            fill_leased(response.messages.add(), message)
+        self._served(message.message for message in delivered)
         return response
 
     async def ack(self, request: pb.AckRequest, context: CallContext) -> pb.AckResponse:
         """Consume messages of many raft groups; all are proposed before any is waited for."""
-        decided: list[tuple[GroupEngine, list[bool], asyncio.Future[int] | None] | Refused] = []
+        decided: list[tuple[LeaseCalls, list[bool], asyncio.Future[int] | None] | Refused] = []
         for group in request.groups:
             try:
-                engine = self._engines.engine(group.raft_group)
-                valid, future = engine.leading().leases.ack([_lease_ref(r) for r in group.leases])
-                decided.append((engine, valid, future))
+                # The leader that decides is the one to wait for: another term has other leases.
+                leases = self._engines.engine(group.raft_group).leading().leases
+                valid, future = leases.ack([lease_ref(lease) for lease in group.leases])
+                decided.append((leases, valid, future))
             except Refused as refused:
                 decided.append(refused)
         response = pb.AckResponse()
@@ -181,8 +205,8 @@ class StorageServicer:
             try:
                 if isinstance(decision, Refused):
                     raise decision
-                engine, valid, future = decision
-                await engine.leading().leases.settle(future)
+                leases, valid, future = decision
+                await leases.settle(future)
             except Refused as refused:
                 self._refuse(result.refusal, refused)
                 continue
@@ -200,7 +224,7 @@ class StorageServicer:
         try:
             leader = self._engines.engine(request.raft_group).leading()
             lease = await leader.leases.change_invisible(
-                _lease_ref(request.lease), request.invisible_ms
+                lease_ref(request.lease), request.invisible_ms
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
@@ -215,9 +239,11 @@ class StorageServicer:
         response = pb.ForwardToDeadLetterResponse()
         try:
             self._disk.check(DiskMark.REFUSE_APPENDS)
-            leader = self._engines.engine(request.raft_group).leading()
+            engine = self._engines.engine(request.raft_group)
+            leader = engine.leading()
+            engine.check_disk(DiskMark.REFUSE_APPENDS)
             await leader.dead_letters.forward(
-                _lease_ref(request.lease), request.dead_letter_topic_id
+                lease_ref(request.lease), request.dead_letter_topic_id
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
@@ -234,6 +260,8 @@ class StorageServicer:
             self._clock.monotonic_s(),
             full=request.full,
         )
+        if request.leaving:
+            self._holders.brokers.leaves(request.broker_boot_id, self._clock.monotonic_s())
         return pb.ReportClientsResponse(want_full=want_full)
 
     # Offsets and consumer state -----------------------------------------------------------------
@@ -247,7 +275,7 @@ class StorageServicer:
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
             time_ms = request.time_ms if request.HasField("time_ms") else None
-            found = engine.offsets.of_queues(_topic(request.topic), request.queues, time_ms)
+            found = engine.offsets.of_queues(topic_of(request.topic), request.queues, time_ms)
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
@@ -270,12 +298,12 @@ class StorageServicer:
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
             states = engine.leading().leases.states(
-                request.consumer_group_id, _topic(request.topic)
+                request.consumer_group_id, topic_of(request.topic), request.queues
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
-        response.queues.extend(_state(state) for state in states)
+        response.queues.extend(consumer_state(state) for state in states)
         return response
 
     async def get_consumer_topics(
@@ -302,14 +330,14 @@ class StorageServicer:
             await engine.barrier()
             states = await engine.leading().leases.reset(
                 request.consumer_group_id,
-                _topic(request.topic),
+                topic_of(request.topic),
                 request.queues,
-                _reset_target(request),
+                reset_target(request),
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
-        response.queues.extend(_state(state) for state in states)
+        response.queues.extend(consumer_state(state) for state in states)
         return response
 
     # Administration -----------------------------------------------------------------------------
@@ -318,7 +346,9 @@ class StorageServicer:
         """Wait until everything accepted before the call is durable."""
         for engine in self._engines.engines():
             if engine.leader is not None:
-                await engine.leader.proposer.settled()
+                # What another leader has to decide now is not accepted here any more.
+                with suppress(Refused):
+                    await engine.leader.proposer.settled()
         return pb.FlushResponse(synced_position=self._engines.synced_position())
 
     async def seal(self, request: pb.SealRequest, context: CallContext) -> pb.SealResponse:
@@ -349,7 +379,7 @@ class StorageServicer:
         response = pb.DropResponse()
         try:
             engine = self._engines.engine(request.raft_group)
-            await engine.drop(*_dropped(request))
+            await engine.drop(*dropped(request))
         except Refused as refused:
             self._refuse(response.refusal, refused)
         return response
@@ -360,12 +390,28 @@ class StorageServicer:
         """Return how far load and recovery are."""
         return self._engines.status()
 
+    async def transfer_leadership(
+        self, request: pb.TransferLeadershipRequest, context: CallContext
+    ) -> pb.TransferLeadershipResponse:
+        """Hand a raft group's leadership to another voter."""
+        response = pb.TransferLeadershipResponse()
+        try:
+            await self._engines.transfer(request.raft_group, request.target_replica_id)
+        except Refused as refused:
+            self._refuse(response.refusal, refused)
+        return response
+
     async def watch(
         self, request: pb.WatchRequest, context: CallContext
     ) -> AsyncIterator[pb.WatchResponse]:
         """Tell which raft groups are led here, now and after every change."""
-        async for led_groups in self._roles.changes():
-            yield pb.WatchResponse(led_groups=led_groups)
+        boot_id, brokers = request.broker_boot_id, self._holders.brokers
+        brokers.watches(boot_id)
+        try:
+            async for led_groups in self._roles.changes():
+                yield pb.WatchResponse(led_groups=led_groups)
+        finally:
+            brokers.unwatched(boot_id, self._clock.monotonic_s())
 
     # Translation --------------------------------------------------------------------------------
 
@@ -373,7 +419,7 @@ class StorageServicer:
         options = self._options
         return PopCall(
             request.consumer_group_id,
-            _topic(request.topic),
+            topic_of(request.topic),
             request.queue,
             TakeRequest(
                 min(max(request.max_messages, 1), options.pop_max_messages),
@@ -385,12 +431,17 @@ class StorageServicer:
                 request.fifo,
                 request.max_attempts,
                 request.dead_letter_topic_id,
-                _tag_hashes(request.filter),
+                tag_hashes(request.filter),
                 request.one_per_message_group,
+                broker_mark(request.broker_boot_id),
             ),
             request.start == pb.START_POSITION_LATEST,
             request.wait_ms / 1000,
+            request.repeated,
         )
+
+    def _served(self, messages: Iterable[bytes]) -> None:
+        self._instruments.served_bytes_total += sum(map(len, messages))
 
     def _refuse(self, refusal: pb.Refusal, refused: Refused) -> None:
         self._instruments.refused.add(1, {"outcome": pb.Outcome.Name(refused.outcome)})
@@ -398,112 +449,3 @@ class StorageServicer:
         refusal.reason = refused.reason
         if refused.leader_replica_id:
             refusal.leader_node_id = self._engines.node_of(refused.leader_replica_id)
-
-
-async def _find(lookup: Lookup, request: pb.QueryRequest, limit: int) -> list[Stored]:
-    by = request.WhichOneof("by")
-    if by == "message_id":
-        return await lookup.by_id(request.topic_id, request.message_id)
-    if by == "key":
-        return await lookup.by_key(request.topic_id, request.key, limit)
-    if by == "position":
-        position = (request.position.queue, request.position.offset)
-        return await lookup.at(request.topic_id, (position,))
-    raise Refused(pb.OUTCOME_INVALID, "a query is by message id, key or position")
-
-
-def _dropped(request: pb.DropRequest) -> tuple[DropKind, int]:
-    what = request.WhichOneof("what")
-    if what == "topic_id":
-        return DropKind.TOPIC, request.topic_id
-    if what == "consumer_group_id":
-        return DropKind.CONSUMER_GROUP, request.consumer_group_id
-    raise Refused(pb.OUTCOME_INVALID, "a drop names a topic or a consumer group")
-
-
-def _topic(ref: pb.TopicRef) -> Topic:
-    return Topic(ref.topic_id, ref.slot_base, ref.queue_count)
-
-
-def _tag_hashes(message_filter: pb.Filter) -> frozenset[int] | None:
-    """Return the tag hashes that match; None: everything matches.
-
-    Raises:
-        Refused: OUTCOME_INVALID.
-    """
-    kind = message_filter.kind
-    if kind in (pb.FILTER_KIND_UNSPECIFIED, pb.FILTER_KIND_ALL):
-        return None
-    if kind != pb.FILTER_KIND_TAG:
-        raise Refused(pb.OUTCOME_INVALID, "this storage node filters by tag only")
-    try:
-        return parse_tag_expression(message_filter.expression).hashes
-    except RequestError as error:
-        raise Refused(pb.OUTCOME_INVALID, str(error)) from error
-
-
-def _lease_ref(ref: pb.LeaseRef) -> LeaseRef:
-    return LeaseRef(
-        ref.consumer_group_id,
-        ref.topic_id,
-        ref.queue,
-        ref.offset,
-        ref.lease_number,
-        ref.generation,
-        ref.visible_at_ms,
-    )
-
-
-def _reset_target(request: pb.ResetConsumerRequest) -> ResetTarget:
-    to = request.WhichOneof("to")
-    if to == "time_ms":
-        return ResetTarget(time_ms=request.time_ms)
-    if to == "offset":
-        return ResetTarget(offset=request.offset)
-    if to in ("latest", "earliest"):
-        return ResetTarget(latest=to == "latest")
-    raise Refused(pb.OUTCOME_INVALID, "a reset goes to earliest, latest, a time or an offset")
-
-
-def _state(state: ConsumerQueue) -> pb.ConsumerQueueState:
-    return pb.ConsumerQueueState(
-        queue=state.queue,
-        min_offset=state.min_offset,
-        next_offset=state.next_offset,
-        cursor=state.cursor,
-        head=state.head,
-        in_flight=state.in_flight,
-        waiting=state.waiting,
-    )
-
-
-def _fill_part(result: pb.PartResult, part: PartResolution) -> None:
-    result.queue = part.queue
-    result.base_offset = part.base_offset
-    result.outcome = pb.Outcome.ValueType(part.outcome)
-    for duplicate in part.duplicates:
-        result.duplicates.add(
-            ordinal=duplicate.ordinal, queue=duplicate.queue, offset=duplicate.offset
-        )
-
-
-def _fill_leased(leased: pb.LeasedMessage, delivered: Delivered) -> None:
-    lease = delivered.lease
-    leased.queue = delivered.queue
-    leased.offset = delivered.offset
-    leased.attempt_count = lease.attempts
-    leased.lease_number = lease.lease_number
-    leased.generation = delivered.generation
-    leased.visible_at_ms = lease.visible_at_ms
-    leased.store_time_ms = delivered.store_time_ms
-    leased.message = delivered.message
-
-
-def _add_stored(messages: object, found: Sequence[Stored]) -> None:
-    for stored in found:
-        messages.add(  # type: ignore[attr-defined]
-            queue=stored.queue,
-            offset=stored.offset,
-            store_time_ms=stored.store_time_ms,
-            message=stored.message,
-        )

@@ -12,6 +12,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import BrokerNetwork
 from strata_broker.config import BrokerConfig
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
@@ -40,8 +41,7 @@ async def broker(storage: FakeStorage) -> AsyncIterator[BrokerApp]:
         BrokerIdentity("broker-a", 7, "127.0.0.1"),
         BrokerConfig.model_validate(BASE_CONFIG),
         GrpcioEdge(EdgeOptions(port=0, front=False)),
-        meta,
-        lambda endpoints: storage,
+        BrokerNetwork(("nameserver",), lambda endpoint: meta, lambda endpoints: storage),
         SystemClock(),
         lambda: 0.5,
         Metrics(),

@@ -65,7 +65,7 @@ async def running(
     network = InprocNetwork()
     failures: list[str] = []
     app = NameserverApp(
-        config or NameserverConfig(),
+        (config or NameserverConfig()).alone(),
         IDENTITY,
         folder,
         network.server("nameserver"),

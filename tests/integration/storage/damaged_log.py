@@ -15,14 +15,20 @@ FrameDict = dict[str, int | str | bool]
 
 
 async def append(
-    node: NodeUnderTest, raft_group: int, bodies: list[bytes], queue: int, topic_id: int = 7
+    node: NodeUnderTest,
+    raft_group: int,
+    bodies: list[bytes],
+    queue: int,
+    *,
+    topic_id: int = 7,
+    ids: list[bytes] | None = None,
 ) -> pb.GroupResult:
     """Append to a queue of a raft group: even queues are group 1's, odd ones group 2's."""
     node.sequence += 1
     batch = pb.GroupBatch(
         raft_group=raft_group,
         sequence=node.sequence,
-        batch=batch_of(bodies, queue=queue, topic_id=topic_id),
+        batch=batch_of(bodies, queue=queue, topic_id=topic_id, ids=ids),
     )
     request = pb.AppendRequest(broker_boot_id=id(node), batches=[batch])
     return (await node.rpc.append(request, CONTEXT)).results[0]

@@ -17,7 +17,7 @@ from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
-from strata_storage.node import HostedGroup
+from strata_storage.hosted import HostedGroup
 from strata_storage.retention import RetentionSource
 from strata_storage.servicer import StorageServicer
 

@@ -1,112 +1,100 @@
-"""A damaged log: one raft group is read-only, with a reason; all else is served (rules 7, 8)."""
+"""One flipped bit on one of three nodes: found, never served, repaired by another replica."""
 
 from __future__ import annotations
 
-import random
-import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from strata.storage.v1 import storage_pb2 as pb
-from strata_seglog.frames import HEADER_BYTES
-from tests.integration.storage.damaged_log import (
-    GROUPS,
-    OTHER_GROUP,
-    append,
-    fetch_all,
-    flip,
-    frames_of,
-    status_of,
-)
-from tests.integration.storage.storage_node import (
-    CONTEXT,
-    GROUP,
-    NodeUnderTest,
-    TestClock,
-    small_config,
-)
+from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+from tests.integration.storage.storage_node import small_config
 
-CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_second=0)
+GROUP = 1
+BODIES = [b"first" * 50, b"poison" * 50, b"third" * 50]
 
 
-async def test_rows_that_cannot_be_rebuilt_in_full_make_one_group_read_only(
-    tmp_path: Path,
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    config = small_config(recent_bytes=0, scrub_bytes_per_second=0)
+    async for made in cluster_of(tmp_path, 3, config=config):
+        yield made
+
+
+def flip(cluster: ClusterUnderTest, node_id: str) -> None:
+    """Flip a bit in the stored bytes of the second message."""
+    disk = cluster.members[node_id].disk
+    for name in disk.names():
+        data = disk.open(name, create=False).read(0, 8 * 1024 * 1024)
+        if b"poison" in data:
+            disk.flip(name, data.index(b"poison") + 3)
+            return
+    raise AssertionError("the message is in no segment")
+
+
+async def expect_all(cluster: ClusterUnderTest) -> None:
+    fetched = await cluster.fetch(GROUP, 0)
+    assert [message.message for message in fetched.messages] == BODIES
+
+
+async def replaced(cluster: ClusterUnderTest, node_id: str) -> None:
+    """Do as the nameserver does when a heartbeat names a damaged replica."""
+    damaged = cluster.members[node_id].node.replicas()[GROUP].replica_id
+    await cluster.until(
+        lambda: any(damaged in beat.damaged_replica_ids for beat in cluster.stub.heartbeats)
+    )
+    cluster.stub.move_replica(GROUP, node_id, node_id)
+    row = cluster.stub.groups[GROUP]
+    await cluster.until(lambda: not row.leaving and len(row.membership.voters) == 3, 30)
+    assert damaged not in row.membership.voters
+
+
+@pytest.mark.parametrize("found_by", ["scrub", "read"])
+async def test_a_damaged_leader_gives_up_and_is_replaced(
+    cluster: ClusterUnderTest, found_by: str
 ) -> None:
-    """The node starts, the other group serves; the bad frame is named and never served."""
-    rng, clock = random.Random(1), TestClock()
-    sent: dict[int, list[bytes]] = {GROUP: [], OTHER_GROUP: []}
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
-        for number in range(40):
-            raft_group = GROUPS[number % 2]
-            body = rng.randbytes(700_000)
-            sent[raft_group].append(body)
-            await append(node, raft_group, [body], raft_group - 1)
-            clock.advance(4)
-        await node.app.node.retain_once()
-        assert node.app.node.status().log_first_position > 0
-        before = await fetch_all(node, GROUP, 0)
-    shutil.rmtree(tmp_path / "state")
-    *_, bad = frames_of(tmp_path / "log", 100 + GROUP, sealed=True)
-    flip(tmp_path / "log", int(bad["position"]) + HEADER_BYTES + 600_000)
-    for restart in range(2):
-        async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
-            status = status_of(node, GROUP)
-            assert status.state == pb.REPLICA_STATE_READ_ONLY
-            assert f"entry {bad['index']}" in status.reason
-            assert str(bad["segment"]) in status.reason
-            assert "strata log repair" in status.reason
-            assert not status.leader
-            refusal = (await append(node, GROUP, [b"x"], 0)).refusal
-            assert (refusal.outcome, refusal.reason) == (pb.OUTCOME_READ_ONLY, status.reason)
-            readable = await fetch_all(node, GROUP, 0)
-            lost = before.keys() - readable.keys()
-            assert len(lost) == 1, restart
-            assert readable == {offset: before[offset] for offset in before if offset not in lost}
-            assert status_of(node, OTHER_GROUP).leader
-            result = await append(node, OTHER_GROUP, [b"other"], 1)
-            assert result.parts[0].base_offset == len(sent[OTHER_GROUP]) + restart
-
-
-async def test_a_group_damaged_in_the_newest_segment_shows_what_comes_before(
-    tmp_path: Path,
-) -> None:
-    """Also when its rows are gone: entries up to the damage are applied and served."""
-    clock = TestClock()
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
-        for number in range(6):
-            await append(node, GROUP, [b"%d" % number * 300], 0)
-            await append(node, OTHER_GROUP, [b"other"], 1)
-    entries = frames_of(tmp_path / "log", 101)
-    flip(tmp_path / "log", int(entries[4]["position"]) + HEADER_BYTES + 200)
-    shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
-        assert status_of(node, GROUP).state == pb.REPLICA_STATE_READ_ONLY
-        assert await fetch_all(node, GROUP, 0) == {at: b"%d" % at * 300 for at in range(4)}
-        pop = pb.PopRequest(raft_group=GROUP, consumer_group_id=5, topic=pb.TopicRef(topic_id=7))
-        refused = await node.rpc.pop(pop, CONTEXT)
-        assert refused.refusal.outcome == pb.OUTCOME_READ_ONLY
-        assert len(await fetch_all(node, OTHER_GROUP, 1)) == 6
-
-
-async def test_a_leader_that_cannot_read_recent_ids_is_read_only_and_the_node_stays_up(
-    tmp_path: Path,
-) -> None:
-    """Without the ids of recent messages a repeat would be stored twice (rule 23)."""
-    rng, clock = random.Random(1), TestClock()
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
-        for number in range(16):
-            await append(node, GROUPS[number % 2], [rng.randbytes(900_000)], number % 2)
-        before = await fetch_all(node, GROUP, 0)
-    bad = frames_of(tmp_path / "log", 101, sealed=True)[0]
-    flip(tmp_path / "log", int(bad["position"]) + HEADER_BYTES + 600_000)
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
-        status = status_of(node, GROUP)
-        assert status.state == pb.REPLICA_STATE_READ_ONLY
-        assert "recent message ids" in status.reason
-        refusal = (await append(node, GROUP, [b"x"], 0)).refusal
-        assert refusal.outcome == pb.OUTCOME_READ_ONLY
-        request = pb.FetchRequest(
-            raft_group=GROUP, topic_id=7, queue=0, offset=1, max_messages=1_000
+    """The others have the message; the damaged replica says what is wrong, until it is replaced."""
+    for body in BODIES:
+        await cluster.append(GROUP, [body])
+    leader = await cluster.until_led(GROUP)
+    await cluster.until_quiet(GROUP)
+    flip(cluster, leader)
+    damage = cluster.members[leader].node.damage
+    if found_by == "read":
+        request = pb.FetchRequest(raft_group=GROUP, topic_id=7, queue=0, offset=1, max_messages=1)
+        response = await cluster._channel(leader).call(
+            "/strata.storage.v1.StorageService/Fetch", request, pb.FetchResponse
         )
-        fetched = await node.rpc.fetch(request, CONTEXT)
-        assert [m.message for m in fetched.messages] == list(before.values())[1:]
-        assert (await append(node, OTHER_GROUP, [b"other"], 1)).parts[0].base_offset == 8
+        assert response.refusal.outcome == pb.OUTCOME_CORRUPT
+        await damage.look(0)
+    else:
+        await damage.look(64 * 1024 * 1024)
+    (status,) = cluster.members[leader].node.status().replicas
+    assert status.state == pb.REPLICA_STATE_READ_ONLY
+    assert "damaged" in status.reason
+    await cluster.until(lambda: cluster.leader_of(GROUP) not in (None, leader))
+    await expect_all(cluster)
+    await cluster.append(GROUP, [b"later"], queue=1)
+    await replaced(cluster, leader)
+    await cluster.check_rows_equal(GROUP)
+    cluster.stub.prefer(GROUP, leader)
+    await cluster.until(lambda: cluster.leader_of(GROUP) == leader)
+    await expect_all(cluster)
+
+
+async def test_a_damage_found_at_start_is_replaced(cluster: ClusterUnderTest) -> None:
+    """Recovery finds it before the replica could vote."""
+    for body in BODIES:
+        await cluster.append(GROUP, [body])
+    await cluster.until_quiet(GROUP)
+    leader = await cluster.until_led(GROUP)
+    victim = next(name for name in cluster.members if name != leader)
+    await cluster.members[victim].stop()
+    flip(cluster, victim)
+    await cluster.start(victim)
+    (status,) = cluster.members[victim].node.status().replicas
+    assert status.state == pb.REPLICA_STATE_READ_ONLY
+    await replaced(cluster, victim)
+    await cluster.check_rows_equal(GROUP)
+    await expect_all(cluster)

@@ -11,6 +11,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.hashing import text_hash, unpack_message_id
+from strata_storage.dedupe import DedupeWindow
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -470,3 +471,22 @@ async def test_a_consumer_group_knows_the_topics_of_which_it_has_state(tmp_path:
         request = pb.GetConsumerTopicsRequest(raft_group=GROUP, consumer_group_id=5)
         refusal = (await node.rpc.get_consumer_topics(request, CONTEXT)).refusal
         assert refusal.outcome == pb.OUTCOME_OVERLOADED
+
+
+async def test_a_new_leader_knows_ids_before_it_has_read_the_log(node: NodeUnderTest) -> None:
+    """Until the window of earlier terms is there, every id is looked up in its row (rule 23)."""
+    identity = message_id(b"x")
+    await node.append([b"x"], ids=[identity])
+    leader = node.app.node.engine(GROUP).leading()
+    options = leader.appends._options
+    # As it is at the beginning of a term.
+    leader.appends.window = DedupeWindow(options.dedupe)
+    leader.appends._has_history = False
+    again = await node.append([b"x", b"y"], ids=[identity, message_id(b"y")])
+    assert [(each.ordinal, each.offset) for each in again.parts[0].duplicates] == [(0, 0)]
+    assert again.parts[0].base_offset == 1
+    history = DedupeWindow(options.dedupe)
+    history.add(7, [identity], leader.proposer.now_ms())
+    leader.appends.adopt(history)
+    third = await node.append([b"x"], ids=[identity])
+    assert [(each.ordinal, each.offset) for each in third.parts[0].duplicates] == [(0, 0)]

@@ -1,28 +1,23 @@
-"""`strata.admin.v1.AdminService`: what operators and the `strata` command call on any broker."""
+"""The clients' half of `strata.admin.v1.AdminService`: topics, consumer groups, messages.
+
+Operators and the `strata` command call it on any broker.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
-from strata_angelia.ports import AngeliaError
 from strata_broker.metadata import MetadataView, Name
-from strata_broker.metadata_watch import MetaRefusedError
 from strata_broker.operations import Operations
-from strata_broker.servicers.errors import call_error
+from strata_broker.servicers.admin_rpc import add
 from strata_broker.sessions import Client, Sessions
-from strata_edge.ports import CallError, CallInfo, Edge
-from strata_mq.errors import RequestError
+from strata_edge.ports import Edge
 from strata_runtime.config import Config, to_json, to_toml
 
-SERVICE = "strata.admin.v1.AdminService"
-
-Request = TypeVar("Request", bound=Message)
 Row = TypeVar("Row")
 
 _DEFAULT_PAGE = 1_000
@@ -38,57 +33,52 @@ class AdminServicer:
         operations: Operations,
         sessions: Sessions,
         config: Config,
-        version: str,
     ) -> None:
         self._view = view
         self._operations = operations
         self._sessions = sessions
         self._config = config
-        self._version = version
 
     def register(self, edge: Edge) -> None:
         """Serve every RPC on an edge."""
-        self._add(edge, "CreateTopic", admin_pb2.CreateTopicRequest, self.create_topic)
-        self._add(edge, "GetTopic", admin_pb2.GetTopicRequest, self.get_topic)
-        self._add(edge, "ListTopics", admin_pb2.ListTopicsRequest, self.list_topics)
-        self._add(edge, "UpdateTopic", admin_pb2.UpdateTopicRequest, self.update_topic)
-        self._add(edge, "DeleteTopic", admin_pb2.DeleteTopicRequest, self.delete_topic)
-        self._add(
+        add(edge, "CreateTopic", admin_pb2.CreateTopicRequest, self.create_topic)
+        add(edge, "GetTopic", admin_pb2.GetTopicRequest, self.get_topic)
+        add(edge, "ListTopics", admin_pb2.ListTopicsRequest, self.list_topics)
+        add(edge, "UpdateTopic", admin_pb2.UpdateTopicRequest, self.update_topic)
+        add(edge, "DeleteTopic", admin_pb2.DeleteTopicRequest, self.delete_topic)
+        add(
             edge,
             "CreateConsumerGroup",
             admin_pb2.CreateConsumerGroupRequest,
             self.create_consumer_group,
         )
-        self._add(
-            edge, "GetConsumerGroup", admin_pb2.GetConsumerGroupRequest, self.get_consumer_group
-        )
-        self._add(
+        add(edge, "GetConsumerGroup", admin_pb2.GetConsumerGroupRequest, self.get_consumer_group)
+        add(
             edge,
             "ListConsumerGroups",
             admin_pb2.ListConsumerGroupsRequest,
             self.list_consumer_groups,
         )
-        self._add(
+        add(
             edge,
             "UpdateConsumerGroup",
             admin_pb2.UpdateConsumerGroupRequest,
             self.update_consumer_group,
         )
-        self._add(
+        add(
             edge,
             "DeleteConsumerGroup",
             admin_pb2.DeleteConsumerGroupRequest,
             self.delete_consumer_group,
         )
-        self._add(
+        add(
             edge,
             "ResetConsumerGroup",
             admin_pb2.ResetConsumerGroupRequest,
             self.reset_consumer_group,
         )
-        self._add(edge, "FindMessages", admin_pb2.FindMessagesRequest, self.find_messages)
-        self._add(edge, "GetConfig", admin_pb2.GetConfigRequest, self.get_config)
-        self._add(edge, "GetCluster", admin_pb2.GetClusterRequest, self.get_cluster)
+        add(edge, "FindMessages", admin_pb2.FindMessagesRequest, self.find_messages)
+        add(edge, "GetConfig", admin_pb2.GetConfigRequest, self.get_config)
 
     async def create_topic(
         self, request: admin_pb2.CreateTopicRequest
@@ -204,34 +194,6 @@ class AdminServicer:
     async def get_config(self, _: admin_pb2.GetConfigRequest) -> admin_pb2.GetConfigResponse:
         """Show the configuration in force, secrets masked."""
         return admin_pb2.GetConfigResponse(text=to_toml(self._config), json=to_json(self._config))
-
-    async def get_cluster(self, _: admin_pb2.GetClusterRequest) -> admin_pb2.GetClusterResponse:
-        """Show nodes, raft groups and their state."""
-        return admin_pb2.GetClusterResponse(
-            nodes=self._view.nodes(),
-            raft_groups=await self._operations.raft_group_health(),
-            version=self._version,
-        )
-
-    def _add(
-        self,
-        edge: Edge,
-        rpc: str,
-        request_type: type[Request],
-        answer: Callable[[Request], Awaitable[Message]],
-    ) -> None:
-        async def serve(data: bytes, _: CallInfo) -> bytes:
-            try:
-                request = request_type.FromString(data)
-            except DecodeError as error:
-                raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
-            try:
-                response = await answer(request)
-            except (RequestError, MetaRefusedError, AngeliaError, TimeoutError) as failure:
-                raise call_error(failure) from failure
-            return response.SerializeToString()
-
-        edge.add_unary(f"/{SERVICE}/{rpc}", serve)
 
 
 def _page(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.metadata_watch import MetaRefusedError
 from strata_edge.ports import CallError
+from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
 
 META_STATUSES: dict[int, str] = {
@@ -23,6 +23,7 @@ CODE_STATUSES: dict[Code, str] = {
     Code.BAD_REQUEST: "INVALID_ARGUMENT",
     Code.ILLEGAL_TOPIC: "INVALID_ARGUMENT",
     Code.ILLEGAL_CONSUMER_GROUP: "INVALID_ARGUMENT",
+    Code.NOT_FOUND: "NOT_FOUND",
     Code.TOPIC_NOT_FOUND: "NOT_FOUND",
     Code.CONSUMER_GROUP_NOT_FOUND: "NOT_FOUND",
     Code.TOO_MANY_REQUESTS: "RESOURCE_EXHAUSTED",
@@ -30,14 +31,12 @@ CODE_STATUSES: dict[Code, str] = {
 }
 
 
-def call_error(failure: RequestError | MetaRefusedError | AngeliaError | TimeoutError) -> CallError:
+def call_error(failure: RequestError | MetaRefused | AngeliaError) -> CallError:
     """Return what ends an operator's call."""
     match failure:
         case RequestError():
             return CallError(CODE_STATUSES.get(failure.code, "INTERNAL"), failure.text)
-        case MetaRefusedError():
+        case MetaRefused():
             return CallError(META_STATUSES.get(failure.outcome, "INTERNAL"), failure.reason)
-        case AngeliaError():
-            return CallError("UNAVAILABLE", f"the nameserver does not answer: {failure.reason}")
         case _:
-            return CallError("UNAVAILABLE", "the nameserver does not answer in time")
+            return CallError("UNAVAILABLE", f"the nameserver does not answer: {failure.reason}")

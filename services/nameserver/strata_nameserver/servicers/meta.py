@@ -2,102 +2,182 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
-from strata_angelia.ports import OVERLOADED, AngeliaError, CallContext
-from strata_nameserver.errors import MetaError
+from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError, CallContext
+from strata_metadata.errors import MetaRefused
 from strata_nameserver.metadata import Metadata
+
+Response = TypeVar("Response", bound=Message)
 
 _OK = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
 
 
-class MetaServicer:
-    """Serves `strata.meta.v1.MetaService` over Angelia."""
+Leader = tuple[str, str]
+"""Node id and endpoint; empty: not known."""
 
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
+
+class MetaServicer:
+    """Serves `strata.meta.v1.MetaService` over Angelia.
+
+    Args:
+        leader: who leads, for callers that must go there.
+    """
+
+    def __init__(self, leader: Callable[[], Leader]) -> None:
+        self._leader = leader
+        self._served: Metadata | None = None
+
+    def serve(self, metadata: Metadata) -> None:
+        """Answer from now on; before, calls fail with UNAVAILABLE."""
+        self._served = metadata
+
+    @property
+    def metadata(self) -> Metadata:
+        """The service behind the RPCs.
+
+        Raises:
+            AngeliaError: UNAVAILABLE: the nameservers have not found each other yet.
+        """
+        if self._served is None:
+            raise AngeliaError(UNAVAILABLE, "the nameservers have not found each other yet")
+        return self._served
 
     async def create_topic(
         self, request: meta_pb2.CreateTopicRequest, context: CallContext
     ) -> meta_pb2.CreateTopicResponse:
         """Make a topic."""
-        try:
-            topic = await self._metadata.create_topic(request.topic)
-        except MetaError as error:
-            return meta_pb2.CreateTopicResponse(status=_refused(error))
-        return meta_pb2.CreateTopicResponse(status=_OK, topic=topic)
+        call = self.metadata.create_topic(request.topic)
+        return await self._answer(meta_pb2.CreateTopicResponse, call, "topic")
 
     async def update_topic(
         self, request: meta_pb2.UpdateTopicRequest, context: CallContext
     ) -> meta_pb2.UpdateTopicResponse:
         """Change a topic."""
-        try:
-            topic = await self._metadata.update_topic(request.topic, request.update_mask)
-        except MetaError as error:
-            return meta_pb2.UpdateTopicResponse(status=_refused(error))
-        return meta_pb2.UpdateTopicResponse(status=_OK, topic=topic)
+        call = self.metadata.update_topic(request.topic, request.update_mask)
+        return await self._answer(meta_pb2.UpdateTopicResponse, call, "topic")
 
     async def delete_topic(
         self, request: meta_pb2.DeleteTopicRequest, context: CallContext
     ) -> meta_pb2.DeleteTopicResponse:
         """Delete a topic's row; brokers drop its data and confirm that."""
-        try:
-            await self._metadata.delete_topic(request.namespace, request.name)
-        except MetaError as error:
-            return meta_pb2.DeleteTopicResponse(status=_refused(error))
-        return meta_pb2.DeleteTopicResponse(status=_OK)
+        call = self.metadata.delete_topic(request.namespace, request.name)
+        return await self._answer(meta_pb2.DeleteTopicResponse, call, "")
 
     async def create_consumer_group(
         self, request: meta_pb2.CreateConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.CreateConsumerGroupResponse:
         """Make a consumer group with its dead-letter topic."""
-        try:
-            group = await self._metadata.create_consumer_group(request.consumer_group)
-        except MetaError as error:
-            return meta_pb2.CreateConsumerGroupResponse(status=_refused(error))
-        return meta_pb2.CreateConsumerGroupResponse(status=_OK, consumer_group=group)
+        call = self.metadata.create_consumer_group(request.consumer_group)
+        return await self._answer(meta_pb2.CreateConsumerGroupResponse, call, "consumer_group")
 
     async def update_consumer_group(
         self, request: meta_pb2.UpdateConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.UpdateConsumerGroupResponse:
         """Change a consumer group."""
-        try:
-            group = await self._metadata.update_consumer_group(
-                request.consumer_group, request.update_mask
-            )
-        except MetaError as error:
-            return meta_pb2.UpdateConsumerGroupResponse(status=_refused(error))
-        return meta_pb2.UpdateConsumerGroupResponse(status=_OK, consumer_group=group)
+        call = self.metadata.update_consumer_group(request.consumer_group, request.update_mask)
+        return await self._answer(meta_pb2.UpdateConsumerGroupResponse, call, "consumer_group")
 
     async def delete_consumer_group(
         self, request: meta_pb2.DeleteConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.DeleteConsumerGroupResponse:
         """Delete a consumer group with its dead-letter topic."""
+        call = self.metadata.delete_consumer_group(request.namespace, request.name)
+        return await self._answer(meta_pb2.DeleteConsumerGroupResponse, call, "")
+
+    async def register_node(
+        self, request: meta_pb2.RegisterNodeRequest, context: CallContext
+    ) -> meta_pb2.RegisterNodeResponse:
+        """Take a node in."""
+        call = self.metadata.register_node(request.node)
+        return await self._answer(meta_pb2.RegisterNodeResponse, call, "replicas")
+
+    async def drain_node(
+        self, request: meta_pb2.DrainNodeRequest, context: CallContext
+    ) -> meta_pb2.DrainNodeResponse:
+        """Take a node out of service, or back into it."""
+        call = self.metadata.drain_node(request.node_id, draining=request.draining)
+        return await self._answer(meta_pb2.DrainNodeResponse, call, "node")
+
+    async def remove_node(
+        self, request: meta_pb2.RemoveNodeRequest, context: CallContext
+    ) -> meta_pb2.RemoveNodeResponse:
+        """Forget a node."""
+        call = self.metadata.remove_node(request.node_id, force=request.force)
+        return await self._answer(meta_pb2.RemoveNodeResponse, call, "")
+
+    async def change_replicas(
+        self, request: meta_pb2.ChangeReplicasRequest, context: CallContext
+    ) -> meta_pb2.ChangeReplicasResponse:
+        """Change where the replicas of a raft group shall be."""
+        call = self.metadata.change_replicas(request)
+        return await self._answer(meta_pb2.ChangeReplicasResponse, call, "raft_group")
+
+    async def prefer_leader(
+        self, request: meta_pb2.PreferLeaderRequest, context: CallContext
+    ) -> meta_pb2.PreferLeaderResponse:
+        """Name the node that shall lead a raft group."""
+        call = self.metadata.prefer_leader(request.raft_group, request.node_id)
+        return await self._answer(meta_pb2.PreferLeaderResponse, call, "raft_group")
+
+    async def move_queue(
+        self, request: meta_pb2.MoveQueueRequest, context: CallContext
+    ) -> meta_pb2.MoveQueueResponse:
+        """Wish a queue into another raft group."""
+        call = self.metadata.move_queue(request)
+        return await self._answer(meta_pb2.MoveQueueResponse, call, "queue_override")
+
+    async def report_queue_moved(
+        self, request: meta_pb2.ReportQueueMovedRequest, context: CallContext
+    ) -> meta_pb2.ReportQueueMovedResponse:
+        """Write down that a queue's next epoch is open."""
+        call = self.metadata.queue_moved(request)
+        return await self._answer(meta_pb2.ReportQueueMovedResponse, call, "queue_override")
+
+    async def report_queue_drained(
+        self, request: meta_pb2.ReportQueueDrainedRequest, context: CallContext
+    ) -> meta_pb2.ReportQueueDrainedResponse:
+        """Forget a queue's epochs of which nothing is kept."""
+        call = self.metadata.queue_drained(request)
+        return await self._answer(meta_pb2.ReportQueueDrainedResponse, call, "queue_override")
+
+    async def explain_queue(
+        self, request: meta_pb2.ExplainQueueRequest, context: CallContext
+    ) -> meta_pb2.ExplainQueueResponse:
+        """Tell why a queue is where it is."""
+        call = self.metadata.explain_queue(request.namespace, request.topic, request.queue)
+        return await self._answer(meta_pb2.ExplainQueueResponse, call, "reasons")
+
+    async def heartbeat(
+        self, request: meta_pb2.HeartbeatRequest, context: CallContext
+    ) -> meta_pb2.HeartbeatResponse:
+        """Note that a node is alive."""
         try:
-            await self._metadata.delete_consumer_group(request.namespace, request.name)
-        except MetaError as error:
-            return meta_pb2.DeleteConsumerGroupResponse(status=_refused(error))
-        return meta_pb2.DeleteConsumerGroupResponse(status=_OK)
+            want_full = self.metadata.heartbeat(request)
+        except MetaRefused as error:
+            return meta_pb2.HeartbeatResponse(status=self._status_of(error))
+        return meta_pb2.HeartbeatResponse(status=_OK, want_full=want_full)
 
     async def confirm_dropped(
         self, request: meta_pb2.ConfirmDroppedRequest, context: CallContext
     ) -> meta_pb2.ConfirmDroppedResponse:
         """Mark a tombstone done."""
-        try:
-            await self._metadata.confirm_dropped(request.kind, request.id)
-        except MetaError as error:
-            return meta_pb2.ConfirmDroppedResponse(status=_refused(error))
-        return meta_pb2.ConfirmDroppedResponse(status=_OK)
+        call = self.metadata.confirm_dropped(request.kind, request.id)
+        return await self._answer(meta_pb2.ConfirmDroppedResponse, call, "")
 
     async def get_snapshot(
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
     ) -> meta_pb2.GetSnapshotResponse:
-        """Return all rows."""
+        """Return all rows; a follower's may be a moment old."""
         try:
-            revision, rows = await self._metadata.snapshot()
-        except MetaError as error:
-            return meta_pb2.GetSnapshotResponse(status=_refused(error))
+            revision, rows = await self.metadata.snapshot()
+        except MetaRefused as error:
+            return meta_pb2.GetSnapshotResponse(status=self._status_of(error))
         return meta_pb2.GetSnapshotResponse(status=_OK, revision=revision, rows=rows)
 
     async def watch(
@@ -109,31 +189,24 @@ class MetaServicer:
             AngeliaError: OVERLOADED: too many watchers; the response has no status of its own.
         """
         try:
-            async for response in self._metadata.watch(request.from_revision):
-                yield response
-        except MetaError as error:
+            async with aclosing(self.metadata.watch(request.from_revision)) as responses:
+                async for response in responses:
+                    yield response
+        except MetaRefused as error:
             raise AngeliaError(OVERLOADED, error.reason) from error
 
-    async def register_node(
-        self, request: meta_pb2.RegisterNodeRequest, context: CallContext
-    ) -> meta_pb2.RegisterNodeResponse:
-        """Take a node in."""
+    async def _answer(
+        self, response_type: type[Response], call: Awaitable[object], field: str
+    ) -> Response:
+        """Return the response with the call's result in `field`, or why it was refused."""
         try:
-            replicas = await self._metadata.register_node(request.node)
-        except MetaError as error:
-            return meta_pb2.RegisterNodeResponse(status=_refused(error))
-        return meta_pb2.RegisterNodeResponse(status=_OK, replicas=replicas)
+            result = await call
+        except MetaRefused as error:
+            return response_type(status=self._status_of(error))
+        return response_type(status=_OK, **({field: result} if field else {}))
 
-    async def heartbeat(
-        self, request: meta_pb2.HeartbeatRequest, context: CallContext
-    ) -> meta_pb2.HeartbeatResponse:
-        """Note that a node is alive."""
-        try:
-            self._metadata.heartbeat(request.node_id, request.boot_id)
-        except MetaError as error:
-            return meta_pb2.HeartbeatResponse(status=_refused(error))
-        return meta_pb2.HeartbeatResponse(status=_OK)
-
-
-def _refused(error: MetaError) -> meta_pb2.MetaStatus:
-    return meta_pb2.MetaStatus(outcome=error.outcome, reason=error.reason)
+    def _status_of(self, error: MetaRefused) -> meta_pb2.MetaStatus:
+        status = meta_pb2.MetaStatus(outcome=error.outcome, reason=error.reason)
+        if error.outcome == meta_pb2.META_OUTCOME_NOT_LEADER:
+            status.leader_node_id, status.leader_endpoint = self._leader()
+        return status

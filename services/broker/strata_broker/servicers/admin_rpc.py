@@ -1,0 +1,40 @@
+"""How one RPC of `strata.admin.v1.AdminService` is put on an edge: bytes in, bytes out."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from strata_angelia.ports import AngeliaError
+from strata_broker.servicers.errors import call_error
+from strata_edge.ports import CallError, CallInfo, Edge
+from strata_metadata.errors import MetaRefused
+from strata_mq.errors import RequestError
+
+SERVICE = "strata.admin.v1.AdminService"
+
+Request = TypeVar("Request", bound=Message)
+
+
+def add(
+    edge: Edge,
+    rpc: str,
+    request_type: type[Request],
+    answer: Callable[[Request], Awaitable[Message]],
+) -> None:
+    """Serve an RPC by a method; its failures become gRPC statuses with one line."""
+
+    async def serve(data: bytes, _: CallInfo) -> bytes:
+        try:
+            request = request_type.FromString(data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+        try:
+            response = await answer(request)
+        except (RequestError, MetaRefused, AngeliaError) as failure:
+            raise call_error(failure) from failure
+        return response.SerializeToString()
+
+    edge.add_unary(f"/{SERVICE}/{rpc}", serve)

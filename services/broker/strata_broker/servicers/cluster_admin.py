@@ -1,0 +1,76 @@
+"""The cluster's half of `strata.admin.v1.AdminService`: nodes, raft groups, places of queues."""
+
+from __future__ import annotations
+
+from strata.admin.v1 import admin_pb2
+from strata_broker.cluster_operations import ClusterOperations
+from strata_broker.servicers.admin_rpc import add
+from strata_edge.ports import Edge
+
+
+class ClusterAdminServicer:
+    """See the module docstring; it translates and decides nothing."""
+
+    def __init__(self, operations: ClusterOperations, version: str) -> None:
+        self._operations = operations
+        self._version = version
+
+    def register(self, edge: Edge) -> None:
+        """Serve every RPC on an edge."""
+        add(edge, "GetCluster", admin_pb2.GetClusterRequest, self.get_cluster)
+        add(edge, "GetRaftGroup", admin_pb2.GetRaftGroupRequest, self.get_raft_group)
+        add(edge, "DrainNode", admin_pb2.DrainNodeRequest, self.drain_node)
+        add(edge, "RemoveNode", admin_pb2.RemoveNodeRequest, self.remove_node)
+        add(edge, "ChangeReplicas", admin_pb2.ChangeReplicasRequest, self.change_replicas)
+        add(edge, "TransferLeader", admin_pb2.TransferLeaderRequest, self.transfer_leader)
+        add(edge, "GetQueue", admin_pb2.GetQueueRequest, self.get_queue)
+        add(edge, "MoveQueue", admin_pb2.MoveQueueRequest, self.move_queue)
+
+    async def get_cluster(self, _: admin_pb2.GetClusterRequest) -> admin_pb2.GetClusterResponse:
+        """Show nodes, raft groups and their state."""
+        return admin_pb2.GetClusterResponse(
+            nodes=self._operations.nodes(),
+            raft_groups=await self._operations.raft_groups(),
+            version=self._version,
+        )
+
+    async def get_raft_group(
+        self, request: admin_pb2.GetRaftGroupRequest
+    ) -> admin_pb2.GetRaftGroupResponse:
+        """Show a raft group and its replicas."""
+        return await self._operations.raft_group(request.raft_group)
+
+    async def drain_node(self, request: admin_pb2.DrainNodeRequest) -> admin_pb2.DrainNodeResponse:
+        """Take a node out of service, or back into it."""
+        node = await self._operations.drain_node(request.node_id, draining=request.draining)
+        return admin_pb2.DrainNodeResponse(node=node)
+
+    async def remove_node(
+        self, request: admin_pb2.RemoveNodeRequest
+    ) -> admin_pb2.RemoveNodeResponse:
+        """Forget a node."""
+        await self._operations.remove_node(request.node_id, force=request.force)
+        return admin_pb2.RemoveNodeResponse()
+
+    async def change_replicas(
+        self, request: admin_pb2.ChangeReplicasRequest
+    ) -> admin_pb2.ChangeReplicasResponse:
+        """Say where a raft group's replicas shall be."""
+        raft_group = await self._operations.change_replicas(request)
+        return admin_pb2.ChangeReplicasResponse(raft_group=raft_group)
+
+    async def transfer_leader(
+        self, request: admin_pb2.TransferLeaderRequest
+    ) -> admin_pb2.TransferLeaderResponse:
+        """Hand leadership over."""
+        leader = await self._operations.transfer_leader(request.raft_group, request.to_node_id)
+        return admin_pb2.TransferLeaderResponse(leader_node_id=leader)
+
+    async def get_queue(self, request: admin_pb2.GetQueueRequest) -> admin_pb2.GetQueueResponse:
+        """Show where a queue is, and why."""
+        return await self._operations.queue(request.namespace, request.topic, request.queue)
+
+    async def move_queue(self, request: admin_pb2.MoveQueueRequest) -> admin_pb2.MoveQueueResponse:
+        """Begin to move a queue."""
+        override = await self._operations.move_queue(request)
+        return admin_pb2.MoveQueueResponse(queue_override=override)

@@ -1,0 +1,78 @@
+"""The storage tier as one broker sees it: its parts, put together in one place.
+
+channels --> leaders (who leads what) <-- leader watch (nodes say so)
+   |             |
+   +--> client (single calls), appender (sends, batched), acker (acks, batched)
+"""
+
+from __future__ import annotations
+
+import google_crc32c
+
+from strata_broker.acks import Acker
+from strata_broker.append import Appender
+from strata_broker.channels import ChannelFactory, StorageChannels
+from strata_broker.config import BrokerConfig
+from strata_broker.leader_watch import LeaderWatch
+from strata_broker.leaders import LeaderMap
+from strata_broker.metadata import MetadataView
+from strata_broker.storage_client import StorageClient
+from strata_runtime.backoff import Random
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+
+class StorageTier:
+    """See the module docstring.
+
+    Args:
+        boot_id: of the broker; names its append batches.
+        view: which raft groups and nodes there are.
+        factory: makes a channel to a storage node.
+        config: times and limits.
+        clock: time.
+        random: spreads pauses.
+        tasks: run what goes on in the background.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        boot_id: int,
+        view: MetadataView,
+        factory: ChannelFactory,
+        config: BrokerConfig,
+        clock: Clock,
+        random: Random,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
+        section = config.storage_client
+        self._tasks = tasks
+        self.channels = StorageChannels(view, factory)
+        self.leaders = LeaderMap(view, section, clock)
+        self._watch = LeaderWatch(
+            boot_id, view, self.channels, self.leaders, section, random, tasks, metrics
+        )
+        self.client = StorageClient(self.leaders, self.channels, section, clock, random, metrics)
+        self.acker = Acker(self.leaders, self.channels, section, clock, random, tasks, metrics)
+        self.appender = Appender(
+            boot_id,
+            self.leaders,
+            self.channels,
+            config,
+            google_crc32c.value,
+            clock,
+            random,
+            tasks,
+            metrics,
+        )
+
+    def start(self) -> None:
+        """Listen to who leads what."""
+        self._tasks.spawn("watch leaders", self._watch.run())
+
+    async def close(self) -> None:
+        """Close all channels; calls under way fail."""
+        await self.channels.close()

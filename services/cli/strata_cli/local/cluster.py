@@ -1,0 +1,255 @@
+"""The verbs of `strata local` over a plan and its processes.
+
+Plan and process files change under a lock of the folder, held for moments only: while one command
+waits for a process to serve, others may kill it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from strata_cli.local.plan import (
+    BROKERS,
+    ROLES,
+    Member,
+    Plan,
+    PlanError,
+    Role,
+    free_ports,
+    load,
+    replace_file,
+    save,
+)
+from strata_cli.local.processes import Process, State
+from strata_cli.local.readiness import wait_until_ready
+from strata_cli.options import CliError
+
+_LOCK = "lock"
+_KILL_TIMEOUT_S = 10.0
+
+
+class ProcessView(TypedDict):
+    """One line of `local status`."""
+
+    name: str
+    role: Role
+    pid: int | None
+    address: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a verb waits.
+
+    Attributes:
+        start_s: for one process until it serves.
+        stop_s: for one process to drain; then it is killed.
+    """
+
+    start_s: float = 60.0
+    stop_s: float = 30.0
+
+
+class LocalCluster:
+    """A cluster in a folder, whether its processes run or not.
+
+    Args:
+        folder: holds the plan and one folder for each process.
+        plan: what the cluster is made of.
+        timeouts: how long verbs wait.
+    """
+
+    def __init__(self, folder: Path, plan: Plan, timeouts: Timeouts | None = None) -> None:
+        self.folder = folder
+        self.plan = plan
+        self._timeouts = timeouts or Timeouts()
+
+    @classmethod
+    def open(cls, folder: Path, timeouts: Timeouts | None = None) -> LocalCluster:
+        """Return the cluster in a folder.
+
+        Raises:
+            CliError: there is none.
+        """
+        plan = load(folder)
+        if plan is None:
+            raise CliError(f"{folder} holds no local cluster; strata local up makes one")
+        return cls(folder, plan, timeouts)
+
+    @classmethod
+    def make(
+        cls, folder: Path, make_plan: Callable[[], Plan], timeouts: Timeouts | None = None
+    ) -> LocalCluster:
+        """Return the cluster in a folder, made by `make_plan` if there is none."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PlanError(f"{folder}: {error.strerror}") from None
+        with _locked(folder):
+            plan = load(folder)
+            if plan is None:
+                plan = make_plan()
+                save(folder, plan)
+        return cls(folder, plan, timeouts)
+
+    def status(self) -> list[ProcessView]:
+        """Return what every process does."""
+        return [self._view(member) for member in self.plan.members]
+
+    def up(self) -> None:
+        """Start what does not run, tier after tier, and wait until it serves.
+
+        Raises:
+            NotReadyError: a process did not serve; those that were started here are stopped.
+        """
+        started: list[str] = []
+        try:
+            for role in ROLES:
+                idle = [m for m in self.plan.of(role) if self._state(m) in ("stopped", "dead")]
+                started += [member.name for member in idle]
+                self._start(idle)
+        except BaseException:
+            self._stop([self.plan.member(name) for name in started])
+            raise
+
+    def start(self, names: Iterable[str]) -> None:
+        """Start processes on the data they have, and wait until they serve.
+
+        Raises:
+            CliError: one is unknown or runs already.
+            NotReadyError: one did not serve.
+        """
+        members = self._members(names)
+        for member in members:
+            state = self._state(member)
+            if state in ("running", "paused"):
+                raise CliError(f"{member.name} is {state}")
+        self._start(members)
+
+    def kill(self, names: Iterable[str]) -> None:
+        """End processes with SIGKILL and wait until they are gone."""
+        self._signal(names, signal.SIGKILL, {"dead", "stopped"})
+
+    def pause(self, names: Iterable[str]) -> None:
+        """Stop processes with SIGSTOP: they keep memory and sockets and do nothing."""
+        self._signal(names, signal.SIGSTOP, {"paused"})
+
+    def resume(self, names: Iterable[str]) -> None:
+        """Let paused processes go on."""
+        self._signal(names, signal.SIGCONT, {"running"})
+
+    def stop(self, names: Iterable[str]) -> None:
+        """Drain and end processes; one that does not end in time is killed."""
+        self._stop(self._members(names))
+
+    def down(self) -> None:
+        """Stop everything, brokers first; data and ports stay."""
+        for role in reversed(ROLES):
+            self._stop(self.plan.of(role))
+
+    def add(self, role: Role) -> Member:
+        """Add one more process and start it.
+
+        Raises:
+            NotReadyError: it did not serve; it stays in the plan, stopped.
+        """
+        with _locked(self.folder):
+            plan = load(self.folder) or self.plan
+            used = [entry.name for entry in self.folder.iterdir()]
+            self.plan, member = plan.with_member(role, free_ports(plan.taken_ports()), used)
+            save(self.folder, self.plan)
+        self._start([member])
+        return member
+
+    def remove(self, name: str) -> None:
+        """Forget a process that does not run; its folder stays.
+
+        Raises:
+            CliError: it is unknown or runs.
+        """
+        with _locked(self.folder):
+            plan = load(self.folder) or self.plan
+            member = plan.member(name)
+            state = self._state(member)
+            if state in ("running", "paused"):
+                raise CliError(f"{name} is {state}; strata local stop {name} first")
+            self.plan = plan.without(name)
+            save(self.folder, self.plan)
+            self._tell_forwarder()
+        self._process(member).forget()
+
+    def _start(self, members: Iterable[Member]) -> None:
+        begun: list[tuple[str, Process, int]] = []
+        with _locked(self.folder):
+            self._tell_forwarder()
+            for member in members:
+                process = self._process(member)
+                arguments = self.plan.arguments(member, process.folder)
+                begun.append((member.name, process, process.start(arguments)))
+        for name, process, begin in begun:
+            wait_until_ready(name, process, begin, self._timeouts.start_s)
+
+    def _stop(self, members: Iterable[Member]) -> None:
+        processes = [self._process(member) for member in members]
+        for process in processes:
+            process.signal(signal.SIGTERM)
+            # A paused process takes no other signal until it goes on.
+            process.signal(signal.SIGCONT)
+        deadline_s = time.monotonic() + self._timeouts.stop_s
+        for process in processes:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not process.wait_for({"dead", "stopped"}, left_s):
+                process.signal(signal.SIGKILL, children=True)
+                process.wait_for({"dead", "stopped"}, _KILL_TIMEOUT_S)
+            process.forget()
+
+    def _signal(self, names: Iterable[str], number: signal.Signals, wanted: set[State]) -> None:
+        members = self._members(names)
+        for member in members:
+            if not self._process(member).signal(number, children=True):
+                raise CliError(f"{member.name} does not run")
+        for member in members:
+            if not self._process(member).wait_for(wanted, _KILL_TIMEOUT_S):
+                raise CliError(f"{member.name} did not obey within {_KILL_TIMEOUT_S:g} s")
+
+    def _tell_forwarder(self) -> None:
+        """Write the file from which the forwarder knows its brokers."""
+        for forwarder in self.plan.of("forwarder"):
+            folder = self._process(forwarder).folder
+            folder.mkdir(exist_ok=True)
+            brokers = "".join(f"{broker.address}\n" for broker in self.plan.of("broker"))
+            replace_file(folder / BROKERS, brokers)
+
+    def _members(self, names: Iterable[str]) -> list[Member]:
+        return [self.plan.member(name) for name in names]
+
+    def _process(self, member: Member) -> Process:
+        return Process(self.folder / member.name)
+
+    def _state(self, member: Member) -> State:
+        return self._process(member).state()[0]
+
+    def _view(self, member: Member) -> ProcessView:
+        state, pid = self._process(member).state()
+        return ProcessView(
+            name=member.name, role=member.role, pid=pid, address=member.address, state=state
+        )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

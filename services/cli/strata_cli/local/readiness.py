@@ -1,0 +1,69 @@
+"""When a process serves: its `ready` line; why it does not: the end of its log."""
+
+from __future__ import annotations
+
+import time
+
+from strata_cli.local.processes import Process
+from strata_cli.options import CliError
+
+TAIL_BYTES = 4_000
+
+_READY = b"ready "
+_POLL_S = 0.05
+
+
+class NotReadyError(CliError):
+    """A process ended or did not serve in time.
+
+    Attributes:
+        log_tail: the end of what it wrote.
+    """
+
+    def __init__(self, reason: str, log_tail: str) -> None:
+        super().__init__(reason)
+        self.log_tail = log_tail
+
+
+def wait_until_ready(name: str, process: Process, begin: int, timeout_s: float) -> None:
+    """Wait for a process's ready line.
+
+    Args:
+        name: of the member, for the error.
+        process: just started.
+        begin: where its part of the log begins.
+        timeout_s: how long.
+
+    Raises:
+        NotReadyError: it ended, or its time is over.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not has_ready_line(process, begin):
+        state, _ = process.state()
+        if state in ("dead", "stopped") and not has_ready_line(process, begin):
+            raise NotReadyError(f"{name} ended while it started", log_tail(process, begin))
+        if time.monotonic() >= deadline_s:
+            reason = f"{name} was not ready within {timeout_s:g} s"
+            raise NotReadyError(reason, log_tail(process, begin))
+        time.sleep(_POLL_S)
+
+
+def has_ready_line(process: Process, begin: int) -> bool:
+    """Return whether the log has a whole ready line behind a position."""
+    with process.log.open("rb") as log:
+        log.seek(begin)
+        written = log.read()
+    whole, _, _ = written.rpartition(b"\n")
+    return any(line.startswith(_READY) for line in whole.split(b"\n"))
+
+
+def log_tail(process: Process, begin: int = 0) -> str:
+    """Return the last lines of the log behind a position, whole ones if there are any."""
+    with process.log.open("rb") as log:
+        end = log.seek(0, 2)
+        start = max(begin, end - TAIL_BYTES)
+        log.seek(start)
+        text = log.read().decode(errors="replace")
+    if start > begin:
+        text = text.partition("\n")[2] or text
+    return text

@@ -1,0 +1,94 @@
+"""Which brokers are connected, and which were lost lately. One for all raft groups of a node.
+
+An auto-renewed lease lives as long as its client (rule 25). A broker that dies between a pop and
+its answer leaves leases behind that their holder does not know of: they must be released although
+the client lives. What the broker took long before was delivered; to release it as well would
+deliver it twice. Invariant: a broker that came back is not lost.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from strata_mq.lease_types import broker_mark
+
+
+class LostBroker(NamedTuple):
+    """A broker that is gone.
+
+    Attributes:
+        mark: what leases keep of it.
+        delivered_until_s: what it took before this time was delivered.
+    """
+
+    mark: int
+    delivered_until_s: float
+
+
+class Brokers:
+    """See the module docstring. Times are of the monotonic clock.
+
+    Args:
+        absence_s: a broker without a watch stream for this long is lost.
+        answer_s: it is noticed, at the latest, this long after it died; answers are quicker.
+        goodbye_s: the same for a broker that says when it stops.
+        remembered_s: for this long after it left.
+        max_remembered: brokers that left lately.
+    """
+
+    def __init__(
+        self,
+        *,
+        absence_s: float = 3.0,
+        answer_s: float = 12.0,
+        goodbye_s: float = 0.5,
+        remembered_s: float = 60.0,
+        max_remembered: int = 1_000,
+    ) -> None:
+        self._absence_s = absence_s
+        self._answer_s = answer_s
+        self._goodbye_s = goodbye_s
+        self._remembered_s = remembered_s
+        self._max_remembered = max_remembered
+        # Boot id -> its streams; one that is opened anew may overlap the old one.
+        self._streams: dict[int, int] = {}
+        # Boot id -> when it left, and until when it had delivered what it took before.
+        self._left: OrderedDict[int, tuple[float, float]] = OrderedDict()
+
+    def watches(self, boot_id: int) -> None:
+        """A broker opened a stream."""
+        self._streams[boot_id] = self._streams.get(boot_id, 0) + 1
+        self._left.pop(boot_id, None)
+
+    def unwatched(self, boot_id: int, now_s: float) -> None:
+        """A stream of a broker ended."""
+        left = self._streams.get(boot_id, 0) - 1
+        if left > 0:
+            self._streams[boot_id] = left
+        elif self._streams.pop(boot_id, None) is not None:
+            self._gone(boot_id, now_s, now_s - self._answer_s)
+
+    def leaves(self, boot_id: int, now_s: float) -> None:
+        """A broker says goodbye: only what it took in this moment may be undelivered."""
+        self._streams.pop(boot_id, None)
+        self._gone(boot_id, now_s, now_s - self._goodbye_s)
+
+    def lost(self, now_s: float) -> list[LostBroker]:
+        """Return the brokers that were lost lately; forget those of long ago."""
+        while self._left:
+            boot_id, (left_at_s, _) = next(iter(self._left.items()))
+            if now_s - left_at_s < self._remembered_s:
+                break
+            del self._left[boot_id]
+        return [
+            LostBroker(broker_mark(boot_id), delivered_until_s)
+            for boot_id, (left_at_s, delivered_until_s) in self._left.items()
+            if boot_id and now_s - left_at_s >= self._absence_s
+        ]
+
+    def _gone(self, boot_id: int, now_s: float, delivered_until_s: float) -> None:
+        self._left[boot_id] = (now_s, delivered_until_s)
+        self._left.move_to_end(boot_id)
+        if len(self._left) > self._max_remembered:
+            self._left.popitem(last=False)

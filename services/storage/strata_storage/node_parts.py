@@ -1,0 +1,82 @@
+"""What a storage node is made of: the parts that `app` builds and `node` works with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from strata_multiraft import MultiRaft
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+from strata_seglog.ballast import Ballast
+from strata_seglog.log import CommitLog
+from strata_seglog.ports import Disk
+from strata_state.flush import Flusher
+from strata_state.ports import StateStore
+from strata_storage.config import StorageOptions
+from strata_storage.retention import RetentionSource
+
+Result = TypeVar("Result")
+
+
+class RunJob(Protocol):
+    """Runs a blocking call in a thread and gives its result."""
+
+    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
+        """Return what `work` returns."""
+
+
+class Marks(Protocol):
+    """What is asked of `strata_multiraft.peering.Peering`."""
+
+    def peer_marks(self) -> Mapping[str, int]:
+        """Return the disk marks of other nodes (rule 11)."""
+
+
+class NodePeers(Protocol):
+    """What a node must know of the others (`app.Peers`)."""
+
+    @property
+    def peering(self) -> Marks:
+        """The traffic between nodes."""
+
+    @property
+    def node_of(self) -> Callable[[int], str | None]:
+        """Tells which node hosts a replica."""
+
+    @property
+    def slots_of(self) -> Callable[[int], Sequence[tuple[int, int]]]:
+        """Tells the slots that a new raft group owns."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """What a node is made of.
+
+    Attributes:
+        node_id: its id among all nodes.
+        log, disk, store: where its data is.
+        raft: drives the replicas.
+        flusher: makes rows durable.
+        run_write: runs calls that belong to the log's writer thread.
+        run_read: runs reads in the small pool of reading threads.
+        run_flush: runs long work that must delay neither.
+        peers: the other nodes; None: `HostedGroup` says all there is to know.
+    """
+
+    node_id: str
+    log: CommitLog
+    disk: Disk
+    store: StateStore
+    raft: MultiRaft
+    flusher: Flusher
+    run_write: RunJob
+    run_read: RunJob
+    run_flush: RunJob
+    clock: Clock
+    metrics: Metrics
+    options: StorageOptions
+    retention: RetentionSource
+    ballast: Ballast | None = None
+    peers: NodePeers | None = None

@@ -1,0 +1,193 @@
+"""Two brokers over three real storage nodes: any broker serves anything, failovers lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import cluster_network
+from strata_broker.config import BrokerConfig
+from strata_mq.slots import fifo_queue
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+from tests.unit.broker.conftest import Client, message
+from tests.unit.broker.fake_edge import ADMIN, FakeEdge
+
+CONFIG = BrokerConfig.model_validate(
+    {"receive": {"min_polling_ms": 200}, "metadata": {"auto_create_group": False}}
+)
+# Queue 0 of a topic whose slots begin at 0 is in the first raft group.
+SOURCE, DESTINATION = 1, 2
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    """Three nodes, two raft groups, a NORMAL and a FIFO topic, a plain and a FIFO group."""
+    async for made in cluster_of(tmp_path, 3, groups=2):
+        changes = []
+        for number, row in made.stub.groups.items():
+            row.broker_name = f"strata-{number}"
+            changes.append(meta_pb2.Change(raft_group=row))
+        for topic_id, name, kind in (
+            (7, "orders", meta_pb2.TOPIC_TYPE_NORMAL),
+            (8, "fifo", meta_pb2.TOPIC_TYPE_FIFO),
+        ):
+            topic = meta_pb2.Topic(topic_id=topic_id, name=name, type=kind, queue_count=4)
+            topic.homes.add(raft_group=1, queues=[0, 2])
+            topic.homes.add(raft_group=2, queues=[1, 3])
+            changes.append(meta_pb2.Change(topic=topic))
+        for group_id, name, fifo in ((20, "g", False), (21, "ordered", True)):
+            group = meta_pb2.ConsumerGroup(
+                consumer_group_id=group_id, name=name, fifo=fifo, dead_letter_topic_id=9
+            )
+            changes.append(meta_pb2.Change(consumer_group=group))
+        made.stub.write(*changes)
+        yield made
+
+
+@pytest.fixture
+async def edges(cluster: ClusterUnderTest) -> AsyncIterator[list[FakeEdge]]:
+    """The edges of two brokers."""
+    failures: list[tuple[str, BaseException]] = []
+    edges, apps = [], []
+    for number in range(2):
+        edge = FakeEdge()
+        app = BrokerApp(
+            BrokerIdentity(f"broker-{number}", 50 + number, f"127.0.0.{number + 1}"),
+            CONFIG,
+            edge,
+            cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client),
+            SystemClock(),
+            lambda: 0.5,
+            Metrics.disabled(),
+            lambda name, failure: failures.append((name, failure)),
+        )
+        await app.start()
+        await app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+        edges.append(edge)
+        apps.append(app)
+    yield edges
+    for app in apps:
+        await app.stop(0.5)
+    assert failures == []
+
+
+@pytest.fixture
+def clients(edges: list[FakeEdge]) -> list[Client]:
+    """A client of each broker."""
+    return [Client(edge) for edge in edges]
+
+
+def number_of(one: definition_pb2.Message) -> int:
+    """The number that a message was sent with."""
+    return int(one.body)
+
+
+async def drain(client: Client, topic: str, group: str, count: int) -> list[int]:
+    """Receive and ack until `count` messages were delivered; return their numbers in order."""
+    numbers: list[int] = []
+    async with asyncio.timeout(30):
+        while len(numbers) < count:
+            got = await client.receive_all(topic, group, polling_s=0)
+            numbers += map(number_of, got)
+            handles = [one.system_properties.receipt_handle for one in got]
+            if handles:
+                response = await client.ack(topic, group, *handles)
+                assert response.status.code == definition_pb2.OK
+    return numbers
+
+
+async def test_any_broker_serves_what_another_one_began(clients: list[Client]) -> None:
+    """Sent through one, received through the other, acked through the first."""
+    first, second = clients
+    for number in range(1, 9):
+        sent = await first.send(message("orders", number, body=b"%d" % number))
+        assert sent.status.code == definition_pb2.OK
+    got = await second.receive_all("orders", "g", polling_s=0)
+    while len(got) < 8:
+        got += await second.receive_all("orders", "g", polling_s=0)
+    assert sorted(map(number_of, got)) == list(range(1, 9))
+    handles = [one.system_properties.receipt_handle for one in got]
+    acked = await first.ack("orders", "g", *handles)
+    assert acked.status.code == definition_pb2.OK
+    again = await second.ack("orders", "g", *handles)
+    assert again.status.code == definition_pb2.OK
+
+
+async def test_a_leader_that_loses_power_costs_latency_only(
+    cluster: ClusterUnderTest, clients: list[Client]
+) -> None:
+    """Every send is answered OK, everything is delivered, nothing twice."""
+    count, gap_s = 0, 0.0
+
+    async def send_on(until: asyncio.Event) -> None:
+        nonlocal count, gap_s
+        while not until.is_set():
+            count += 1
+            began_s = time.monotonic()
+            sent = await clients[count % 2].send(message("orders", count, body=b"%d" % count))
+            assert sent.status.code == definition_pb2.OK, sent.status.message
+            gap_s = max(gap_s, time.monotonic() - began_s)
+
+    done = asyncio.Event()
+    sending = asyncio.ensure_future(send_on(done))
+    await cluster.until(lambda: count > 20)
+    victim = await cluster.until_led(1)
+    await cluster.members[victim].lose_power()
+    before = count
+    await cluster.until(lambda: count > before + 50)
+    done.set()
+    await sending
+    print(f"longest send {gap_s * 1000:.0f} ms of {count}")
+    numbers = await drain(clients[0], "orders", "g", count)
+    assert sorted(numbers) == list(range(1, count + 1))
+
+
+async def test_a_queue_moves_under_its_clients(
+    cluster: ClusterUnderTest, edges: list[FakeEdge], clients: list[Client]
+) -> None:
+    """Messages of a message group keep their order, offsets go on, public names stay."""
+    group = next(name for name in map(str, range(100)) if fifo_queue(name, 4) == 0)
+    first, second = clients
+
+    async def send(numbers: range) -> list[int]:
+        offsets = []
+        for number in numbers:
+            sent = await first.send(
+                message(
+                    "fifo",
+                    number,
+                    body=b"%d" % number,
+                    message_group=group,
+                    message_type=definition_pb2.FIFO,
+                )
+            )
+            assert sent.status.code == definition_pb2.OK, sent.status.message
+            offsets.append(sent.entries[0].offset)
+        return offsets
+
+    offsets = await send(range(1, 11))
+    cluster.stub.move_queue(8, 0, DESTINATION, SOURCE)
+    offsets += await send(range(11, 31))
+    override = cluster.stub.overrides[8, 0]
+    await cluster.until(lambda: len(override.epochs) == 2 and not override.moving_to)
+    offsets += await send(range(31, 41))
+    assert offsets == list(range(40))
+    assert override.epochs[1].raft_group == DESTINATION
+    shown = await edges[1].call(
+        ADMIN + "GetTopic", admin_pb2.GetTopicRequest(name="fifo"), admin_pb2.GetTopicResponse
+    )
+    (queue,) = [one for one in shown.queues if one.queue == 0]
+    assert (queue.raft_group, queue.broker_name) == (DESTINATION, "strata-1")
+    assert (queue.min_offset, queue.next_offset) == (0, 40)
+    numbers = await drain(second, "fifo", "ordered", 40)
+    assert numbers == list(range(1, 41))

@@ -1,0 +1,208 @@
+"""The forwarder on real sockets: it spreads connections and leaves brokers that do not serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from strata_cli.forwarder import BrokerList, Forwarder, ForwarderOptions
+from strata_runtime import loop
+from strata_runtime.metrics import Metrics
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+LIMIT_S = 5.0
+OPTIONS = ForwarderOptions(
+    "127.0.0.1", 0, check_interval_ms=20, check_timeout_ms=200, connect_timeout_ms=200
+)
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class FakeBroker:
+    """A gRPC server with a health service; it knows the service that bears its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.health = health.aio.HealthServicer()
+        self._server = grpc.aio.server()
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    async def start(self) -> None:
+        await self._server.start()
+        await self.health.set("", SERVING)
+        await self.health.set(self.name, SERVING)
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+
+@asynccontextmanager
+async def forwarding(
+    *brokers: str, options: ForwarderOptions = OPTIONS
+) -> AsyncIterator[Forwarder]:
+    """Run a forwarder before some brokers."""
+
+    def fail(name: str, failure: BaseException) -> None:
+        raise AssertionError(name) from failure
+
+    forwarder = Forwarder(options, BrokerList(brokers, None), Metrics.disabled(), fail)
+    await forwarder.start()
+    yield forwarder
+    await forwarder.stop(1.0)
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
+    """Two brokers, a and b."""
+    a, b = FakeBroker("a"), FakeBroker("b")
+    await a.start()
+    await b.start()
+    yield a, b
+    await a.stop()
+    await b.stop()
+
+
+async def who(endpoint: str) -> str | None:
+    """Return the name of the broker that a new connection reaches; None: it reaches none."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(endpoint, options) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for name in ("a", "b"):
+            with suppress(grpc.aio.AioRpcError):
+                await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=LIMIT_S)
+                return name
+    return None
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():  # noqa: ASYNC110 - what it looks at has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_connections_are_spread(two: tuple[FakeBroker, FakeBroker]) -> None:
+    """Of connections that stay open, both brokers get half."""
+    a, b = two
+    async with forwarding(a.address, b.address) as forwarder:
+        await until(lambda: forwarder.serving == {a.address, b.address})
+        host, _, port = forwarder.endpoint.rpartition(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
+        await until(lambda: forwarder.load() == {a.address: 3, b.address: 3})
+        for _, writer in opened:
+            await closed(writer)
+        await until(lambda: forwarder.load() == {a.address: 0, b.address: 0})
+
+
+async def test_a_draining_broker_gets_no_new_connection(
+    two: tuple[FakeBroker, FakeBroker],
+) -> None:
+    """Once its health is NOT_SERVING the other one gets all."""
+    a, b = two
+    async with forwarding(a.address, b.address) as forwarder:
+        await until(lambda: forwarder.serving == {a.address, b.address})
+        await a.health.set("", NOT_SERVING)
+        await until(lambda: forwarder.serving == {b.address})
+        assert {await who(forwarder.endpoint) for _ in range(4)} == {"b"}
+
+
+async def test_a_dead_broker_is_passed_over_before_the_next_check(
+    two: tuple[FakeBroker, FakeBroker],
+) -> None:
+    """A connection that is refused goes to the other broker; the client sees no error."""
+    a, b = two
+    seldom = ForwarderOptions("127.0.0.1", 0, check_interval_ms=60_000)
+    async with forwarding(a.address, b.address, options=seldom) as forwarder:
+        await until(lambda: forwarder.serving == {a.address, b.address})
+        await a.stop()
+        assert {await who(forwarder.endpoint) for _ in range(4)} == {"b"}
+
+
+async def test_connections_to_a_broker_that_hangs_are_closed() -> None:
+    """A broker that accepts and says nothing loses its clients, so that they go elsewhere."""
+    async with serving(hang) as address, forwarding(address) as forwarder:
+        host, _, own_port = forwarder.endpoint.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(own_port))
+        writer.write(b"anybody there?")
+        async with asyncio.timeout(LIMIT_S):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        await closed(writer)
+
+
+async def test_bytes_pass_both_ways_and_half_closes_too() -> None:
+    """A large echo comes back whole after the client said that it is done."""
+    await exchange()
+
+
+def test_bytes_pass_on_the_event_loop_of_servers() -> None:
+    """Uvloop's transports behave a little differently; bytes and half-closes pass all the same."""
+    loop.run(exchange())
+
+
+async def exchange() -> None:
+    body = bytes(range(256)) * 20_000
+    patient = ForwarderOptions("127.0.0.1", 0, check_timeout_ms=60_000)
+    async with serving(echo) as address, forwarding(address, options=patient) as forwarder:
+        host, _, own_port = forwarder.endpoint.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(own_port))
+        writer.write(body)
+        writer.write_eof()
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.read() == body
+        await closed(writer)
+
+
+async def test_without_any_broker_a_client_is_let_go() -> None:
+    """Nobody waits for a broker that may never come."""
+    async with forwarding("127.0.0.1:9") as forwarder:
+        host, _, port = forwarder.endpoint.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(LIMIT_S):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        await closed(writer)
+
+
+@asynccontextmanager
+async def serving(answer: Handler) -> AsyncIterator[str]:
+    """Run a TCP server; yield its address, and wait for the end of its connections."""
+    handlers: set[asyncio.Task[None] | None] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
+        with suppress(ConnectionError):
+            await answer(reader, writer)
+        await closed(writer)
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.gather(*(task for task in handlers if task is not None))
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection and wait until it is."""
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read and say nothing."""
+    while await reader.read(1024):
+        pass
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send back what comes."""
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()

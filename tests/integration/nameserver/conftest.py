@@ -1,0 +1,201 @@
+"""Three nameservers in one process over real Angelia tcp on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.factory import open_channel, open_server
+from strata_metadata import (
+    ClusterView,
+    MetadataClient,
+    MetadataClientOptions,
+    MetadataFollower,
+    MetadataFollowerOptions,
+    NodePresence,
+    PresenceOptions,
+)
+from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
+from strata_nameserver.config import NameserverConfig
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+CONFIG = NameserverConfig(
+    raft_groups_per_storage_node=1,
+    peer_interval_ms=100,
+    placement_interval_ms=100,
+    # A nameserver that was away for long needs a snapshot.
+    sync_interval_ms=100,
+    log_segment_bytes=1024 * 1024,
+    log_kept_entries=10,
+)
+
+
+class Member:
+    """One nameserver: its folder and ids outlive its stops."""
+
+    def __init__(self, number: int, endpoint: str, folder: Path) -> None:
+        self.endpoint = endpoint
+        self.folder = folder
+        self.number = number
+        self.boots = 0
+        self.app: NameserverApp | None = None
+        self.empty()
+
+    def empty(self) -> None:
+        """Forget everything: another nameserver at this address."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.replica_id = random.getrandbits(62) | 1
+        self.node_id = f"nameserver-{self.number}-{self.replica_id:x}"
+        self.cluster_id = ""
+        self.voters: frozenset[int] = frozenset()
+
+    def save(self, cluster_id: str, replica_ids: Sequence[int]) -> None:
+        self.cluster_id, self.voters = cluster_id, frozenset(replica_ids)
+
+
+class NameserverSet:
+    """Nameservers that are started and stopped one by one, and what their clients use."""
+
+    def __init__(self, members: Sequence[Member], config: NameserverConfig) -> None:
+        self.members = list(members)
+        self.config = config
+        self.failures: list[str] = []
+        self.tasks = Tasks("test", self._failed)
+        self._clients: list[MetadataClient] = []
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [member.endpoint for member in self.members]
+
+    async def start(self, *members: Member) -> None:
+        """Start members together; return when all serve."""
+        async with asyncio.TaskGroup() as group:
+            for member in members or self.members:
+                group.create_task(self._start(member))
+
+    async def stop(self, member: Member) -> None:
+        app, member.app = member.app, None
+        if app is not None:
+            await app.stop(0.1)
+
+    async def close(self) -> None:
+        await self.tasks.stop()
+        for client in self._clients:
+            await client.close()
+        for member in self.members:
+            await self.stop(member)
+        assert self.failures == []
+
+    async def leader(self, timeout_s: float = 10.0) -> Member:
+        """Wait for a ready leader."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                for member in self.members:
+                    if member.app is not None and member.app.is_leader:
+                        return member
+                await asyncio.sleep(0.01)
+
+    def client(self) -> MetadataClient:
+        client = MetadataClient(
+            self.endpoints,
+            open_channel,
+            MetadataClientOptions(call_timeout_ms=10_000),
+            random=random.random,
+            metrics=Metrics.disabled(),
+        )
+        self._clients.append(client)
+        return client
+
+    def view(self) -> ClusterView:
+        """A view that follows from now on."""
+        view = ClusterView()
+        follower = MetadataFollower(
+            self.endpoints,
+            open_channel,
+            view,
+            MetadataFollowerOptions(),
+            clock=SystemClock(),
+            random=random.random,
+            metrics=Metrics.disabled(),
+        )
+        self.tasks.spawn("follower", follower.run())
+        return view
+
+    def presence(
+        self,
+        node: meta_pb2.Node,
+        make_heartbeat: Callable[[bool], meta_pb2.HeartbeatRequest] | None = None,
+    ) -> asyncio.Task[None]:
+        """Register a node and send its heartbeats until the task is cancelled."""
+        presence = NodePresence(
+            self.client(),
+            node,
+            PresenceOptions(interval_ms=100),
+            Metrics.disabled(),
+            make_heartbeat=make_heartbeat,
+        )
+        return self.tasks.spawn(f"presence-{node.node_id}", presence.run())
+
+    async def _start(self, member: Member) -> None:
+        member.boots += 1
+        host, _, port = member.endpoint.rpartition(":")
+        app = NameserverApp(
+            self.config,
+            NameserverIdentity(
+                member.node_id,
+                member.replica_id,
+                member.voters,
+                random.getrandbits(63),
+                member.cluster_id,
+            ),
+            member.folder,
+            open_server(host, int(port)),
+            clock=SystemClock(),
+            metrics=Metrics.disabled(),
+            on_fatal=self._failed,
+            cluster=NameserverCluster(
+                endpoint=member.endpoint,
+                endpoints=self.endpoints,
+                open_channel=open_channel,
+                save_formation=member.save,
+            ),
+        )
+        await app.start()
+        member.app = app
+
+    def _failed(self, name: str, failure: BaseException) -> None:
+        self.failures.append(f"{name}: {failure!r}")
+
+
+def free_endpoints(count: int) -> list[str]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    endpoints = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return endpoints
+
+
+@pytest.fixture
+async def nameservers(tmp_path: Path) -> AsyncIterator[NameserverSet]:
+    """Three nameservers, formed."""
+    members = [
+        Member(number, endpoint, tmp_path / f"nameserver-{number}")
+        for number, endpoint in enumerate(free_endpoints(3), start=1)
+    ]
+    nameservers = NameserverSet(members, CONFIG)
+    try:
+        await nameservers.start()
+        yield nameservers
+    finally:
+        await nameservers.close()

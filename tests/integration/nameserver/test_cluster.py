@@ -1,0 +1,222 @@
+"""A cluster of nameservers: formed, led, followed; members killed, emptied, lagging behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.factory import open_channel
+from strata_metadata import MetadataClient
+
+if TYPE_CHECKING:
+    from tests.integration.nameserver.conftest import NameserverSet
+
+STORAGE_NODES = ("storage-a", "storage-b", "storage-c")
+
+
+def storage(node_id: str, rack: str = "") -> meta_pb2.Node:
+    return meta_pb2.Node(
+        node_id=node_id,
+        kind=meta_pb2.NODE_KIND_STORAGE,
+        endpoints=[f"{node_id}:10920"],
+        boot_id=7,
+        rack=rack,
+    )
+
+
+async def register_storage(client: MetadataClient) -> None:
+    for node_id in STORAGE_NODES:
+        await client.call(
+            "RegisterNode",
+            meta_pb2.RegisterNodeRequest(node=storage(node_id)),
+            meta_pb2.RegisterNodeResponse,
+        )
+
+
+async def create_topic(client: MetadataClient, name: str) -> meta_pb2.Topic:
+    response = await client.call(
+        "CreateTopic",
+        meta_pb2.CreateTopicRequest(topic=meta_pb2.Topic(name=name)),
+        meta_pb2.CreateTopicResponse,
+    )
+    return response.topic
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> float:
+    """Wait for a condition; return how long it took."""
+    started_s = time.monotonic()
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if condition():
+                break
+            await asyncio.sleep(0.01)
+    return time.monotonic() - started_s
+
+
+async def test_three_nameservers_form_one_cluster(nameservers: NameserverSet) -> None:
+    """All write the same ids down, one leads, and every one serves the same rows."""
+    leader = await nameservers.leader()
+    client = nameservers.client()
+    await register_storage(client)
+    made = await create_topic(client, "orders")
+
+    assert len({member.cluster_id for member in nameservers.members}) == 1
+    assert nameservers.members[0].voters == {m.replica_id for m in nameservers.members}
+    for member in nameservers.members:
+        channel = open_channel(member.endpoint)
+        stream = channel.stream(
+            "/strata.meta.v1.MetaService/Watch",
+            meta_pb2.WatchRequest(from_revision=made.revision - 1),
+            meta_pb2.WatchResponse,
+        )
+        async for response in stream:
+            if response.revision >= made.revision:
+                break
+        assert made in [change.topic for change in response.changes]
+        refused = await channel.call(
+            "/strata.meta.v1.MetaService/DeleteTopic",
+            meta_pb2.DeleteTopicRequest(name="none"),
+            meta_pb2.DeleteTopicResponse,
+        )
+        if member is leader:
+            assert refused.status.outcome == meta_pb2.META_OUTCOME_NOT_FOUND
+        else:
+            assert refused.status.outcome == meta_pb2.META_OUTCOME_NOT_LEADER
+            assert refused.status.leader_endpoint == leader.endpoint
+            assert refused.status.leader_node_id == leader.node_id
+        await channel.close()
+
+
+async def test_writes_and_watches_go_on_without_the_leader(nameservers: NameserverSet) -> None:
+    """A new leader answers within seconds; a watcher sees every topic once and in order."""
+    client = nameservers.client()
+    await register_storage(client)
+    view = nameservers.view()
+    before = [await create_topic(client, f"before-{n}") for n in range(5)]
+    old = await nameservers.leader()
+    await nameservers.stop(old)
+    started_s = time.monotonic()
+    after = [await create_topic(client, f"after-{n}") for n in range(5)]
+    gap_s = time.monotonic() - started_s
+    new = await nameservers.leader()
+    await until(lambda: view.revision >= after[-1].revision)
+
+    print(f"five writes after the loss of the leader took {gap_s:.2f} s")
+    assert new is not old
+    topic_ids = [topic.topic_id for topic in (*before, *after)]
+    assert sorted(set(topic_ids)) == topic_ids
+    assert all(view.retention_ms(topic_id) for topic_id in topic_ids)
+
+    await nameservers.start(old)
+    last = await create_topic(client, "last")
+    assert old.app is not None
+    await until(lambda: old.app is not None and old.app.revision >= last.revision)
+
+
+async def test_an_emptied_nameserver_takes_its_old_place(nameservers: NameserverSet) -> None:
+    """It comes with a new replica id, is taken in, replaces the old one, and has all rows."""
+    client = nameservers.client()
+    await register_storage(client)
+    for number in range(20):
+        await create_topic(client, f"t{number}")
+    leader = await nameservers.leader()
+    emptied = next(member for member in nameservers.members if member is not leader)
+    old_replica_id, old_node_id = emptied.replica_id, emptied.node_id
+    await nameservers.stop(emptied)
+    emptied.empty()
+    await nameservers.start(emptied)
+    assert emptied.voters == leader.voters and emptied.replica_id not in emptied.voters
+
+    wanted = {member.replica_id for member in nameservers.members}
+    await until(lambda: leader.app is not None and leader.app.voters == wanted, 20.0)
+    last = await create_topic(client, "last")
+    await until(lambda: emptied.app is not None and emptied.app.revision >= last.revision)
+
+    # The new member counts: with it and one other there is a majority.
+    view = nameservers.view()
+    await until(lambda: view.node(emptied.node_id) is not None)
+    await until(lambda: view.node(old_node_id) is None)
+    await nameservers.stop(leader)
+    await create_topic(client, "without the old leader".replace(" ", "-"))
+    assert old_replica_id not in wanted
+
+
+async def test_a_nameserver_that_was_away_for_long_gets_a_snapshot(
+    nameservers: NameserverSet,
+) -> None:
+    """The log no longer has what it missed; afterwards it counts as before."""
+    client = nameservers.client()
+    await register_storage(client)
+    leader = await nameservers.leader()
+    away = next(member for member in nameservers.members if member is not leader)
+    await nameservers.stop(away)
+    filling = {"filling": "x" * 12_000}
+    for number in range(300):
+        topic = meta_pb2.Topic(name=f"t{number}", attributes=filling)
+        await client.call(
+            "CreateTopic", meta_pb2.CreateTopicRequest(topic=topic), meta_pb2.CreateTopicResponse
+        )
+    await until(lambda: leader.app is not None and leader.app.first_log_index > 100)
+    await nameservers.start(away)
+    last = await create_topic(client, "last")
+    took_s = await until(lambda: away.app is not None and away.app.revision >= last.revision)
+
+    print(f"caught up after {took_s:.2f} s")
+    assert away.app is not None and away.app.first_log_index > 100
+    await nameservers.stop(leader)
+    view = nameservers.view()
+    after = await create_topic(client, "after")
+    await until(lambda: view.revision >= after.revision)
+    assert all(view.retention_ms(topic_id) for topic_id in range(1, after.topic_id + 1))
+
+
+@pytest.mark.parametrize("kind", ["broker", "storage"])
+async def test_a_dead_node_is_down_within_two_seconds(
+    nameservers: NameserverSet, kind: str
+) -> None:
+    """Watchers see it DOWN soon after its last heartbeat, and UP again after the next one."""
+    view = nameservers.view()
+    others = STORAGE_NODES[1:]
+    client = nameservers.client()
+    await register_storage(client)
+
+    def of_others(node_id: str) -> Callable[[bool], meta_pb2.HeartbeatRequest]:
+        def make(full: bool) -> meta_pb2.HeartbeatRequest:
+            return meta_pb2.HeartbeatRequest(
+                node_id=node_id, boot_id=7, full=full, unheard_node_ids=[STORAGE_NODES[0]]
+            )
+
+        return make
+
+    for node_id in others:
+        nameservers.presence(storage(node_id), of_others(node_id))
+    dying = storage(STORAGE_NODES[0])
+    if kind == "broker":
+        dying = meta_pb2.Node(
+            node_id="broker-1",
+            kind=meta_pb2.NODE_KIND_BROKER,
+            advertised_endpoint="127.0.0.1:8081",
+            boot_id=7,
+        )
+    node_id = dying.node_id
+
+    def state() -> int:
+        node = view.node(node_id)
+        return node.state if node is not None else 0
+
+    presence = nameservers.presence(dying)
+    await until(lambda: state() == meta_pb2.NODE_STATE_UP)
+    await asyncio.sleep(1.5)
+    presence.cancel()
+    down_s = await until(lambda: state() == meta_pb2.NODE_STATE_DOWN)
+    nameservers.presence(dying)
+    up_s = await until(lambda: state() == meta_pb2.NODE_STATE_UP)
+
+    print(f"{kind} DOWN after {down_s:.2f} s, UP after {up_s:.2f} s")
+    assert down_s < 2.0
+    assert up_s < 2.0

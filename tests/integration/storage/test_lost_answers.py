@@ -1,0 +1,66 @@
+"""Pops whose answer never arrived: a repeat gets what was leased for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import cast
+
+from strata.storage.v1 import storage_pb2 as pb
+from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, pop_request
+
+
+async def pop(node: NodeUnderTest, attempt: int, *, repeated: bool) -> list[tuple[int, int]]:
+    """Pop with an auto-renewed lease; return (queue, offset)."""
+    request = pop_request(attempt=attempt, auto_renew=True, holder=5)
+    request.repeated = repeated
+    request.max_messages = 3
+    response = await node.rpc.pop(request, CONTEXT)
+    assert response.refusal.outcome == pb.OUTCOME_UNSPECIFIED
+    return [(message.queue, message.offset) for message in response.messages]
+
+
+async def test_a_repeat_gets_the_same_leases(tmp_path: Path) -> None:
+    """Auto-renewed leases have no end of their own; after a restart the repeat finds them, too."""
+    async with NodeUnderTest(tmp_path) as node:
+        for queue in range(4):
+            await node.append([b"%d" % queue], queue=queue)
+        first = await pop(node, 77, repeated=False)
+        assert len(first) == 3
+        assert sorted(await pop(node, 77, repeated=True)) == sorted(first)
+        other = await pop(node, 78, repeated=True)
+        assert len(other) == 1
+        assert not set(other) & set(first)
+    async with NodeUnderTest(tmp_path) as node:
+        assert sorted(await pop(node, 77, repeated=True)) == sorted(first)
+        assert await pop(node, 79, repeated=False) == []
+
+
+async def test_what_a_lost_broker_took_is_delivered_to_a_client_that_lives(
+    tmp_path: Path,
+) -> None:
+    """Its holder never heard of the lease and goes on living: nobody else would release it."""
+    broker, client = 0xB0B, 5
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"1"], queue=0)
+        request = pb.WatchRequest(broker_boot_id=broker)
+        watch = cast(AsyncGenerator[pb.WatchResponse, None], node.rpc.watch(request, CONTEXT))
+        async with aclosing(watch):
+            await anext(watch)
+            taken = await node.pop(auto_renew=True, holder=client, broker_boot_id=broker)
+            assert len(taken.messages) == 1
+        waited_s = 0
+        while waited_s < 5:
+            report = pb.ReportClientsRequest(broker_boot_id=77, full=True, live=[client])
+            await node.rpc.report_clients(report, CONTEXT)
+            (engine,) = node.app.node.engines()
+            leader = engine.leading()
+            await node.app.node.expire_once(engine, leader)
+            again = await node.pop(auto_renew=True, holder=client, broker_boot_id=77)
+            if again.messages:
+                break
+            node.clock.advance(1.0)
+            waited_s += 1
+        assert waited_s == 3
+        assert again.messages[0].attempt_count == 2

@@ -1,0 +1,150 @@
+"""Replicas that cannot be caught up from the log alone: rows and retained entries travel."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from strata_multiraft import Replica
+from strata_state.memory_store import MemoryStore
+from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+from tests.integration.storage.storage_node import small_config
+
+GROUP = 1
+_BODY_BYTES = 100_000
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    config = small_config(default_retention_ms=1_000)
+    async for made in cluster_of(tmp_path, 3, config=config):
+        yield made
+
+
+async def fill(cluster: ClusterUnderTest, megabytes: int, seed: int) -> None:
+    """Append large messages to all queues."""
+    rng = random.Random(seed)
+    for _ in range(megabytes):
+        bodies = [rng.randbytes(_BODY_BYTES) for _ in range(10)]
+        await cluster.append(GROUP, bodies, queue=rng.randrange(4))
+
+
+async def trim(cluster: ClusterUnderTest) -> None:
+    """Let messages grow old, trim them, and free the log on all nodes."""
+    await asyncio.sleep(1.1)
+    await cluster.append(GROUP, [b"young"], queue=1)
+    leader = await cluster.until_led(GROUP)
+    await cluster.members[leader].node.retain_once()
+    await cluster.until_quiet(GROUP)
+    running = [member for member in cluster.members.values() if member.member is not None]
+    await asyncio.gather(*(member.node.retain_once() for member in running))
+    assert cluster.members[leader].node.status().log_first_position > 0, "nothing was freed"
+
+
+def replica(cluster: ClusterUnderTest, node_id: str) -> Replica:
+    found = cluster.members[node_id].node.replicas()[GROUP]
+    assert isinstance(found, Replica)
+    return found
+
+
+async def expect_young_messages(cluster: ClusterUnderTest) -> None:
+    """What is retained is read from every node, as a leader."""
+    for node_id in cluster.applied(GROUP):
+        cluster.stub.prefer(GROUP, node_id)
+        await cluster.until(lambda node_id=node_id: cluster.leader_of(GROUP) == node_id)  # type: ignore[misc]
+        fetched = await cluster.fetch(GROUP, 1)
+        assert b"young" in [message.message for message in fetched.messages]
+
+
+@pytest.mark.parametrize("real", [False, True])
+async def test_a_new_replica_gets_rows_and_retained_entries(tmp_path: Path, real: bool) -> None:
+    """The log begins after index 1 everywhere; the newcomer serves all that is retained."""
+    config = small_config(default_retention_ms=1_000)
+    async for cluster in cluster_of(tmp_path, 3, config=config, real=real):
+        await replace_a_replica(cluster)
+
+
+async def replace_a_replica(cluster: ClusterUnderTest) -> None:
+    await fill(cluster, 20, 1)
+    popped = await cluster.pop(GROUP, max_messages=3, invisible_ms=60_000)
+    assert popped.messages
+    await trim(cluster)
+    leader = await cluster.until_led(GROUP)
+    (new,) = await cluster.add(1)
+    gone = next(name for name in cluster.applied(GROUP) if name != leader)
+    cluster.stub.move_replica(GROUP, gone, new)
+    writing = asyncio.ensure_future(fill(cluster, 5, 2))
+    await cluster.until(lambda: GROUP not in cluster.members[gone].node.hosted(), 30)
+    await writing
+    assert replica(cluster, new).first_index > 1
+    await cluster.check_rows_equal(GROUP)
+    await expect_young_messages(cluster)
+
+
+async def test_a_follower_that_was_away_for_too_long_gets_a_snapshot(
+    cluster: ClusterUnderTest,
+) -> None:
+    """What it missed is no longer in the others' logs; its own old rows are replaced."""
+    await fill(cluster, 2, 3)
+    leader = await cluster.until_led(GROUP)
+    away = next(name for name in cluster.members if name != leader)
+    await cluster.members[away].lose_power()
+    await fill(cluster, 20, 4)
+    await trim(cluster)
+    await cluster.start(away)
+    await cluster.check_rows_equal(GROUP)
+    assert replica(cluster, away).first_index > 1
+    await expect_young_messages(cluster)
+
+
+async def test_rows_that_came_by_a_snapshot_are_rebuilt_from_their_checkpoint(
+    cluster: ClusterUnderTest,
+) -> None:
+    """One is written soon after the install: the log alone begins too late."""
+    await fill(cluster, 2, 8)
+    leader = await cluster.until_led(GROUP)
+    away = next(name for name in cluster.members if name != leader)
+    await cluster.members[away].lose_power()
+    await fill(cluster, 20, 9)
+    await trim(cluster)
+    await cluster.start(away)
+    await cluster.until_quiet(GROUP)
+    checkpoints = cluster.members[away].node._checkpointer
+    replica_id = replica(cluster, away).replica_id
+    await cluster.until(lambda: checkpoints.indexes.get(replica_id, 0) > 0)
+    await cluster.members[away].stop()
+    cluster.members[away].store = MemoryStore()
+    await cluster.start(away)
+    await cluster.until_quiet(GROUP)
+    # Ids and keys of messages that were trimmed meanwhile come back to none.
+    kept = [row for row in cluster.rows(leader, GROUP) if row[0][4] not in (6, 7)]
+    assert [row for row in cluster.rows(away, GROUP) if row[0][4] not in (6, 7)] == kept
+    await expect_young_messages(cluster)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_crash_in_the_middle_of_an_install_is_survived(
+    cluster: ClusterUnderTest, seed: int
+) -> None:
+    """Whenever the power fails, the replica begins again and ends with the same rows."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    await fill(cluster, 2, 5)
+    leader = await cluster.until_led(GROUP)
+    away = next(name for name in cluster.members if name != leader)
+    await cluster.members[away].lose_power()
+    await fill(cluster, 20, 6)
+    await trim(cluster)
+    await fill(cluster, 12, 7)
+    for _ in range(4):
+        await cluster.start(away)
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        await cluster.members[away].lose_power()
+    await cluster.start(away)
+    await cluster.check_rows_equal(GROUP)
+    assert not replica(cluster, away).read_only
+    await expect_young_messages(cluster)
