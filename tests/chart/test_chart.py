@@ -12,8 +12,18 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from strata_cli.cluster_config import ClusterConfig
+from strata_cli.main import app
+from strata_cli.reference import commands
+from strata_runtime.config import load
+
 CHART = Path(__file__).resolve().parents[2] / "charts" / "strata"
 KUBERNETES_VERSION = "1.31"
+STANDALONE = {"mode": "standalone"}
+TIERS = ("nameserver", "storage", "broker")
+DEFAULTS = ClusterConfig()
+
+Object = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -22,36 +32,84 @@ def chart() -> Iterator[helm_python.Chart]:
         yield loaded
 
 
-def objects(chart: helm_python.Chart, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+def objects(chart: helm_python.Chart, values: Object | None = None) -> list[Object]:
     rendered = chart.render(values or {}, name="demo", namespace="messaging")
-    found: list[dict[str, Any]] = []
+    found: list[Object] = []
     for path, text in rendered.items():
         if path.endswith(".yaml"):
             found.extend(item for item in yaml.safe_load_all(text) if item)
     return found
 
 
-def of_kind(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
-    (item,) = [item for item in items if item["kind"] == kind]
+def of_kind(items: list[Object], kind: str, component: str = "") -> Object:
+    (item,) = [
+        item
+        for item in items
+        if item["kind"] == kind
+        and item["metadata"]["labels"]["app.kubernetes.io/component"].startswith(component)
+    ]
     return item
 
 
+def workload(items: list[Object], component: str) -> Object:
+    return of_kind(items, "Deployment" if component == "broker" else "StatefulSet", component)
+
+
+def container(items: list[Object], component: str) -> Object:
+    found: Object = workload(items, component)["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def flags(items: list[Object], component: str) -> dict[str, str]:
+    """Return the flags of a component's command."""
+    _, *arguments = container(items, component)["args"]
+    return dict(argument.split("=", 1) for argument in arguments)
+
+
+def environment(items: list[Object], component: str) -> dict[str, str]:
+    return {
+        variable["name"]: variable["value"]
+        for variable in container(items, component)["env"]
+        if "value" in variable
+    }
+
+
 @pytest.mark.parametrize(
-    "values",
+    ("values", "kinds"),
     [
-        {},
-        {"tls": {"secretName": "own"}},
-        {"standalone": {"persistence": {"enabled": False}, "config": {"broker": {"a": 1}}}},
+        (
+            {},
+            {"ConfigMap", "Service", "StatefulSet", "Deployment", "PodDisruptionBudget"},
+        ),
+        (
+            {
+                "tls": {"secretName": "own"},
+                "broker": {"autoscaling": {"enabled": True}, "tolerations": [{"key": "a"}]},
+                "storage": {"rack": "r1", "nodeSelector": {"disk": "fast"}, "replicas": 5},
+            },
+            {
+                *("ConfigMap", "Service", "StatefulSet", "Deployment", "PodDisruptionBudget"),
+                "HorizontalPodAutoscaler",
+            },
+        ),
+        (STANDALONE, {"ConfigMap", "Service", "StatefulSet"}),
+        (STANDALONE | {"tls": {"secretName": "own"}}, {"ConfigMap", "Service", "StatefulSet"}),
+        (
+            STANDALONE | {"standalone": {"persistence": {"enabled": False}}},
+            {"ConfigMap", "Service", "StatefulSet"},
+        ),
     ],
 )
 def test_every_object_is_valid_for_kubernetes(
-    chart: helm_python.Chart, values: dict[str, Any]
+    chart: helm_python.Chart, values: Object, kinds: set[str]
 ) -> None:
-    """Each rendered object passes the API's schema, unknown fields refused."""
+    """Each rendered object passes the API's schema, unknown fields refused; no name is twice."""
     items = objects(chart, values)
-    assert {item["kind"] for item in items} == {"ConfigMap", "Service", "StatefulSet"}
+    assert {item["kind"] for item in items} == kinds
     for item in items:
         kubernetes_validate.validate(item, KUBERNETES_VERSION, strict=True)
+    names = [(item["kind"], item["metadata"]["name"]) for item in items]
+    assert len(set(names)) == len(names)
 
 
 def test_service_monitor_only_when_asked_for(chart: helm_python.Chart) -> None:
@@ -65,26 +123,135 @@ def test_service_monitor_only_when_asked_for(chart: helm_python.Chart) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"standalone": {"ports": {"grpc": 0}}},
-        {"standalone": {"persistence": {"size": "lots"}}},
+        {"mode": "both"},
+        {"ports": {"grpc": 0}},
+        {"nameserver": {"replicas": 2}},
+        {"storage": {"persistence": {"size": "lots"}}},
         {"service": {"type": "Gateway"}},
+        {"config": {"storage": 1}},
         {"unknown": 1},
     ],
 )
-def test_bad_values_are_refused(chart: helm_python.Chart, values: dict[str, Any]) -> None:
+def test_bad_values_are_refused(chart: helm_python.Chart, values: Object) -> None:
     """The values schema names what is wrong before anything is rendered."""
     with pytest.raises(helm_python.HelmValuesError):
         chart.validate_schema(values)
 
 
-def test_configuration_reaches_the_node_as_toml(chart: helm_python.Chart) -> None:
-    """`standalone.config` becomes the file that --config names."""
-    config = {"storage": {"segment_bytes": 1048576}}
-    items = objects(chart, {"standalone": {"config": config}})
+@pytest.mark.parametrize("component", [*TIERS, "standalone"])
+def test_configuration_reaches_the_process_as_toml(
+    chart: helm_python.Chart, component: str
+) -> None:
+    """`config` becomes the file that --config names, and the program can read it."""
+    mode = "standalone" if component == "standalone" else "cluster"
+    config = {"storage": {"log_segment_bytes": 16_777_216}, "node": {"log_level": "info"}}
+    items = objects(chart, {"mode": mode, "config": config})
     text = of_kind(items, "ConfigMap")["data"]["strata.toml"]
     assert tomllib.loads(text) == config
-    container = of_kind(items, "StatefulSet")["spec"]["template"]["spec"]["containers"][0]
-    assert "--config=/etc/strata/strata.toml" in container["args"]
+    ClusterConfig.model_validate(tomllib.loads(text))
+    assert flags(items, component)["--config"] == "/etc/strata/strata.toml"
+    mounts = {
+        mount["name"]: mount["mountPath"] for mount in container(items, component)["volumeMounts"]
+    }
+    assert mounts["config"] == "/etc/strata"
+    assert mounts["data"] == flags(items, component)["--data-dir"]
+
+
+@pytest.mark.parametrize("component", [*TIERS, "standalone"])
+def test_commands_flags_and_keys_are_the_programs(chart: helm_python.Chart, component: str) -> None:
+    """The command exists, it has every flag, and every variable overrides a key that exists."""
+    mode = "standalone" if component == "standalone" else "cluster"
+    items = objects(chart, {"mode": mode, "tls": {"secretName": "own"}, "storage": {"rack": "r"}})
+    command = dict(commands(app))[component]
+    collection = command.assemble_argument_collection(parse_docstring=True)
+    known = {option for argument in collection for option in argument.names}
+    assert container(items, component)["args"][0] == component
+    assert set(flags(items, component)) <= known
+    config = load(ClusterConfig, None, environment(items, component))
+    template = workload(items, component)["spec"]["template"]["spec"]
+    assert config.node.drain_ms < template["terminationGracePeriodSeconds"] * 1_000
+    assert config.node.metrics_port == 5557
+    assert (config.edge.certificate_file != "") == (component in ("broker", "standalone"))
+
+
+def test_ports_are_those_of_the_code(chart: helm_python.Chart) -> None:
+    """The chart's default ports are the defaults of the configuration; containers open them."""
+    items = objects(chart)
+    expected = {
+        "nameserver": ("--port", DEFAULTS.node.nameserver_port),
+        "storage": ("--port", DEFAULTS.node.storage_port),
+        "broker": ("--grpc-port", DEFAULTS.node.grpc_port),
+    }
+    for component, (flag, port) in expected.items():
+        assert flags(items, component)[flag] == str(port)
+        opened = [entry["containerPort"] for entry in container(items, component)["ports"]]
+        assert opened == [port, 5557]
+        service = of_kind(items, "Service", component)["spec"]
+        assert [entry["port"] for entry in service["ports"]] == [port, 5557]
+
+
+def test_the_tiers_find_each_other(chart: helm_python.Chart) -> None:
+    """Everybody names the pods of the nameservers by the DNS names of their headless service."""
+    items = objects(chart, {"nameserver": {"replicas": 5}, "storage": {"replicas": 2}})
+    host = "demo-nameserver.messaging.svc"
+    nameservers = ",".join(f"demo-nameserver-{ordinal}.{host}:9877" for ordinal in range(5))
+    for component in TIERS:
+        assert flags(items, component)["--nameservers"] == nameservers
+    for component in ("nameserver", "storage"):
+        service = of_kind(items, "Service", component)
+        assert service["spec"]["clusterIP"] == "None"
+        assert service["spec"]["publishNotReadyAddresses"] is True
+        assert workload(items, component)["spec"]["serviceName"] == service["metadata"]["name"]
+        # With its pod's name in front, it is one of the addresses that the others were given.
+        advertised = flags(items, component)["--advertise"]
+        assert advertised == f"$(POD_NAME).{service['metadata']['name']}.messaging.svc"
+    assert flags(items, "broker")["--storage-seeds"].split(",") == [
+        f"demo-storage-{ordinal}.demo-storage.messaging.svc:10920" for ordinal in range(2)
+    ]
+
+
+def test_the_service_of_the_brokers_is_their_virtual_address(chart: helm_python.Chart) -> None:
+    """Routes name the ClusterIP service; another address can be given."""
+    items = objects(chart)
+    service = of_kind(items, "Service", "broker")
+    assert "clusterIP" not in service["spec"]
+    virtual = f"{service['metadata']['name']}.messaging.svc:8081"
+    assert flags(items, "broker")["--virtual-address"] == virtual
+    items = objects(chart, {"broker": {"advertisedHost": "mq.example.org"}})
+    assert flags(items, "broker")["--virtual-address"] == "mq.example.org:8081"
+
+
+def test_a_broker_drains_before_it_is_killed(chart: helm_python.Chart) -> None:
+    """It leaves the endpoints first, then drains, and has the time for both."""
+    items = objects(chart)
+    pod = workload(items, "broker")["spec"]["template"]["spec"]
+    prestop = container(items, "broker")["lifecycle"]["preStop"]["exec"]["command"]
+    drain_ms = int(environment(items, "broker")["STRATA_NODE_DRAIN_MS"])
+    assert prestop[0] == "sleep"
+    assert int(prestop[1]) * 1_000 + drain_ms < pod["terminationGracePeriodSeconds"] * 1_000
+    assert container(items, "broker")["readinessProbe"]["grpc"]["port"] == 8081
+
+
+def test_data_is_claimed_and_disruptions_are_limited(chart: helm_python.Chart) -> None:
+    """Both tiers with data have a claim per pod; of every tier one pod at most is taken away."""
+    items = objects(chart)
+    for component in ("nameserver", "storage"):
+        [claim] = workload(items, component)["spec"]["volumeClaimTemplates"]
+        assert claim["metadata"]["name"] == "data"
+    for component in TIERS:
+        budget = of_kind(items, "PodDisruptionBudget", component)["spec"]
+        assert budget["maxUnavailable"] == 1
+        labels = workload(items, component)["spec"]["template"]["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"] == labels
+
+
+def test_autoscaling_decides_the_number_of_brokers(chart: helm_python.Chart) -> None:
+    """With an autoscaler the Deployment names no count, else an upgrade would reset it."""
+    assert workload(objects(chart), "broker")["spec"]["replicas"] == 2
+    items = objects(chart, {"broker": {"autoscaling": {"enabled": True}}})
+    assert "replicas" not in workload(items, "broker")["spec"]
+    scaler = of_kind(items, "HorizontalPodAutoscaler", "broker")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == workload(items, "broker")["metadata"]["name"]
 
 
 def test_chart_version_is_the_products(chart: helm_python.Chart) -> None:
