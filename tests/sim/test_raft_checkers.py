@@ -8,7 +8,7 @@ import pytest
 
 from strata_raft import Role, leader, log, rawnode, state
 from strata_raft.quorum import quorum_index
-from strata_sim.invariants import Violation
+from strata_sim.invariants.violation import Violation
 from strata_sim.raft_cluster import Faults, RaftCluster
 
 

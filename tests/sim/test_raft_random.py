@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -33,6 +34,16 @@ def test_invariants_hold_under_faults(seed: int, voters: int) -> None:
     cluster.run(6000)
     cluster.quiesce()
     assert cluster.proposed > 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_invariants_hold_while_snapshots_are_installed(seed: int) -> None:
+    """An install that is cut, given up or crashed in leaves a slow replica, no forgetful one."""
+    print(f"SEED={seed}")
+    faults = replace(storm(seed, membership=2), compaction=6, abandon=2, crash=2, restart=3)
+    cluster = RaftCluster(seed, voters=3, spares=2, faults=faults)
+    cluster.run(4000)
+    cluster.quiesce()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

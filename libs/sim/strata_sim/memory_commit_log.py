@@ -1,7 +1,7 @@
 """A CommitLog in memory, with faults, for tests of the multi-raft driver.
 
 It keeps what was synced as frames and forgets the rest at a "crash". It has the reading side that
-the driver uses and rule 9's superseding, nothing else of `strata_seglog.log.CommitLog`.
+the driver uses, rule 9's superseding and a `trim`, nothing else of `strata_seglog.log.CommitLog`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from strata_seglog.errors import LogError
 from strata_seglog.frames import Frame, FrameKind, StoredFrame, decode_hard_state
-from strata_seglog.index import ReplicaLog
+from strata_seglog.index import VOID_INDEX, ReplicaLog
 
 
 class MemoryCommitLog:
@@ -24,6 +24,7 @@ class MemoryCommitLog:
         self.has_recent = True
         self._frames: list[Frame] = []
         self._entries: dict[int, dict[int, StoredFrame]] = {}
+        self._removed: set[int] = set()
 
     def crashed(self) -> MemoryCommitLog:
         """Return the log that a new process opens."""
@@ -48,18 +49,20 @@ class MemoryCommitLog:
         found = {}
         for replica_id, (raft_group, term, vote, commit) in hard.items():
             entries = self._entries.get(replica_id, {})
-            last = max(entries, default=0)
+            runs = self.runs(replica_id)
+            last = runs[-1][1] if runs else 0
             found[replica_id] = ReplicaLog(
                 replica_id=replica_id,
                 raft_group=raft_group,
-                first_index=min(entries, default=0),
+                first_index=runs[-1][0] if runs else 0,
                 last_index=last,
-                last_term=entries[last].term if entries else 0,
+                last_term=entries[last].term if last else 0,
                 term=term,
                 vote=vote,
                 commit=commit,
-                removed=False,
+                removed=replica_id in self._removed,
                 damaged=self.damaged.get(replica_id, ""),
+                void_until=entries[VOID_INDEX].term if VOID_INDEX in entries else 0,
             )
         return found
 
@@ -78,7 +81,9 @@ class MemoryCommitLog:
         """See `ports.Log`."""
         size_bytes = 0
         for index in range(first, last + 1):
-            frame = self._entries[replica_id][index]
+            frame = self._entries.get(replica_id, {}).get(index)
+            if frame is None:
+                return
             size_bytes += len(frame.payload)
             if index > first and size_bytes > max_bytes:
                 return
@@ -89,9 +94,48 @@ class MemoryCommitLog:
         frame = self._entries.get(replica_id, {}).get(index) if self.has_recent else None
         return frame.payload if frame is not None else None
 
+    def term(self, replica_id: int, index: int) -> int | None:
+        """See `ports.Log`."""
+        frame = self._entries.get(replica_id, {}).get(index)
+        return None if frame is None else frame.term
+
+    def runs(self, replica_id: int) -> list[tuple[int, int]]:
+        """See `ports.Log`."""
+        runs: list[tuple[int, int]] = []
+        for index in sorted(index for index in self._entries.get(replica_id, {}) if index):
+            if runs and index == runs[-1][1] + 1:
+                runs[-1] = (runs[-1][0], index)
+            else:
+                runs.append((index, index))
+        return runs
+
+    def indexes_of_kind(self, replica_id: int, entry_kind: int) -> list[int]:
+        """See `ports.Log`."""
+        entries = self._entries.get(replica_id, {})
+        return sorted(index for index, frame in entries.items() if frame.entry_kind == entry_kind)
+
+    def mark(self) -> None:
+        """See `ports.Log`; nothing here can be torn."""
+
+    def trim(self, replica_id: int, first_index: int) -> None:
+        """Forget a replica's entries below `first_index`, as freed segments do."""
+        self._frames = [
+            frame
+            for frame in self._frames
+            if frame.kind is not FrameKind.ENTRY
+            or frame.replica_id != replica_id
+            or not 0 < frame.index < first_index
+        ]
+        entries = self._entries.get(replica_id, {})
+        for index in [index for index in entries if 0 < index < first_index]:
+            del entries[index]
+
     def _keep(self, frames: Sequence[Frame]) -> None:
         for frame in frames:
             self._frames.append(frame)
+            if frame.kind is FrameKind.REMOVED:
+                self._removed.add(frame.replica_id)
+                self._entries.pop(frame.replica_id, None)
             if frame.kind is not FrameKind.ENTRY:
                 continue
             entries = self._entries.setdefault(frame.replica_id, {})

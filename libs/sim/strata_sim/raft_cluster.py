@@ -25,17 +25,16 @@ from strata_raft import (
     Refused,
     Role,
     SnapshotSent,
+    StepDown,
     TransferLeadership,
 )
 from strata_raft.messages import VoteRequest, VoteResponse
-from strata_sim.invariants import (
-    CommittedNeverLost,
-    ElectionSafety,
-    LeaderCompleteness,
-    LogMatching,
-    ReadsSeeCommits,
-    Violation,
-)
+from strata_sim.invariants.committed_never_lost import CommittedNeverLost
+from strata_sim.invariants.election_safety import ElectionSafety
+from strata_sim.invariants.leader_completeness import LeaderCompleteness
+from strata_sim.invariants.log_matching import LogMatching
+from strata_sim.invariants.reads_see_commits import ReadsSeeCommits
+from strata_sim.invariants.violation import Violation
 from strata_sim.raft_member import Outgoing, RaftMember
 
 
@@ -60,6 +59,8 @@ class Faults:
     partition: float = 0.3
     heal: float = 0.3
     transfer: float = 0.3
+    step_down: float = 0.1
+    abandon: float = 0.3
     membership: float = 1
     compaction: float = 1
 
@@ -71,20 +72,28 @@ class RaftCluster:
         self, seed: int, *, voters: int = 3, spares: int = 0, faults: Faults | None = None
     ) -> None:
         self.seed = seed
-        self.random = random.Random(seed)  # noqa: S311 - a seeded run, no secret
+        self.random = random.Random(seed)
         self.faults = faults or Faults()
         self.proposed = 0
         self.reads_answered = 0
         self._options = RaftOptions(
-            max_append_bytes=64, max_inflight_requests=4, max_inflight_bytes=256
+            max_append_bytes=64,
+            max_inflight_requests=4,
+            max_inflight_bytes=256,
+            tells_commit_at_once=seed % 2 == 0,
         )
         configuration = Configuration(frozenset(range(1, voters + 1)))
+        self._log_matching = LogMatching()
         self.members = {
             replica_id: RaftMember(
                 replica_id,
-                configuration,
+                # A spare one joins as a learner and learns the configuration from its leader.
+                configuration if replica_id <= voters else Configuration(frozenset()),
                 lambda: self.random.randint(6, 12),
                 self._options,
+                # Not before: a leader whose own term is not durable yet has told nobody, and may
+                # lead that term again after a crash, with other entries.
+                on_stored=self._log_matching.appended,
             )
             for replica_id in range(1, voters + spares + 1)
         }
@@ -95,7 +104,6 @@ class RaftCluster:
         self._led: set[tuple[int, int]] = set()
         self._known_commit = dict.fromkeys(self.members, 0)
         self._election_safety = ElectionSafety()
-        self._log_matching = LogMatching()
         self._leader_completeness = LeaderCompleteness()
         self._reads = ReadsSeeCommits()
         self.committed = CommittedNeverLost()
@@ -123,6 +131,7 @@ class RaftCluster:
         for member in self.members.values():
             if not member.is_up:
                 member.restart()
+                self._known_commit[member.replica_id] = 0
         self.faults = Faults(loss=0, duplication=0, reordering=0)
         for round_number in range(rounds):
             for replica_id, member in self.members.items():
@@ -162,6 +171,8 @@ class RaftCluster:
             self._partition,
             self._heal,
             self._transfer,
+            self._step_down,
+            self._abandon,
             self._membership,
             self._compaction,
         ]
@@ -221,6 +232,7 @@ class RaftCluster:
         member = self._any_member(lambda member: not member.is_up)
         if member is not None:
             member.restart()
+            self._known_commit[member.replica_id] = 0
 
     def _partition(self) -> None:
         """Cut some directions: symmetric halves, or single one-way links."""
@@ -238,6 +250,19 @@ class RaftCluster:
         leader = self._any_member(self._leads)
         if leader is not None:
             self._step(leader, TransferLeadership(self.random.choice(list(self.members))))
+
+    def _step_down(self) -> None:
+        leader = self._any_member(self._leads)
+        if leader is not None:
+            self._step(leader, StepDown(self.random.choice(list(self.members))))
+
+    def _abandon(self) -> None:
+        """Let an install that has begun be given up."""
+        member = self._any_member(lambda member: member.is_up and member.installing is not None)
+        if member is not None:
+            member.abandon_install()
+            self._installs.pop(member.replica_id, None)
+            self._known_commit[member.replica_id] = 0
 
     def _membership(self) -> None:
         leader = self._any_member(self._leads)
@@ -289,16 +314,14 @@ class RaftCluster:
     def _observe(self, member: RaftMember) -> None:
         node, effects = member.node, member.last_effects
         assert effects is not None
-        if effects.entries:
-            previous = member.term_at(effects.entries[0].index - 1)
-            if previous is not None:
-                self._log_matching.appended(member.replica_id, previous, effects.entries)
-        if effects.install is not None:
+        if effects.install is not None and member.installing is None:
             self._installs[member.replica_id] = effects.install
         for read in effects.reads:
             self.reads_answered += 1
             self._reads.answered(read.context, read.index)
-        if node.role is Role.LEADER and (node.term, member.replica_id) not in self._led:
+        is_known = (node.term, member.replica_id) in self._led
+        # A sole voter leads before its vote is durable; nobody hears of it until then.
+        if node.role is Role.LEADER and member.is_term_durable() and not is_known:
             self._led.add((node.term, member.replica_id))
             self._election_safety.vote_granted(node.term, member.replica_id, member.replica_id)
             self._election_safety.leader_elected(node.term, member.replica_id)
@@ -313,13 +336,22 @@ class RaftCluster:
         self._known_commit[member.replica_id] = effects.commit_index
 
     def _install(self, replica_id: int) -> None:
-        """Finish or lose the transfer of a snapshot."""
-        install = self._installs.pop(replica_id)
+        """Begin, finish or lose the transfer of a snapshot."""
+        install = self._installs[replica_id]
         leader, member = self.members[install.leader_id], self.members[replica_id]
-        delivered = leader.is_up and self.random.random() >= self.faults.loss
-        if delivered:
-            state = leader.applied[: install.snapshot.index]
-            self._send(replica_id, member.install(install.snapshot, install.leader_id, state))
+        source_has_it = leader.is_up and len(leader.applied) >= install.snapshot.index
+        delivered = source_has_it and self.random.random() >= self.faults.loss
+        if delivered and member.installing is None:
+            self._send(replica_id, member.begin_install(install.snapshot))
+            if member.installing is not None:
+                return
+        del self._installs[replica_id]
+        if member.installing is not None:
+            if delivered:
+                self._send(replica_id, member.finish_install(install.leader_id, leader.applied))
+            else:
+                member.abandon_install()
+                self._known_commit[replica_id] = 0
         if leader.is_up:
             self._step(leader, SnapshotSent(replica_id, delivered))
 

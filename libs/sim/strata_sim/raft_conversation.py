@@ -228,7 +228,10 @@ class Conversation:
             leader = self._members[effects.install.leader_id]
             snapshot = effects.install.snapshot
             self._lines.append(f"{member.replica_id} installs snapshot {snapshot.index}")
-            self._said(member, member.install(snapshot, leader.replica_id, leader.applied))
+            outgoing = member.begin_install(snapshot)
+            if member.installing is not None:
+                outgoing += member.finish_install(leader.replica_id, leader.applied)
+            self._said(member, outgoing)
             self._said(leader, leader.step(SnapshotSent(member.replica_id, delivered=True)))
 
     def _note(self, replica_id: int, effects: Effects) -> None:

@@ -2,12 +2,15 @@
 
 Writes wait in `pending` until `sync`; a crash keeps a prefix of them or none. What a sync would
 let go (messages, applied entries) is handed back to the caller, which is the network.
+
+A snapshot is installed in two steps, as on a real disk: from `begin_install` on entries and rows
+are void, and a crash before `finish_install` leaves an empty replica with its term, vote and floor.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from strata_raft import (
     Compacted,
@@ -22,13 +25,22 @@ from strata_raft import (
     Persisted,
     RaftOptions,
     RawNode,
+    Receive,
     SnapshotInstalled,
     SnapshotMetadata,
     WriteFailed,
 )
 from strata_raft.membership import decode_configuration
+from strata_raft.messages import AppendRequest, TimeoutNow
 
 Outgoing = list[Message]
+
+OnStored = Callable[[int, int, Sequence[Entry]], None]
+"""Told of a replica id, the term of the entry before, and entries that are durable there."""
+
+
+def _nothing(replica_id: int, previous_term: int, entries: Sequence[Entry]) -> None:
+    """Take no note."""
 
 
 class RaftMember:
@@ -40,14 +52,20 @@ class RaftMember:
         configuration: Configuration,
         election_timeout_ticks: Callable[[], int],
         options: RaftOptions | None = None,
+        *,
+        on_stored: OnStored = _nothing,
     ) -> None:
         self.replica_id = replica_id
+        self._on_stored = on_stored
         self.stored = MemoryLog()
         self.applied: list[Entry] = []
         self.pending: deque[Effects] = deque()
         self.last_effects: Effects | None = None
         self.is_up = True
-        self._base = configuration
+        # The snapshot that is being written over entries and rows; this outlives a crash.
+        self.installing: SnapshotMetadata | None = None
+        self._initial = self._base = configuration
+        self._floor = (0, 0)
         self._hard_state = HardState()
         self._waiting: deque[Effects] = deque()
         self._synced_sequence = 0
@@ -56,7 +74,13 @@ class RaftMember:
         self.node = self._make_node()
 
     def step(self, event: Event) -> Outgoing:
-        """Step one event."""
+        """Step one event; while a snapshot is installed no entry is taken."""
+        if (
+            self.installing is not None
+            and isinstance(event, Receive)
+            and isinstance(event.message, (AppendRequest, TimeoutNow))
+        ):
+            return []
         return self._do(self.node.step(event))
 
     def tick(self) -> Outgoing:
@@ -93,6 +117,8 @@ class RaftMember:
         self._waiting.clear()
         self._synced_sequence = 0
         self.is_up = True
+        if self.installing is not None:
+            self._void()
         self.node = self._make_node()
 
     def compact(self) -> None:
@@ -105,17 +131,38 @@ class RaftMember:
             self._base = snapshot.configuration
             self.stored.compact(snapshot)
 
-    def install(self, snapshot: SnapshotMetadata, leader_id: int, state: list[Entry]) -> Outgoing:
-        """Take over a leader's applied entries, unless this replica is already further."""
+    def begin_install(self, snapshot: SnapshotMetadata) -> Outgoing:
+        """Void what is here, unless this replica is already further than the snapshot."""
         outgoing: Outgoing = []
         while self.pending:
             outgoing += self.sync()
-        if not self.node.needs_snapshot(snapshot):
-            return outgoing
+        if self.node.needs_snapshot(snapshot):
+            self.installing = snapshot
+            self._floor = max(self._floor, (snapshot.term, snapshot.index))
+        return outgoing
+
+    def finish_install(self, leader_id: int, state: list[Entry]) -> Outgoing:
+        """Take over a leader's applied entries and go on after them."""
+        outgoing: Outgoing = []
+        while self.pending:
+            outgoing += self.sync()
+        snapshot, self.installing = self.installing, None
+        assert snapshot is not None
+        assert self.node.needs_snapshot(snapshot), "it took entries while it was being installed"
         self.stored.install(snapshot)
         self._base = snapshot.configuration
         self.applied = state[: snapshot.index]
         return outgoing + self.step(SnapshotInstalled(snapshot, leader_id))
+
+    def abandon_install(self) -> None:
+        """Give a snapshot up half-way: go on as an empty replica with the same term and vote."""
+        while self.pending:
+            self._store(self.pending.popleft())
+        self.restart()
+
+    def is_term_durable(self) -> bool:
+        """Tell whether a crash would not take back the term, and so the vote in it."""
+        return self._hard_state.term == self.node.term
 
     def entry_at(self, index: int) -> Entry | None:
         """Return an entry of the whole log, pending writes included; None: there is none."""
@@ -137,6 +184,12 @@ class RaftMember:
         except Compacted:
             return None
 
+    def _void(self) -> None:
+        self.installing = None
+        self.stored = MemoryLog()
+        self.applied = []
+        self._base = self._initial
+
     def _make_node(self) -> RawNode:
         stored = self.stored.entries(self.stored.first_index(), self.stored.last_index(), 1 << 40)
         configurations = [
@@ -151,6 +204,7 @@ class RaftMember:
             election_timeout_ticks=self._election_timeout_ticks,
             hard_state=self._hard_state,
             configurations=configurations,
+            floor=self._floor,
             options=self._options,
         )
 
@@ -164,6 +218,9 @@ class RaftMember:
     def _store(self, effects: Effects) -> None:
         if effects.hard_state is not None:
             self._hard_state = effects.hard_state
+        if effects.entries:
+            first = effects.entries[0].index
+            self._on_stored(self.replica_id, self.stored.term(first - 1), effects.entries)
         self.stored.write(effects.entries)
 
     def _do(self, effects: Effects) -> Outgoing:
@@ -177,6 +234,6 @@ class RaftMember:
             else:
                 self._waiting.append(effects)
         first = self.applied[-1].index + 1 if self.applied else 1
-        if effects.ready_index >= first:
+        if self.installing is None and effects.ready_index >= first:
             self.applied += self.stored.entries(first, effects.ready_index, 1 << 40)
         return outgoing

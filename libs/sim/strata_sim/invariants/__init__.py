@@ -1,21 +1,22 @@
-"""What must hold in every run of a raft group: one invariant per file.
+"""What must hold inside a cluster at any time, one invariant per file.
 
-A checker is told what happens and raises `Violation` at the first thing that must not. It knows
-nothing of who runs: our core, a driver, or somebody else's implementation.
+An invariant looks at hosts and tells what it finds. Those of `EVERY_MESSAGE` look at the sender of
+every message, since what a replica believes matters once it tells others; all look at everything
+twice a second.
 """
 
-from strata_sim.invariants.committed_never_lost import CommittedNeverLost
-from strata_sim.invariants.election_safety import ElectionSafety
-from strata_sim.invariants.leader_completeness import LeaderCompleteness
-from strata_sim.invariants.log_matching import LogMatching
-from strata_sim.invariants.reads_see_commits import ReadsSeeCommits
-from strata_sim.invariants.violation import Violation
+from __future__ import annotations
 
-__all__ = [
-    "CommittedNeverLost",
-    "ElectionSafety",
-    "LeaderCompleteness",
-    "LogMatching",
-    "ReadsSeeCommits",
-    "Violation",
-]
+from strata_sim.invariants.commits import CommittedStay
+from strata_sim.invariants.elections import OneLeaderPerTerm
+from strata_sim.invariants.group_rows import EqualRows
+from strata_sim.invariants.metadata_rows import EqualMetadata
+from strata_sim.invariants.port import Invariant
+from strata_sim.invariants.queue_ends import EndsNeverFall
+
+__all__ = ["Invariant", "all_invariants"]
+
+
+def all_invariants() -> list[Invariant]:
+    """Return fresh invariants for one run."""
+    return [OneLeaderPerTerm(), CommittedStay(), EqualRows(), EqualMetadata(), EndsNeverFall()]

@@ -1,0 +1,51 @@
+"""Everybody who keeps metadata rows has the same ones at the same revision."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+
+from strata.meta.v1 import command_pb2
+from strata_sim.hosts import AnyHost, NameserverHost, StorageHost
+from strata_sim.stores import SimMetadataStore
+from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, RowKind
+
+# What only a nameserver keeps, or each keeper for itself.
+_OWN_KINDS = {RowKind.APPLIED, RowKind.CHANGE, RowKind.INSTALLING}
+
+
+class EqualMetadata:
+    """Remembers a checksum of the rows at each revision that was looked at."""
+
+    EVERY_MESSAGE = False
+
+    def __init__(self) -> None:
+        self._checksums: dict[int, tuple[int, str]] = {}
+        self._seen: dict[str, int] = {}
+
+    def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
+        """See `Invariant.look`."""
+        for host in hosts:
+            revision, rows = _metadata(host)
+            if rows is None or not revision or self._seen.get(host.name) == revision:
+                continue
+            self._seen[host.name] = revision
+            checksum = 0
+            for key, value in rows.scan(b"", b"\xff"):
+                if key[0] not in _OWN_KINDS:
+                    checksum = zlib.crc32(value, zlib.crc32(key, checksum))
+            known = self._checksums.setdefault(revision, (checksum, host.name))
+            if known[0] != checksum:
+                yield f"{known[1]} and {host.name} have different metadata at revision {revision}"
+
+
+def _metadata(host: AnyHost) -> tuple[int, SimMetadataStore | None]:
+    rows: SimMetadataStore | None = None
+    if isinstance(host, NameserverHost):
+        rows = host.rows
+    elif isinstance(host, StorageHost):
+        rows = host.metadata_rows
+    if rows is None or rows.get(INSTALLING_KEY) is not None:
+        return 0, None
+    applied = command_pb2.AppliedState.FromString(rows.get(APPLIED_KEY) or b"")
+    return applied.counters.revision, rows

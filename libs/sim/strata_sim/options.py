@@ -1,0 +1,73 @@
+"""How large a simulated cluster is and how its services are configured.
+
+Times are those of the product where a rule gives them; limits are small, so that a short run
+reaches them: flushes, new segments, leases that run out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strata_broker.config import BrokerConfig, ReceiveSection, SessionSection
+from strata_nameserver.config import NameserverConfig
+from strata_sim.network import NetworkOptions
+from strata_storage.config import StorageConfig
+
+NAMESERVER_PORT = 9877
+STORAGE_PORT = 10920
+BROKER_PORT = 8081
+
+_MIB = 1 << 20
+
+
+def _nameserver() -> NameserverConfig:
+    return NameserverConfig(
+        log_segment_bytes=_MIB,
+        raft_groups_per_storage_node=1,
+        replica_repair_delay_ms=20_000,
+        leader_balance_delay_ms=2_000,
+        default_queue_count=4,
+    )
+
+
+def _storage() -> StorageConfig:
+    return StorageConfig(
+        log_segment_bytes=8 * _MIB,
+        recent_bytes=_MIB,
+        flush_max_age_s=5.0,
+        flush_max_log_bytes=_MIB,
+        ballast_bytes=0,
+        refuse_appends_free_bytes=8 * _MIB,
+    )
+
+
+def _broker() -> BrokerConfig:
+    return BrokerConfig(
+        receive=ReceiveSection(min_polling_ms=500, max_polling_ms=2_000, min_invisible_ms=1_000),
+        session=SessionSection(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A simulated cluster.
+
+    Attributes:
+        nameservers, storage_nodes, brokers: how many are there from the start.
+        spare_storage_nodes: machines that may join later.
+        disk_bytes: room for the log of a storage node.
+        restart_s: after so long a process that ended by itself is started again.
+        network: how it behaves between faults.
+        nameserver, storage, broker: configuration of the services.
+    """
+
+    nameservers: int = 3
+    storage_nodes: int = 3
+    spare_storage_nodes: int = 1
+    brokers: int = 2
+    disk_bytes: int = 1 << 40
+    restart_s: float = 0.5
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    nameserver: NameserverConfig = field(default_factory=_nameserver)
+    storage: StorageConfig = field(default_factory=_storage)
+    broker: BrokerConfig = field(default_factory=_broker)

@@ -1,0 +1,185 @@
+"""Faults put into our own code, one at a time: the simulation has to find each of them.
+
+Run as a script it applies one and runs seeds until a verdict is bad:
+`python tests/sim/mutations.py NAME SEED...`; it prints what was found as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strata_mq.leases import QueueLeases
+from strata_multiraft.replica import Replica
+from strata_multiraft.ticker import Ticker
+from strata_raft import RawNode, leader
+from strata_raft.log import RaftLog
+from strata_raft.types import Configuration, Entry
+from strata_runtime import logs
+from strata_seglog.tail import Tail
+from strata_sim.scenario import Scenario
+from strata_storage import node
+from strata_storage.dedupe import DedupeWindow
+from strata_storage.lease_calls import LeaseCalls
+from strata_storage.lease_sets import LeaseSets
+from strata_storage.machine import GroupMachine
+
+
+def acknowledge_before_sync() -> None:
+    """Take what is written for durable, without a sync (rule 7)."""
+    Tail._sync_file = lambda self, file: None  # type: ignore[method-assign]
+
+
+def commit_alone() -> None:
+    """Let the leader commit what it alone holds."""
+
+    def own(configuration: Configuration, match: Mapping[int, int]) -> int:
+        return max(match.values(), default=0)
+
+    leader.quorum_index = own  # type: ignore[attr-defined]
+
+
+def forget_vote() -> None:
+    """Vote again in the same term, for somebody else (thesis 3.4)."""
+    original = RawNode._answer_vote_request
+
+    def answer(self: RawNode, request: Any) -> None:
+        self._state.vote = 0
+        self._state.leader_id = 0
+        original(self, request)
+
+    RawNode._answer_vote_request = answer  # type: ignore[method-assign]
+
+
+def skip_an_entry() -> None:
+    """Apply every fortieth entry as if it were empty, on one replica."""
+    original = GroupMachine._apply
+
+    def apply(self: GroupMachine, batch: Any, entry: Entry) -> int:
+        if entry.index % 40 == 0 and self.listener is None:
+            return 0
+        return original(self, batch, entry)
+
+    GroupMachine._apply = apply  # type: ignore[method-assign]
+
+
+def lose_dedupe_window() -> None:
+    """Begin a leadership with an empty window of message ids (rule 23)."""
+
+    def empty(
+        log: Any, replica_id: int, last_index: int, now_ms: int, options: Any
+    ) -> DedupeWindow:
+        return DedupeWindow(options)
+
+    node.load_window = empty  # type: ignore[attr-defined]
+
+
+def forget_message_ids() -> None:
+    """Take every message for a new one (rule 23)."""
+    DedupeWindow.all_new = lambda self, topic_id, ids: True  # type: ignore[method-assign]
+    DedupeWindow.known = lambda self, topic_id, message_id: False  # type: ignore[method-assign]
+
+
+def keep_conflicting_entries() -> None:
+    """Find no conflict between a follower's log and the leader's (thesis 3.5)."""
+    original = RaftLog.first_conflict
+
+    def none(self: RaftLog, entries: Sequence[Entry]) -> int:
+        known = sum(1 for entry in entries if entry.index <= self.last_index)
+        return max(known, original(self, entries))
+
+    RaftLog.first_conflict = none  # type: ignore[method-assign]
+
+
+def read_without_barrier() -> None:
+    """Serve reads from what is applied, whoever leads by now (rule 3)."""
+
+    async def at_once(self: Replica) -> int:
+        return self.applied_index
+
+    Replica.read_barrier = at_once  # type: ignore[method-assign]
+
+
+def never_wake() -> None:
+    """Let a raft group that rests sleep on, whatever happens (rule 13)."""
+    Ticker.wake = lambda self, replica: None  # type: ignore[method-assign]
+
+
+def keep_acks_to_itself() -> None:
+    """Let the leader alone know that a message is consumed (rule 24)."""
+    original, propose = LeaseCalls.ack, LeaseSets.propose
+
+    def ack(self: LeaseCalls, leases: Any) -> Any:
+        LeaseSets.propose = lambda self, sections: None  # type: ignore
+        try:
+            return original(self, leases)
+        finally:
+            LeaseSets.propose = propose  # type: ignore[method-assign]
+
+    LeaseCalls.ack = ack  # type: ignore[method-assign]
+
+
+def ignore_leases() -> None:
+    """Hand out again what somebody holds (rule 24)."""
+    original = QueueLeases.expire
+
+    def expire(self: QueueLeases, now_ms: int) -> Any:
+        return original(self, now_ms + 2_000)
+
+    QueueLeases.expire = expire  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault in our own code.
+
+    Attributes:
+        apply: puts it in.
+        seeds: those that are tried, in order, until one finds it.
+    """
+
+    apply: Callable[[], None]
+    seeds: Sequence[int] = range(1, 31)
+
+
+MUTATIONS = {
+    apply.__name__: Mutation(apply)
+    for apply in (
+        acknowledge_before_sync,
+        commit_alone,
+        forget_vote,
+        skip_an_entry,
+        lose_dedupe_window,
+        forget_message_ids,
+        keep_conflicting_entries,
+        read_without_barrier,
+        never_wake,
+        keep_acks_to_itself,
+        ignore_leases,
+    )
+}
+# Found by few seeds: one that does comes first.
+MUTATIONS["lose_dedupe_window"] = Mutation(lose_dedupe_window, (15, *range(1, 31)))
+
+
+def main() -> int:
+    """Apply a mutation and run seeds; return 0 if it was caught."""
+    name, *seeds = sys.argv[1:]
+    logs.configure(level="critical", stream=sys.stderr)
+    MUTATIONS[name].apply()
+    for count, seed in enumerate(map(int, seeds), 1):
+        verdict = Scenario(seed).run()
+        if verdict.violations:
+            print(json.dumps({"seed": seed, "tried": count, "found": verdict.violations[0]}))
+            return 0
+    print(json.dumps({"tried": len(seeds), "found": ""}))
+    return 1
+
+
+if __name__ == "__main__":
+    assert os.environ.get("PYTHONHASHSEED") == "0", "names must hash the same in every run"
+    sys.exit(main())

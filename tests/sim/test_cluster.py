@@ -1,0 +1,132 @@
+"""Whole clusters under faults: nameservers, storage nodes, brokers and clients in virtual time.
+
+`STRATA_SIM_SEED=n` replays one seed and prints every event; `STRATA_SIM_SEEDS=n` runs that many,
+`STRATA_SIM_FIRST_SEED` says from where on. Seeds run in two processes of their own, whose names
+hash the same each time: else a seed would not be the same run twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sim.mutations import MUTATIONS
+
+SEED = os.environ.get("STRATA_SIM_SEED")
+SEEDS = int(os.environ.get("STRATA_SIM_SEEDS", "100"))
+FIRST_SEED = int(os.environ.get("STRATA_SIM_FIRST_SEED", "1"))
+PROCESSES = 2
+EVENTS_SHOWN = 60
+SECONDS_PER_SEED = 60
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONHASHSEED": "0"}
+
+needs_all_seeds = pytest.mark.skipif(SEED is not None, reason="STRATA_SIM_SEED replays one run")
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Start a process that runs seeds."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "strata_sim", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+
+
+def verdicts_of(process: subprocess.Popen[str], seeds: int) -> list[dict[str, Any]]:
+    """Wait for a process and return its verdicts; the other lines are shown."""
+    try:
+        output, _ = process.communicate(timeout=seeds * SECONDS_PER_SEED)
+    finally:
+        process.kill()
+    verdicts = []
+    for line in output.splitlines():
+        if line.startswith("{"):
+            verdicts.append(json.loads(line))
+        else:
+            print(line)
+    assert len(verdicts) == seeds, "the process ended early"
+    return verdicts
+
+
+def explain(verdict: dict[str, Any]) -> str:
+    """Return what is wrong with a run, how it came about and how to see it again."""
+    return "\n".join(
+        [
+            f"seed {verdict['seed']}:",
+            *(f"  {violation}" for violation in verdict["violations"]),
+            "last events:",
+            *(f"  {event}" for event in verdict["newest"][-EVENTS_SHOWN:]),
+            f"replay: make sim SEED={verdict['seed']}",
+        ]
+    )
+
+
+@pytest.mark.skipif(SEED is None, reason="replays the seed that STRATA_SIM_SEED names")
+def test_replay() -> None:
+    """The seed that is asked for is a good run."""
+    assert SEED is not None
+    process = start("--seeds", SEED, "--show")
+    bad = [verdict for verdict in verdicts_of(process, 1) if verdict["violations"]]
+    assert not bad, explain(bad[0])
+
+
+@needs_all_seeds
+@pytest.mark.timeout(SEEDS * SECONDS_PER_SEED)
+def test_clusters_survive_faults() -> None:
+    """Faults within what is promised break no invariant, lose nothing, and leave nothing stuck."""
+    seeds = range(FIRST_SEED, FIRST_SEED + SEEDS)
+    lanes = [seeds[lane::PROCESSES] for lane in range(min(PROCESSES, SEEDS))]
+    processes = [start("--seeds", ",".join(map(str, lane))) for lane in lanes]
+    verdicts = [
+        verdict
+        for process, lane in zip(processes, lanes, strict=True)
+        for verdict in verdicts_of(process, len(lane))
+    ]
+    bad = [verdict for verdict in verdicts if verdict["violations"]]
+    assert not bad, "\n\n".join(map(explain, bad))
+    # A storm in which nothing happens proves nothing.
+    assert sum(verdict["faults"] for verdict in verdicts) >= 4 * SEEDS
+    assert sum(verdict["answered"] for verdict in verdicts) >= 60 * SEEDS
+    assert sum(verdict["acknowledged"] for verdict in verdicts) >= 60 * SEEDS
+
+
+@needs_all_seeds
+def test_same_seed_same_run() -> None:
+    """Two processes that run one seed see the same events, to the last message."""
+    processes = [start("--seeds", str(FIRST_SEED)) for _ in range(2)]
+    first, second = (verdicts_of(process, 1)[0] for process in processes)
+    for verdict in (first, second):
+        del verdict["cpu_s"]
+    assert first == second
+
+
+def catch(name: str) -> subprocess.CompletedProcess[str]:
+    """Put a mutation in and run seeds until one finds it."""
+    seeds = MUTATIONS[name].seeds
+    return subprocess.run(
+        [sys.executable, str(HERE / "mutations.py"), name, *map(str, seeds)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=len(seeds) * SECONDS_PER_SEED,
+        check=False,
+    )
+
+
+@needs_all_seeds
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_mutation_is_caught(name: str) -> None:
+    """A fault in our own code is found within a few seeds."""
+    hunt = catch(name)
+    print(hunt.stdout, hunt.stderr)
+    assert hunt.returncode == 0, f"{name} was not found"
+    assert json.loads(hunt.stdout.splitlines()[-1])["found"]
