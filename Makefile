@@ -8,12 +8,14 @@ BIN := $(VENV)/bin
 PACKAGES := $(wildcard libs/*) $(wildcard services/*)
 PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services tests bench scripts
+# How `make test` runs: cluster tests mostly wait, the others mostly compute. LANES= for one by one.
+LANES := -n 3 --dist loadgroup
 
 # Stamps carry a hash of what they installed, so a changed lock file installs again.
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run test unit e2e sim bench check fix proto proto-check lock docs \
+.PHONY: help setup setup-dev run test unit e2e sim soak bench check fix proto proto-check lock docs \
 	compat compat-python compat-node compat-java compat-go raftos bench-load clean
 
 help: ## list the targets
@@ -42,7 +44,7 @@ run: setup ## start a standalone node, send and receive real messages, stay up (
 	@$(BIN)/python -m strata_cli.demo $(ARGS)
 
 test: setup-dev ## every test that needs no more than 15 minutes
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest $(LANES) $(ARGS)
 
 unit: setup-dev ## only the tests without processes and sockets
 	@$(BIN)/pytest tests/unit tests/repo $(ARGS)
@@ -51,7 +53,11 @@ e2e: setup-dev ## full fault counts: 100 kills, 20 rounds per fault
 	@STRATA_TEST_ROUNDS=100 $(BIN)/pytest tests/e2e --timeout 3600 $(ARGS)
 
 sim: setup-dev ## seeded simulations; SEED=n replays one
-	@STRATA_SIM_SEED=$(SEED) $(BIN)/pytest tests/sim $(ARGS)
+	@$(if $(SEED),STRATA_SIM_SEED=$(SEED)) $(BIN)/pytest tests/sim $(ARGS)
+
+soak: setup-dev ## whole clusters under faults for long; SEEDS=n says how many runs
+	@STRATA_SIM_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/sim/test_cluster.py \
+	  -k survive $(ARGS)
 
 bench: setup-dev bench-load ## measure; JSON into bench/results, table on the screen
 	@$(BIN)/python bench/run.py $(ARGS)

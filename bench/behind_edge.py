@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import BrokerNetwork
 from strata_cli.data_folder import DataFolder
 from strata_cli.standalone import NAMESERVER, Standalone
 from strata_cli.standalone_config import StandaloneConfig
@@ -53,8 +54,11 @@ class EdgelessNode(Standalone):
             BrokerIdentity("bench", 1, "127.0.0.1"),
             self._config,
             self.edge,
-            self._network.channel(f"inproc:{NAMESERVER}"),
-            lambda endpoints: self._network.channel(endpoints[0]),
+            BrokerNetwork(
+                [f"inproc:{NAMESERVER}"],
+                self._network.channel,
+                lambda endpoints: self._network.channel(endpoints[0]),
+            ),
             self._clock,
             lambda: 0.5,
             self._metrics,

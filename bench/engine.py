@@ -33,8 +33,8 @@ from strata_storage.app import StorageApp
 from strata_storage.append import AppendResult
 from strata_storage.config import StorageConfig
 from strata_storage.engine import GroupEngine
+from strata_storage.hosted import HostedGroup
 from strata_storage.lease_calls import LeaseRef
-from strata_storage.node import HostedGroup
 from strata_storage.pop import PopCall, Topic
 
 BATCH = 64

@@ -19,6 +19,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import BrokerNetwork
 from strata_broker.config import BrokerConfig
 from strata_broker.wire import stored_message
 from strata_edge.ports import HotHandler
@@ -228,8 +229,7 @@ async def run() -> dict[str, float]:
         BrokerIdentity("b", 1, "127.0.0.1"),
         BrokerConfig(),
         edge,
-        cluster,
-        lambda endpoints: cluster,
+        BrokerNetwork(["inproc:n"], lambda endpoint: cluster, lambda endpoints: cluster),
         SystemClock(),
         lambda: 0.5,
         Metrics(),

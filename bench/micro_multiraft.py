@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from strata_multiraft import MultiRaft, MultiRaftOptions, ReplicaSpec, WriterThread
 from strata_multiraft.ports import RunBlocking
-from strata_raft import Entry
+from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.log import CommitLog, LogOptions
@@ -43,6 +43,14 @@ class CountingMachine:
     def applied_index(self) -> int:
         """See `StateMachine`."""
         return self.index
+
+    def applied_term(self) -> int:
+        """See `StateMachine`; always the first one here."""
+        return min(self.index, 1)
+
+    def configuration(self) -> tuple[int, Configuration] | None:
+        """See `StateMachine`; it never changes here."""
+        return None
 
     def persisted_index(self) -> int:
         """See `StateMachine`."""

@@ -52,6 +52,10 @@ class Client:
             options=[
                 ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
                 ("grpc.use_local_subchannel_pool", 1),
+                # A server that comes back is seen soon.
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 500),
+                ("grpc.max_reconnect_backoff_ms", 500),
             ],
         )
         self._stub = service_pb2_grpc.MessagingServiceStub(self._channel)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.history import CHECKS, History, check, skipped
+from tests.e2e.history import CHECKS, History, Lease, check, skipped
 
 
 def good() -> History:
@@ -40,6 +40,17 @@ def test_delivery_may_repeat_before_its_acknowledgement() -> None:
         history.deliver(group, "t", "m", b"body", queue=0, offset=5)
     history.acknowledge("c", "m")
     history.deliver("d", "t", "m", b"body", queue=0, offset=5)
+    assert check(history) == []
+
+
+def test_delivery_under_way_during_the_acknowledgement() -> None:
+    """What was asked for before the acknowledgement was answered may still arrive."""
+    history = History()
+    history.attempt("t", "m", b"body")
+    since = history.mark()
+    history.deliver("c", "t", "m", b"body", queue=0, offset=5, since=since)
+    history.acknowledge("c", "m")
+    history.deliver("c", "t", "m", b"body", queue=0, offset=5, since=since)
     assert check(history) == []
 
 
@@ -96,6 +107,7 @@ def disorder(history: History) -> None:
     for message_id, offset in (("m2", 8), ("m3", 7)):
         history.attempt("t", message_id, b"body", message_group="h")
         history.answer(message_id, offset)
+    for message_id, offset in (("m3", 7), ("m2", 8)):
         history.deliver("c", "t", message_id, b"body", queue=0, offset=offset)
 
 
@@ -105,6 +117,23 @@ def scatter(history: History) -> None:
         history.attempt("t", message_id, b"body", message_group="h")
         history.answer(message_id, 9)
         history.deliver("c", "t", message_id, b"body", queue=queue, offset=9)
+
+
+def overtake(history: History) -> None:
+    """Deliver the later of two messages of a message group first."""
+    for message_id, offset in (("m2", 7), ("m3", 8)):
+        history.attempt("t", message_id, b"body", message_group="h")
+        history.answer(message_id, offset)
+    for message_id, offset in (("m3", 8), ("m2", 7)):
+        history.deliver("c", "t", message_id, b"body", queue=0, offset=offset)
+
+
+def share(history: History) -> None:
+    """Deliver a message to a second receiver while the first one holds it."""
+    history.attempt("t", "m2", b"body")
+    for called_s in (10, 18):
+        lease = Lease(called_s, called_s + 1, 10)
+        history.deliver("c", "t", "m2", b"body", queue=0, offset=2, lease=lease)
 
 
 BAD: list[tuple[Callable[[History], None], str]] = [
@@ -118,6 +147,8 @@ BAD: list[tuple[Callable[[History], None], str]] = [
     (revive, "came again after its acknowledgement: m0"),
     (disorder, "out of order"),
     (scatter, "out of order"),
+    (overtake, "overtaken: m2"),
+    (share, "two holders: m2"),
 ]
 
 

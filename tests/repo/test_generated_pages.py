@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from strata_cli.standalone_config import StandaloneConfig
+from strata_cli.cluster_config import ClusterConfig
 from strata_runtime.config import keys_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,10 +38,10 @@ def test_every_configuration_key_is_explained(generator: ModuleType) -> None:
     assert [key for key, meaning in rows if not meaning.strip()] == []
 
 
-@pytest.mark.parametrize("name", ["docker-compose.yml", "charts/strata/templates/statefulset.yaml"])
+@pytest.mark.parametrize("name", ["docker-compose.yml", "charts/strata/templates/_helpers.tpl"])
 def test_deployments_set_only_keys_that_exist(name: str) -> None:
     """Each STRATA_ variable of the chart and of the compose file overrides a real key."""
-    known = {variable for _, _, variable in keys_of(StandaloneConfig)}
+    known = {variable for _, _, variable in keys_of(ClusterConfig)}
     used = set(re.findall(r"\bSTRATA_\w+", (ROOT / name).read_text()))
     assert used
     assert used <= known

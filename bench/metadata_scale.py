@@ -1,0 +1,217 @@
+"""How fast topics are made in a cluster of nameservers, and what they cost, as one JSON object.
+
+Run: `python bench/metadata_scale.py [--topics 100000] [--queues 10] [--nameservers 3]`. Every
+nameserver is a process of its own with real files below a temporary folder; one client keeps 16
+CreateTopic calls in flight over one connection; afterwards a new watcher takes everything in.
+Limits of the project: 100,000 topics of 10 queues in 120 s, a nameserver within 400 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.factory import open_channel, open_server
+from strata_metadata import (
+    ClusterView,
+    MetadataClient,
+    MetadataClientOptions,
+    MetadataFollower,
+    MetadataFollowerOptions,
+)
+from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
+from strata_nameserver.config import NameserverConfig
+from strata_runtime import loop
+from strata_runtime.clock import SystemClock
+from strata_runtime.lifecycle import Lifecycle
+from strata_runtime.loop import freeze_after_start
+from strata_runtime.metrics import Metrics
+
+IN_FLIGHT = 16
+STORAGE_NODES = 3
+
+
+def main() -> None:
+    """Serve as one nameserver, or run the measurement."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--queues", type=int, default=10)
+    parser.add_argument("--nameservers", type=int, default=3)
+    parser.add_argument("--serve", nargs="*", help="own folder, own endpoint, all endpoints")
+    arguments = parser.parse_args()
+    if arguments.serve:
+        folder, endpoint, *endpoints = arguments.serve
+        loop.run(serve(Path(folder), endpoint, endpoints))
+    else:
+        print(json.dumps(asyncio.run(measure(arguments)), indent=2))
+
+
+async def serve(folder: Path, endpoint: str, endpoints: Sequence[str]) -> None:
+    """Run one nameserver until it is told to stop."""
+    lifecycle: Lifecycle
+    host, _, port = endpoint.rpartition(":")
+    app = NameserverApp(
+        NameserverConfig(),
+        NameserverIdentity(
+            f"nameserver-{port}", random.getrandbits(62) | 1, frozenset(), random.getrandbits(63)
+        ),
+        folder,
+        open_server(host, int(port)),
+        clock=SystemClock(),
+        metrics=Metrics(service="bench"),
+        on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
+        cluster=NameserverCluster(endpoint, endpoints, open_channel, lambda *_: None),
+    )
+    lifecycle = Lifecycle([app])
+    freeze_after_start()
+    await lifecycle.run()
+
+
+async def measure(arguments: argparse.Namespace) -> dict[str, object]:
+    """Make the topics and return the figures."""
+    endpoints = free_endpoints(arguments.nameservers)
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [start(Path(folder) / str(n), e, endpoints) for n, e in enumerate(endpoints)]
+        client = MetadataClient(
+            endpoints,
+            open_channel,
+            MetadataClientOptions(call_timeout_ms=30_000),
+            random=random.random,
+            metrics=Metrics.disabled(),
+        )
+        try:
+            await register(client)
+            before = memory_mib(processes)
+            cpu_before_s = [cpu_s(process.pid) for process in processes]
+            figures = await create(client, arguments.topics, arguments.queues)
+            figures["cpu_us_per_topic"] = [
+                round((cpu_s(process.pid) - before_s) * 1e6 / arguments.topics)
+                for process, before_s in zip(processes, cpu_before_s, strict=True)
+            ]
+            figures |= {"rss_mib_before": before, "rss_mib_after": memory_mib(processes)}
+            figures["watch_all_s"] = await watch(endpoints, arguments.topics)
+            figures["rss_mib_after_watch"] = memory_mib(processes)
+        finally:
+            await client.close()
+            for process in processes:
+                process.send_signal(signal.SIGTERM)
+            for process in processes:
+                process.wait(20)
+    return {"nameservers": arguments.nameservers, **figures}
+
+
+async def register(client: MetadataClient) -> None:
+    """Register storage nodes, so that slots have owners."""
+    for number in range(STORAGE_NODES):
+        node = meta_pb2.Node(node_id=f"storage-{number}", kind=meta_pb2.NODE_KIND_STORAGE)
+        await client.call(
+            "RegisterNode",
+            meta_pb2.RegisterNodeRequest(node=node),
+            meta_pb2.RegisterNodeResponse,
+        )
+
+
+async def create(client: MetadataClient, topics: int, queues: int) -> dict[str, object]:
+    """Make topics with `IN_FLIGHT` calls at a time."""
+    numbers = iter(range(topics))
+    latencies_ms: list[float] = []
+    started_s = time.monotonic()
+
+    async def worker(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            topic = meta_pb2.Topic(name=f"topic-{number:06d}", queue_count=queues)
+            before_s = time.monotonic()
+            await client.call(
+                "CreateTopic",
+                meta_pb2.CreateTopicRequest(topic=topic),
+                meta_pb2.CreateTopicResponse,
+            )
+            latencies_ms.append((time.monotonic() - before_s) * 1_000)
+            if len(latencies_ms) % 10_000 == 0:
+                elapsed_s = time.monotonic() - started_s
+                print(f"{len(latencies_ms)} after {elapsed_s:.1f} s", file=sys.stderr)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(IN_FLIGHT):
+            group.create_task(worker(numbers))
+    elapsed_s = time.monotonic() - started_s
+    percentiles = statistics.quantiles(latencies_ms, n=100)
+    return {
+        "topics": topics,
+        "queues_per_topic": queues,
+        "in_flight": IN_FLIGHT,
+        "elapsed_s": round(elapsed_s, 1),
+        "topics_per_s": round(topics / elapsed_s),
+        "latency_ms_p50": round(percentiles[49], 1),
+        "latency_ms_p99": round(percentiles[98], 1),
+    }
+
+
+async def watch(endpoints: Sequence[str], topics: int) -> float:
+    """Return how long a new watcher takes until it knows everything."""
+    view = ClusterView()
+    follower = MetadataFollower(
+        endpoints,
+        open_channel,
+        view,
+        MetadataFollowerOptions(first_response_timeout_ms=20_000),
+        clock=SystemClock(),
+        random=random.random,
+        metrics=Metrics.disabled(),
+    )
+    started_s = time.monotonic()
+    task = asyncio.ensure_future(follower.run())
+    while view.retention_ms(topics) is None:
+        await view.changed_since(view.version)
+    task.cancel()
+    return round(time.monotonic() - started_s, 2)
+
+
+def start(folder: Path, endpoint: str, endpoints: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start one nameserver."""
+    return subprocess.Popen(
+        [sys.executable, __file__, "--serve", str(folder), endpoint, *endpoints]
+    )
+
+
+def memory_mib(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Return the resident memory of each process."""
+    pages = [
+        int(Path(f"/proc/{process.pid}/statm").read_text(encoding="ascii").split()[1])
+        for process in processes
+    ]
+    return [count * 4_096 // 2**20 for count in pages]
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def free_endpoints(count: int) -> list[str]:
+    """Return addresses on loopback that are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    endpoints = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    return endpoints
+
+
+if __name__ == "__main__":
+    main()

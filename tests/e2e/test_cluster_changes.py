@@ -1,0 +1,156 @@
+"""Changes of a cluster under load: restarts, more and fewer nodes, queues that move.
+
+Clients see latency and no loss. Latencies are printed; with STRATA_TEST_LIMITS=1 they are held
+against what is promised.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from tests.e2e.cluster import Cluster, until
+from tests.e2e.history import check, skipped
+from tests.e2e.load import FIFO_QUEUES, NORMAL_QUEUES, Load, percentile
+
+STEADY_S = 2.0
+P99_LIMIT_S = 0.25
+CHANGE_LIMIT_S = 120.0
+LEAST_ANSWERS = 200
+
+Change = Callable[[Cluster, Load], Awaitable[None]]
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of its own: these tests change what it is made of."""
+    made = Cluster(tmp_path_factory.mktemp("cluster") / "c")
+    made.up()
+    made.settle()
+    yield made
+    made.down()
+
+
+async def change_and_check(cluster: Cluster, name: str, change: Change) -> None:
+    """Change the cluster under load, then drain and judge."""
+    load = Load(cluster.endpoint, f"{name}-normal", f"{name}-fifo", f"{name}-consumers")
+    load.create_topics(cluster)
+    async with load.running():
+        await asyncio.sleep(STEADY_S)
+        since_s = time.monotonic()
+        await change(cluster, load)
+        until_s = time.monotonic()
+        await asyncio.sleep(STEADY_S)
+    latencies = load.latencies_s(since_s, until_s)
+    p99_s = percentile(latencies, 0.99)
+    print(
+        f"{name}: {until_s - since_s:.1f} s, {len(latencies)} answered meanwhile, latency "
+        f"p50 {percentile(latencies, 0.5) * 1_000:.0f} ms, p99 {p99_s * 1_000:.0f} ms, "
+        f"max {max(latencies):.2f} s; {len(load.errors)} calls repeated, "
+        f"errors {sorted(set(load.errors))[:4]}"
+    )
+    await load.drain()
+    assert load.count() > LEAST_ANSWERS, "hardly any load"
+    violations = check(load.history)
+    print(*violations[:10], sep="\n")
+    assert violations == []
+    assert skipped(load.history, load.group, load.normal) == []
+    if os.environ.get("STRATA_TEST_LIMITS"):
+        assert p99_s <= P99_LIMIT_S
+
+
+async def restart_everything(cluster: Cluster, load: Load) -> None:
+    """Stop and start every process in turn, each when the one before serves again."""
+    for role in ("nameserver", "storage", "broker"):
+        for name in cluster.names(role):
+            await asyncio.to_thread(cluster.local, "stop", name)
+            await asyncio.to_thread(cluster.local, "start", name)
+            await asyncio.to_thread(cluster.settle)
+
+
+async def hand_leaderships_round(cluster: Cluster, load: Load) -> None:
+    """Let every storage node lead every raft group once, and the first one again."""
+    names = await asyncio.to_thread(cluster.names_of_nodes)
+    nodes = [node_id for node_id, name in names.items() if name.startswith("storage")]
+    for node_id in (*nodes, nodes[0]):
+        for group in await asyncio.to_thread(cluster.raft_groups):
+            number = str(group.health.raft_group)
+            await asyncio.to_thread(cluster.strata, "leader", "transfer", number, "--to", node_id)
+        await asyncio.to_thread(cluster.settle)
+
+
+async def grow_and_shrink(cluster: Cluster, load: Load) -> None:
+    """Add two storage nodes, wait until they hold replicas, then drain them and take them away."""
+    added = [
+        (await asyncio.to_thread(cluster.local, "add", "storage"))[0]["name"] for _ in range(2)
+    ]
+    for name in added:
+        held = lambda name=name: replicas_on(cluster, name) > 0  # noqa: E731
+        await asyncio.to_thread(until, held, CHANGE_LIMIT_S)
+    await asyncio.to_thread(cluster.settle, CHANGE_LIMIT_S)
+    print(f"{added} hold {[replicas_on(cluster, name) for name in added]} replicas")
+    for name in added:
+        address = cluster.address(name)
+        cluster.strata("node", "drain", address)
+        empty = lambda name=name: replicas_on(cluster, name) == 0  # noqa: E731
+        await asyncio.to_thread(until, empty, CHANGE_LIMIT_S)
+        await asyncio.to_thread(cluster.local, "stop", name)
+        # A node that still ran would register again.
+        cluster.strata("node", "remove", address)
+        await asyncio.to_thread(cluster.local, "remove", name)
+    await asyncio.to_thread(cluster.settle)
+
+
+async def move_every_queue(cluster: Cluster, load: Load) -> None:
+    """Move each queue of both topics to another raft group."""
+    groups = [group.health.raft_group for group in cluster.raft_groups()]
+    for topic, queues in ((load.normal, NORMAL_QUEUES), (load.fifo, FIFO_QUEUES)):
+        for queue in range(queues):
+            number = str(queue)
+            shown = await asyncio.to_thread(cluster.strata, "queue", "show", topic, number)
+            at = groups.index(shown["raft_group"])
+            to = groups[(at + 1) % len(groups)]
+            moved = await asyncio.to_thread(
+                cluster.strata, "queue", "move", topic, number, "--to", str(to)
+            )
+            assert moved["done"], moved
+            assert moved["epochs"][-1]["raft_group"] == to
+
+
+def replicas_on(cluster: Cluster, name: str) -> int:
+    """Return how many replicas a process holds, by the configurations of the raft groups."""
+    names = cluster.names_of_nodes()
+    return sum(
+        names.get(replica.node_id) == name
+        for group in cluster.raft_groups()
+        for replica in group.replicas
+    )
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(600)
+async def test_rolling_restart(cluster: Cluster) -> None:
+    """Everything is stopped and started once; clients notice latency at most."""
+    await change_and_check(cluster, "restart", restart_everything)
+
+
+@pytest.mark.timeout(600)
+async def test_leadership_transfers(cluster: Cluster) -> None:
+    """A node that leads again after others did knows what was acknowledged meanwhile."""
+    await change_and_check(cluster, "transfer", hand_leaderships_round)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(600)
+async def test_three_to_five_to_three(cluster: Cluster) -> None:
+    """Storage nodes come and go while messages flow."""
+    await change_and_check(cluster, "grow", grow_and_shrink)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(600)
+async def test_queue_moves(cluster: Cluster) -> None:
+    """Every queue moves once; offsets, order and consumers are not disturbed."""
+    await change_and_check(cluster, "move", move_every_queue)
