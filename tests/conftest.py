@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strata")
 
+# Two clusters at once would not fit on two cores.
+CLUSTERS = ("tests/e2e/test_cluster", "tests/compat/test_cluster")
 # Folders whose tests share servers: by the whole folder, or by module.
-ONE_LANE = ("tests/compat/",)
+ONE_LANE = (*CLUSTERS, "tests/compat/")
 LANE_PER_MODULE = ("tests/contract/", "tests/e2e/", "tests/integration/")
 FIRST = ("tests/e2e/test_cluster", "tests/compat/", "tests/e2e/", "tests/sim/")
 
@@ -23,9 +25,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the lane of each test, and put the long ones first."""
     for item in items:
         path = item.path.relative_to(item.config.rootpath).as_posix()
-        lane = next((folder for folder in ONE_LANE if path.startswith(folder)), "")
-        if path.startswith(LANE_PER_MODULE):
-            lane = path
+        lane = path if path.startswith(LANE_PER_MODULE) else ""
+        if path.startswith(ONE_LANE):
+            lane = "clusters" if path.startswith(CLUSTERS) else "clients"
         if lane:
             item.add_marker(pytest.mark.xdist_group(lane))
     items.sort(key=_turn)
