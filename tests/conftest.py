@@ -20,6 +20,7 @@ LANE_PER_MODULE = ("tests/contract/", "tests/e2e/", "tests/integration/")
 FIRST = ("tests/e2e/test_cluster", "tests/compat/", "tests/e2e/", "tests/sim/")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the lane of each test, and put the long ones first."""
     for item in items:
