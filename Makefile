@@ -9,7 +9,7 @@ PACKAGES := $(wildcard libs/*) $(wildcard services/*)
 PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services tests bench scripts
 # How `make test` runs: cluster tests mostly wait, the others mostly compute. LANES= for one by one.
-LANES := -n 3 --dist loadgroup
+LANES := -n 3
 
 # Stamps carry a hash of what they installed, so a changed lock file installs again.
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)

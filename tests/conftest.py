@@ -5,8 +5,15 @@ lane would start its own; the long ones that mostly wait come first, and the sho
 compute fill what is left.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
 
 # A busy machine makes a good test slow; Hypothesis would call that a failure.
 settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -14,26 +21,46 @@ settings.load_profile("strata")
 
 # Two clusters at once would not fit on two cores.
 CLUSTERS = ("tests/e2e/test_cluster", "tests/compat/test_cluster")
-# Folders whose tests share servers: by the whole folder, or by module.
-ONE_LANE = (*CLUSTERS, "tests/compat/")
-LANE_PER_MODULE = ("tests/contract/", "tests/e2e/", "tests/integration/")
-FIRST = ("tests/e2e/test_cluster", "tests/compat/", "tests/e2e/", "tests/sim/")
+CLIENTS = ("tests/compat/",)
+FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", "tests/e2e/")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
+def lane(node_id: str) -> str:
+    """Return what a test must share a lane with: all clusters, all clients, or its own module.
+
+    Simulations share nothing and take long: each is dealt out by itself.
+    """
+    if node_id.startswith(CLUSTERS):
+        return "clusters"
+    if node_id.startswith(CLIENTS):
+        return "clients"
+    return node_id if node_id.startswith("tests/sim/") else node_id.partition("::")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the lane of each test, and put the long ones first."""
-    for item in items:
-        path = item.path.relative_to(item.config.rootpath).as_posix()
-        lane = path if path.startswith(LANE_PER_MODULE) else ""
-        if path.startswith(ONE_LANE):
-            lane = "clusters" if path.startswith(CLUSTERS) else "clients"
-        if lane:
-            item.add_marker(pytest.mark.xdist_group(lane))
+    """Put the long ones first."""
     items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> int:
-    path = item.path.relative_to(item.config.rootpath).as_posix()
-    turns = [turn for turn, start in enumerate(FIRST) if path.startswith(start)]
+    turns = [turn for turn, start in enumerate(FIRST) if item.nodeid.startswith(start)]
     return min(turns, default=len(FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Deal tests out by their lanes.
+
+    Not by marks and `--dist loadgroup`: xdist 3.8 hands those on in node ids, which pytest 9.2 does
+    not let it change.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):  # type: ignore[misc]
+        """Work units are lanes, in the order of their first tests."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return lane(nodeid)
+
+    config.option.loadscopereorder = False
+    return Lanes(config, log)
