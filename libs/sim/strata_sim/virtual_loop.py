@@ -304,13 +304,20 @@ def run(loop: VirtualLoop, main: Any) -> Any:
 def _drop(loop: VirtualLoop) -> None:
     """End every coroutine that is left; what their `finally` blocks say interests nobody."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    dropped: set[asyncio.Task[Any]] = set()
+    # Tasks that such blocks make would else wait for ever in a loop of asyncio's own.
+    asyncio._set_running_loop(loop)
     try:
-        for task in sorted(asyncio.all_tasks(loop), key=hash):
-            coroutine = task.get_coro()
-            # A block may wait for something, or find its world gone.
-            with contextlib.suppress(BaseException):
-                if isinstance(coroutine, Coroutine):
-                    coroutine.close()
+        while left := asyncio.all_tasks(loop) - dropped:
+            dropped |= left
+            for task in sorted(left, key=hash):
+                coroutine = task.get_coro()
+                # A block may wait for something, or find its world gone.
+                with contextlib.suppress(BaseException):
+                    if isinstance(coroutine, Coroutine):
+                        coroutine.close()
+        dropped.clear()
         gc.collect()
     finally:
+        asyncio._set_running_loop(None)
         sys.unraisablehook = hook
