@@ -35,7 +35,8 @@ from strata_storage.config import StorageConfig
 from strata_storage.engine import GroupEngine
 from strata_storage.hosted import HostedGroup
 from strata_storage.lease_calls import LeaseRef
-from strata_storage.pop import PopCall, Topic
+from strata_storage.ownership import Topic
+from strata_storage.pop import PopCall
 
 BATCH = 64
 IN_FLIGHT = 16

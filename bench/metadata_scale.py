@@ -2,7 +2,9 @@
 
 Run: `python bench/metadata_scale.py [--topics 100000] [--queues 10] [--nameservers 3]`. Every
 nameserver is a process of its own with real files below a temporary folder; one client keeps 16
-CreateTopic calls in flight over one connection; afterwards a new watcher takes everything in.
+CreateTopic calls in flight over one connection; afterwards new watchers take everything in, one
+that keeps what a broker keeps and one that keeps what a storage node keeps, and all rows are asked
+for at once. How long the event loops were held up meanwhile is shown as lag.
 Limits of the project: 100,000 topics of 10 queues in 120 s, a nameserver within 400 MB.
 """
 
@@ -25,23 +27,30 @@ from pathlib import Path
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel, open_server
+from strata_broker.metadata import MetadataView
 from strata_metadata import (
     ClusterView,
+    MetadataCache,
     MetadataClient,
     MetadataClientOptions,
     MetadataFollower,
     MetadataFollowerOptions,
+    WatchOptions,
 )
+from strata_metadata.follower import MetadataSink
 from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_nameserver.config import NameserverConfig
 from strata_runtime import loop
 from strata_runtime.clock import SystemClock
 from strata_runtime.lifecycle import Lifecycle
-from strata_runtime.loop import freeze_after_start
+from strata_runtime.loop import LoopLag, freeze_after_start
 from strata_runtime.metrics import Metrics
+from strata_state.metadata_rocksdb import RocksDbMetadataStore
 
 IN_FLIGHT = 16
 STORAGE_NODES = 3
+LAG_FILE = "lag_ms"
+LAG_INTERVAL_S = 0.005
 
 
 def main() -> None:
@@ -75,16 +84,49 @@ async def serve(folder: Path, endpoint: str, endpoints: Sequence[str]) -> None:
         on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
         cluster=NameserverCluster(endpoint, endpoints, open_channel, lambda *_: None),
     )
-    lifecycle = Lifecycle([app])
+    lag = WorstLag()
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGUSR1, lambda: (folder / LAG_FILE).write_text(f"{lag.take_ms()}\n")
+    )
+    lifecycle = Lifecycle([lag.measured(), app])
     freeze_after_start()
     await lifecycle.run()
+
+
+class WorstLag:
+    """How late the event loop was at worst since it was last asked."""
+
+    def __init__(self) -> None:
+        self._worst_s = 0.0
+
+    def measured(self) -> LoopLag:
+        """Return what measures it."""
+        return LoopLag(Metrics.disabled(), interval_s=LAG_INTERVAL_S, on_lag=self._note)
+
+    def take_ms(self) -> int:
+        """Return it and begin anew."""
+        worst_s, self._worst_s = self._worst_s, 0.0
+        return round(worst_s * 1_000)
+
+    def _note(self, lag_s: float) -> None:
+        self._worst_s = max(self._worst_s, lag_s)
+
+
+async def lags_ms(folders: Sequence[Path], processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Return the worst lag of all nameservers since the last call."""
+    for folder, process in zip(folders, processes, strict=True):
+        (folder / LAG_FILE).unlink(missing_ok=True)
+        process.send_signal(signal.SIGUSR1)
+    await asyncio.sleep(0.2)
+    return max(int((folder / LAG_FILE).read_text()) for folder in folders)
 
 
 async def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Make the topics and return the figures."""
     endpoints = free_endpoints(arguments.nameservers)
     with tempfile.TemporaryDirectory() as folder:
-        processes = [start(Path(folder) / str(n), e, endpoints) for n, e in enumerate(endpoints)]
+        folders = [Path(folder) / str(number) for number in range(len(endpoints))]
+        processes = [start(*each, endpoints) for each in zip(folders, endpoints, strict=True)]
         client = MetadataClient(
             endpoints,
             open_channel,
@@ -102,7 +144,21 @@ async def measure(arguments: argparse.Namespace) -> dict[str, object]:
                 for process, before_s in zip(processes, cpu_before_s, strict=True)
             ]
             figures |= {"rss_mib_before": before, "rss_mib_after": memory_mib(processes)}
-            figures["watch_all_s"] = await watch(endpoints, arguments.topics)
+            await lags_ms(folders, processes)
+            store = RocksDbMetadataStore(Path(folder) / "copy")
+            sinks: dict[str, MetadataSink] = {
+                "broker": MetadataView(),
+                "storage": MetadataCache(
+                    store, WatchOptions(), Metrics.disabled(), sinks=[ClusterView()]
+                ),
+            }
+            for name, sink in sinks.items():
+                seconds, lag_ms = await watch(endpoints, sink)
+                figures[f"watch_{name}_s"], figures[f"watch_{name}_lag_ms"] = seconds, lag_ms
+                figures[f"watch_{name}_source_lag_ms"] = await lags_ms(folders, processes)
+            store.close()
+            figures["snapshot_s"] = await snapshot(client, arguments.topics)
+            figures["snapshot_source_lag_ms"] = await lags_ms(folders, processes)
             figures["rss_mib_after_watch"] = memory_mib(processes)
         finally:
             await client.close()
@@ -160,23 +216,39 @@ async def create(client: MetadataClient, topics: int, queues: int) -> dict[str, 
     }
 
 
-async def watch(endpoints: Sequence[str], topics: int) -> float:
-    """Return how long a new watcher takes until it knows everything."""
-    view = ClusterView()
+async def watch(endpoints: Sequence[str], sink: MetadataSink) -> tuple[float, int]:
+    """Return how long a new watcher takes until it knows everything, and its worst lag in ms."""
     follower = MetadataFollower(
         endpoints,
         open_channel,
-        view,
+        sink,
         MetadataFollowerOptions(first_response_timeout_ms=20_000),
         clock=SystemClock(),
         random=random.random,
         metrics=Metrics.disabled(),
     )
+    lag = WorstLag()
+    measured = lag.measured()
+    await measured.start()
     started_s = time.monotonic()
     task = asyncio.ensure_future(follower.run())
-    while view.retention_ms(topics) is None:
-        await view.changed_since(view.version)
+    while True:
+        if sink.revision:
+            break
+        await asyncio.sleep(LAG_INTERVAL_S)
     task.cancel()
+    seconds = round(time.monotonic() - started_s, 2)
+    await measured.stop(0)
+    return seconds, lag.take_ms()
+
+
+async def snapshot(client: MetadataClient, topics: int) -> float:
+    """Return how long one call takes that returns all rows."""
+    started_s = time.monotonic()
+    response = await client.call(
+        "GetSnapshot", meta_pb2.GetSnapshotRequest(), meta_pb2.GetSnapshotResponse
+    )
+    assert sum(row.HasField("topic") for row in response.rows) >= topics
     return round(time.monotonic() - started_s, 2)
 
 

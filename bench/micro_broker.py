@@ -172,6 +172,9 @@ class BenchEdge:
         """Listen nowhere."""
         return 1
 
+    async def drain(self, timeout_s: float) -> None:
+        """Nobody is connected."""
+
     async def stop(self, grace_s: float) -> None:
         """Nothing runs."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from strata_edge.front import Front, FrontConfig, tls_context
+from strata_edge.http2_frames import GOAWAY
 from strata_edge.relay import Poller, Relay
 from strata_runtime.tls import Certificate, self_signed
 
@@ -143,6 +144,47 @@ def test_client_gone_closes_both(ends: Ends) -> None:
     ends.settle()
     assert ends.closed == [True]
     assert ends.poller._handlers == {}
+
+
+def frame(payload_bytes: int) -> bytes:
+    """An HTTP/2 frame."""
+    return payload_bytes.to_bytes(3) + bytes(6) + b"x" * payload_bytes
+
+
+def test_a_client_is_sent_away_between_two_frames(ends: Ends) -> None:
+    """Not before the server's first frame, not inside one; bytes flow on afterwards."""
+    ends.relay.send_away()
+    assert _receive_all(ends.client, ends) == b""
+    ends.server.send(frame(10)[:12])
+    assert _receive_all(ends.client, ends) == frame(10)[:12]
+    ends.server.send(frame(10)[12:])
+    assert _receive_all(ends.client, ends) == frame(10)[12:] + GOAWAY
+    ends.server.send(frame(5))
+    assert _receive_all(ends.client, ends) == frame(5)
+    ends.client.send(b"request")
+    assert _receive_all(ends.server, ends) == b"request"
+
+
+def test_a_client_that_is_sent_away_later_is_told_at_once(ends: Ends) -> None:
+    """Nothing has to come from the server first."""
+    ends.server.send(frame(10) + frame(0))
+    assert _receive_all(ends.client, ends) == frame(10) + frame(0)
+    ends.relay.send_away()
+    assert _receive_all(ends.client, ends) == GOAWAY
+
+
+def test_a_slow_reader_is_sent_away_behind_what_it_has_not_read(ends: Ends) -> None:
+    """The frame waits with the others."""
+    data = frame(60_000)
+    sent = _send_until_full(ends.server, ends, data)
+    assert sent < len(data)
+    ends.relay.send_away()
+    received = b""
+    while len(received) < len(data):
+        received += _receive_all(ends.client, ends)
+        sent += _send_until_full(ends.server, ends, data[sent:])
+    received += _receive_all(ends.client, ends)
+    assert received == data + GOAWAY
 
 
 def test_stale_events_are_ignored() -> None:
@@ -285,3 +327,31 @@ def test_who_has_spoken_may_be_idle_for_ever(front: FrontUnderTest) -> None:
     assert not _is_closed(speaker)
     assert front.front._report.handshake_timeouts == 1
     assert front.front._report.connections == 1
+
+
+def test_a_drain_sends_everybody_away(front: FrontUnderTest) -> None:
+    """Who is served, who has only connected, and who was still in the queue of the port."""
+    served = front.connect(b"PRI")
+    (its_server, _) = front.server.accept()
+    its_server.send(frame(3))
+    front.serve()
+    silent = front.connect(b"")
+    queued = socket.create_connection(front.address)
+    queued.setblocking(False)
+    front.clients.append(queued)
+    front.control.send(b"drain")
+    front.serve()
+    assert served.recv(99) == frame(3) + GOAWAY
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(front.address, 1)
+    queued.send(b"PRI")
+    front.serve()
+    (late_server, _) = front.server.accept()
+    late_server.send(frame(3))
+    front.serve()
+    assert queued.recv(99) == frame(3) + GOAWAY
+    assert not _is_closed(silent)
+    front.pass_time(2)
+    assert _is_closed(silent), "nobody waits long for who says nothing"
+    for end in (its_server, late_server):
+        end.close()

@@ -1,6 +1,6 @@
 """A cluster of real processes: `strata local` and the admin commands, seen only from outside.
 
-STRATA_TEST_TRANSPORT=http2 lets its brokers call storage nodes by gRPC.
+STRATA_TEST_TRANSPORT=http2 lets its brokers call storage nodes by gRPC where no test says how.
 """
 
 import json
@@ -39,6 +39,8 @@ class Cluster:
         storage: how many.
         brokers: how many.
         config: TOML file for every process.
+        transport: how brokers call storage nodes; empty: as the environment says.
+        codec: encoding of those calls.
     """
 
     def __init__(
@@ -48,13 +50,16 @@ class Cluster:
         storage: int = 3,
         brokers: int = 2,
         config: Path | None = None,
+        transport: str = "",
+        codec: str = "protobuf",
     ) -> None:
+        transport = transport or os.environ.get("STRATA_TEST_TRANSPORT", "tcp")
         self.data_dir = data_dir
         self.endpoint = ""
         self._options = [
             *("--nameservers", str(nameservers), "--storage", str(storage)),
             *("--brokers", str(brokers), "--virtual-address", "127.0.0.1:0"),
-            *("--storage-transport", os.environ.get("STRATA_TEST_TRANSPORT", "tcp")),
+            *("--storage-transport", transport, "--storage-codec", codec),
             *(("--config", str(config)) if config else ()),
         ]
 

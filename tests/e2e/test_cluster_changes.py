@@ -1,4 +1,4 @@
-"""Changes of a cluster under load: restarts, more and fewer nodes, queues that move.
+"""Changes of a cluster under load: restarts, more and fewer nodes, queues and slots that move.
 
 Clients see latency and no loss. Latencies are printed; with STRATA_TEST_LIMITS=1 they are held
 against what is promised.
@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
+from apache.rocketmq.v2.definition_pb2 import MessageQueue
+from tests.e2e.client import Client
 from tests.e2e.cluster import Cluster, until
 from tests.e2e.history import check, skipped
 from tests.e2e.load import FIFO_QUEUES, NORMAL_QUEUES, Load, percentile
@@ -19,6 +21,10 @@ STEADY_S = 2.0
 P99_LIMIT_S = 0.25
 CHANGE_LIMIT_S = 120.0
 LEAST_ANSWERS = 200
+SLOTS = 4_096
+FRESH_QUEUES = 6
+FRESH_MESSAGES = 60
+ROUNDS = max(1, int(os.environ.get("STRATA_TEST_ROUNDS", "1")) // 5)
 
 Change = Callable[[Cluster, Load], Awaitable[None]]
 
@@ -33,8 +39,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     made.down()
 
 
-async def change_and_check(cluster: Cluster, name: str, change: Change) -> None:
-    """Change the cluster under load, then drain and judge."""
+async def change_and_check(
+    cluster: Cluster, name: str, change: Change, *, read: Change | None = None
+) -> Load:
+    """Change the cluster under load, then drain and judge; return the load.
+
+    `read` reads what `change` sent itself.
+    """
     load = Load(cluster.endpoint, f"{name}-normal", f"{name}-fifo", f"{name}-consumers")
     load.create_topics(cluster)
     async with load.running():
@@ -52,6 +63,8 @@ async def change_and_check(cluster: Cluster, name: str, change: Change) -> None:
         f"errors {sorted(set(load.errors))[:4]}"
     )
     await load.drain()
+    if read is not None:
+        await read(cluster, load)
     assert load.count() > LEAST_ANSWERS, "hardly any load"
     violations = check(load.history)
     print(*violations[:10], sep="\n")
@@ -59,6 +72,7 @@ async def change_and_check(cluster: Cluster, name: str, change: Change) -> None:
     assert skipped(load.history, load.group, load.normal) == []
     if os.environ.get("STRATA_TEST_LIMITS"):
         assert p99_s <= P99_LIMIT_S
+    return load
 
 
 async def restart_everything(cluster: Cluster, load: Load) -> None:
@@ -128,6 +142,65 @@ async def move_every_queue(cluster: Cluster, load: Load) -> None:
             assert moved["epochs"][-1]["raft_group"] == to
 
 
+async def move_slots(cluster: Cluster, load: Load) -> None:
+    """Move the slots of both topics from one raft group to the next, and those of new topics."""
+    numbers = [group.health.raft_group for group in cluster.raft_groups()]
+    async with Client(cluster.endpoint) as client:
+        for number in range(ROUNDS * 2):
+            fresh = f"{load.normal}-fresh-{number}"
+            await asyncio.to_thread(cluster.create_topic, fresh, "--queues", str(FRESH_QUEUES))
+            target = numbers[number % len(numbers)]
+            await asyncio.gather(
+                move_slots_of(cluster, load.normal, NORMAL_QUEUES, target),
+                move_slots_of(cluster, load.fifo, FIFO_QUEUES, target),
+                move_slots_of(cluster, fresh, FRESH_QUEUES, target),
+                # Its queues get their first messages while their slots are on their way.
+                send_some(client, load, fresh),
+            )
+
+
+async def move_slots_of(cluster: Cluster, topic: str, queues: int, to: int) -> None:
+    """Move the slots of a topic's queues, and wait until they are there."""
+    shown = await asyncio.to_thread(cluster.strata, "queue", "show", topic, "0")
+    first = shown["slot"]
+    count = min(queues, SLOTS - first)
+    moved = await asyncio.to_thread(
+        cluster.strata,
+        *("slot", "move", str(first), str(count), "--to", str(to), "--timeout", "30s"),
+    )
+    assert moved["done"], moved
+
+
+async def send_some(client: Client, load: Load, topic: str) -> None:
+    """Send to a topic for a while; nothing is repeated here."""
+    for _ in range(FRESH_MESSAGES):
+        message_id = client.new_message_id()
+        body = message_id.encode()
+        load.history.attempt(topic, message_id, body)
+        [offset] = await client.send(topic, [(message_id, body)])
+        load.history.answer(message_id, offset)
+        await asyncio.sleep(0.02)
+
+
+async def read_fresh_topics(cluster: Cluster, load: Load) -> None:
+    """Read the topics of `move_slots` to their ends and note what came."""
+    topics = sorted({send.topic for send in load.history.sends.values()})
+    async with Client(cluster.endpoint) as client:
+        for topic in topics:
+            if topic not in (load.normal, load.fifo):
+                for queue in await client.queues(topic):
+                    await read_queue(client, load, topic, queue)
+
+
+async def read_queue(client: Client, load: Load, topic: str, queue: MessageQueue) -> None:
+    """Read what is under one broker name."""
+    group = f"{topic}-readers"
+    while delivered := await client.receive(queue, group, poll_s=2):
+        for each in delivered:
+            load.history.deliver(group, topic, each.message_id, each.body, each.queue, each.offset)
+        await client.ack(topic, group, delivered)
+
+
 def replicas_on(cluster: Cluster, name: str) -> int:
     """Return how many replicas a process holds, by the configurations of the raft groups."""
     names = cluster.names_of_nodes()
@@ -163,3 +236,10 @@ async def test_three_to_five_to_three(cluster: Cluster) -> None:
 async def test_queue_moves(cluster: Cluster) -> None:
     """Every queue moves once; offsets, order and consumers are not disturbed."""
     await change_and_check(cluster, "move", move_every_queue)
+
+
+@pytest.mark.timeout(1200)
+async def test_slot_moves(cluster: Cluster) -> None:
+    """Slots change hands while their queues are written; clients notice nothing at all."""
+    load = await change_and_check(cluster, "slots", move_slots, read=read_fresh_topics)
+    assert load.errors == []

@@ -128,6 +128,30 @@ def overtake(history: History) -> None:
         history.deliver("c", "t", message_id, b"body", queue=0, offset=offset)
 
 
+def grow(history: History, *queues: int) -> None:
+    """Store messages of a message group in these queues while the topic grows."""
+    history.grown.add("t")
+    for offset, queue in enumerate(queues, 10):
+        history.attempt("t", f"m{offset}", b"body", message_group="h")
+        history.answer(f"m{offset}", offset)
+        history.deliver("c", "t", f"m{offset}", b"body", queue=queue, offset=offset)
+
+
+def go_back(history: History) -> None:
+    """Store a message in a queue that its message group has left."""
+    grow(history, 1, 5, 1)
+
+
+def overtake_in_another_queue(history: History) -> None:
+    """Deliver from the new queue before the old one is empty."""
+    history.grown.add("t")
+    for message_id in ("m2", "m3"):
+        history.attempt("t", message_id, b"body", message_group="h")
+        history.answer(message_id, 9)
+    for queue, message_id in ((1, "m3"), (0, "m2")):
+        history.deliver("c", "t", message_id, b"body", queue=queue, offset=9)
+
+
 def share(history: History) -> None:
     """Deliver a message to a second receiver while the first one holds it."""
     history.attempt("t", "m2", b"body")
@@ -148,6 +172,8 @@ BAD: list[tuple[Callable[[History], None], str]] = [
     (disorder, "out of order"),
     (scatter, "out of order"),
     (overtake, "overtaken: m2"),
+    (go_back, "out of order"),
+    (overtake_in_another_queue, "overtaken: m2"),
     (share, "two holders: m2"),
 ]
 
@@ -177,3 +203,10 @@ def test_each_check_is_exercised() -> None:
         spoil(history)
         finding |= {find for find in CHECKS if list(find(history))}
     assert finding == set(CHECKS)
+
+
+def test_a_message_group_may_leave_its_queue_when_the_topic_grows() -> None:
+    """Once for every growth, in order."""
+    history = History()
+    grow(history, 1, 1, 5, 5, 13)
+    assert check(history) == []

@@ -16,6 +16,7 @@ from typing import Any
 from strata_mq.leases import QueueLeases
 from strata_multiraft.replica import Replica
 from strata_multiraft.ticker import Ticker
+from strata_nameserver import slot_moves
 from strata_raft import RawNode, leader
 from strata_raft.log import RaftLog
 from strata_raft.types import Configuration, Entry
@@ -27,6 +28,7 @@ from strata_storage.dedupe import DedupeWindow
 from strata_storage.lease_calls import LeaseCalls
 from strata_storage.lease_sets import LeaseSets
 from strata_storage.machine import GroupMachine
+from strata_storage.rehash import Rehashes
 
 
 def acknowledge_before_sync() -> None:
@@ -133,6 +135,28 @@ def ignore_leases() -> None:
     QueueLeases.expire = expire  # type: ignore[method-assign]
 
 
+def grant_before_revoke() -> None:
+    """Give slots to their new raft group before the old one has given them up (rule 17)."""
+    original = slot_moves.begin
+
+    def begin(draft: Any, steps: Any) -> Any:
+        moves = original(draft, steps)
+        for move in moves:
+            slot_moves._put_owner(draft, move.slots, move.to_raft_group)
+        return moves
+
+    slot_moves.begin = begin
+
+
+def leave_queues_early() -> None:
+    """Put message groups where a new queue count says while the old queue is full (rule 23)."""
+
+    async def end(self: Rehashes, topic_id: int, queue: int, end_offset: int) -> int:
+        return end_offset
+
+    Rehashes._cursor = end  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A fault in our own code.
@@ -160,6 +184,8 @@ MUTATIONS = {
         never_wake,
         keep_acks_to_itself,
         ignore_leases,
+        leave_queues_early,
+        grant_before_revoke,
     )
 }
 # Found by few seeds: one that does comes first.

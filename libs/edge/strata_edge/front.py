@@ -10,8 +10,8 @@ inside the server would share the server's GIL.
 - The first byte 0x16 begins a TLS handshake, which is finished here; anything else is plaintext.
 - It dies with its parent: SIGKILL by the kernel, and the control socket's end.
 
-It does not know HTTP/2, and imports neither grpc nor an event loop: it starts in a moment and
-stays small.
+When it drains it tells clients to make their next calls elsewhere; that is all it knows of HTTP/2.
+It imports neither grpc nor an event loop: it starts in a moment and stays small.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _PR_SET_PDEATHSIG = 1
 _MAX_ACCEPTS = 64  # per round, so that connected clients are served in between
 _REPORT_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 0.02
+_DRAIN_HANDSHAKE_S = 1.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -105,6 +106,8 @@ class Front:
         self._newcomers: OrderedDict[int, _Newcomer] = OrderedDict()
         # Clients that spoke while the server's backlog was full; at most max_connections.
         self._waiting: deque[socket.socket] = deque()
+        # By the client's descriptor; at most max_connections.
+        self._relays: dict[int, Relay] = {}
         self._report = FrontReport()
         self._reported = FrontReport()
         self._accepting = False
@@ -144,13 +147,22 @@ class Front:
             command = b""
         if not command:
             raise SystemExit(0)  # the parent is gone
+        if not self._draining:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Take what has connected already, close the port, send everybody away."""
+        if self._accepting:
+            self._on_accept(select.EPOLLIN)
         self._draining = True
         self._stop_accepting()
         self._listener.close()
-        while self._waiting:
-            self._close(self._waiting.popleft())
-        while self._newcomers:
-            self._close_first_newcomer()
+        # Who is about to speak gets the time for it.
+        latest_s = self._monotonic_s() + _DRAIN_HANDSHAKE_S
+        for descriptor, (client, deadline_s) in list(self._newcomers.items()):
+            self._newcomers[descriptor] = _Newcomer(client, min(deadline_s, latest_s))
+        for relay in list(self._relays.values()):
+            relay.send_away()
 
     def _on_accept(self, _: int) -> None:
         for _ in range(_MAX_ACCEPTS):
@@ -250,7 +262,13 @@ class Front:
             server.close()
             self._close(client)
             return
-        Relay(self._poller, client, server, self._buffer, self._on_relay_closed)
+        descriptor = client.fileno()
+        on_closed = partial(self._on_relay_closed, descriptor)
+        relay = Relay(self._poller, client, server, self._buffer, on_closed)
+        if not relay.closed:
+            self._relays[descriptor] = relay
+            if self._draining:
+                relay.send_away()
 
     def _name_of(self, client: socket.socket) -> str:
         """An abstract socket name that ends with the client's address: the server's `peer`."""
@@ -258,7 +276,8 @@ class Front:
         self._serial += 1
         return f"\0strata-front/{os.getpid()}/{self._serial}/{host}:{port}"
 
-    def _on_relay_closed(self) -> None:
+    def _on_relay_closed(self, descriptor: int) -> None:
+        self._relays.pop(descriptor, None)
         self._report.connections -= 1
 
     def _close(self, client: socket.socket) -> None:

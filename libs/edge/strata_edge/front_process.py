@@ -111,13 +111,17 @@ class FrontProcess:
             raise FrontError("the front process did not come up") from None
 
     def drain(self) -> None:
-        """Close the port and idle connections; the front ends with its last relay."""
+        """Close the port and send clients away; the front ends with its last relay."""
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         if self._writer is not None:
             self._writer.write(b"drain\n")
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until the last client has gone after `drain`; False: not in time."""
+        return await self._tasks.drain(timeout_s)
 
     async def stop(self) -> None:
         """Let the last bytes out, then end the front."""

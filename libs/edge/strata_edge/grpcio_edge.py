@@ -136,6 +136,12 @@ class GrpcioEdge:
             raise
         return self.port
 
+    async def drain(self, timeout_s: float) -> None:
+        """See `ports.Edge.drain`. Without a front nobody can be sent away before the stop."""
+        if self._front is not None:
+            self._front.drain()
+            await self._front.drained(timeout_s)
+
     async def stop(self, grace_s: float) -> None:
         """See `ports.Edge.stop`."""
         if self._front is not None:

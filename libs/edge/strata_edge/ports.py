@@ -111,5 +111,12 @@ class Edge(Protocol):
     async def start(self) -> int:
         """Listen for TLS and plaintext on one port; return its number."""
 
+    async def drain(self, timeout_s: float) -> None:
+        """Take no new connection and send clients elsewhere; wait until they have gone.
+
+        Calls are served meanwhile, new ones too: one that is on its way when its client is told
+        must not fail.
+        """
+
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give running ones `grace_s`, then end them."""

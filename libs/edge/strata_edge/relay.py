@@ -6,7 +6,8 @@ kept. While a direction keeps something, its source is not read, so that a slow 
 most one buffer per direction and slows nobody but its own peer.
 
 TLS is invisible here: `ssl.SSLSocket` receives and sends like a socket, with other exceptions for
-"not now". The end of one direction is passed on as a half-close; an error ends both.
+"not now". The end of one direction is passed on as a half-close; an error ends both. A relay can
+tell its client to go elsewhere (HTTP/2's GOAWAY), between two frames of the server's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
+
+from strata_edge.http2_frames import GOAWAY, FrameBoundary
 
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -93,7 +96,7 @@ class Relay:
         on_closed: told once, when both sockets are closed.
     """
 
-    __slots__ = ("_buffer", "_ends", "_on_closed", "_poller")
+    __slots__ = ("_boundary", "_buffer", "_ends", "_goaway_due", "_on_closed", "_poller")
 
     def __init__(
         self,
@@ -106,6 +109,9 @@ class Relay:
         self._poller = poller
         self._buffer = buffer
         self._on_closed = on_closed
+        # Of what the server sends.
+        self._boundary = FrameBoundary()
+        self._goaway_due = False
         front, back = _End(client), _End(server)
         self._ends: tuple[_End, ...] = (front, back)
         front.incoming = back.outgoing = _Flow(front, back)
@@ -114,6 +120,17 @@ class Relay:
         self._watch(front)
         # The handshake may have left decrypted bytes that epoll cannot see.
         self._read(front.incoming)
+
+    @property
+    def closed(self) -> bool:
+        """Whether both sockets are closed."""
+        return not self._ends
+
+    def send_away(self) -> None:
+        """Tell the client to make its next calls over another connection, as soon as possible."""
+        self._goaway_due = True
+        if self._ends and self._boundary.reached:
+            self._say_goaway(self._ends[1].incoming)
 
     def close(self) -> None:
         """Close both sockets."""
@@ -147,19 +164,42 @@ class Relay:
                     flow.ended = True
                     self._finish(flow)
                     return
-                sent = _send(sink, buffer[:received])
+                data = buffer[:received]
+                if flow.source is self._ends[1]:
+                    self._boundary.pass_over(data)
+                sent = _send(sink, data)
             except _NOT_NOW:
                 return
             except OSError:
                 self.close()
                 return
             if sent < received:
-                flow.kept = memoryview(bytes(buffer[sent:received]))
+                flow.kept = memoryview(bytes(data[sent:]))
                 self._watch(flow.source)
                 self._watch(flow.sink)
+            if self._goaway_due and self._boundary.reached:
+                self._say_goaway(self._ends[1].incoming)
+            if flow.kept is not None or self.closed:
                 return
             if not (isinstance(source, ssl.SSLSocket) and source.pending()):
                 return
+
+    def _say_goaway(self, flow: _Flow) -> None:
+        """Put the frame behind what the server has sent."""
+        self._goaway_due = False
+        frame = memoryview(GOAWAY)
+        if flow.ended:
+            return
+        if flow.kept is None:
+            try:
+                frame = frame[_send(flow.sink.socket, frame) :]
+            except OSError:
+                self.close()
+                return
+        if frame:
+            flow.kept = memoryview(bytes(flow.kept or b"") + bytes(frame))
+            self._watch(flow.source)
+            self._watch(flow.sink)
 
     def _flush(self, flow: _Flow) -> None:
         """Send what was kept; when nothing is left, read the source again."""

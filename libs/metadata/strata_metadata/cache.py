@@ -3,6 +3,9 @@
 Rows lie in a metadata store under the keys of the nameservers' own, the revision in the applied
 row (index and term stay 0), in one batch with the rows it counts. The copy lags behind the
 nameservers; whoever reads it gets what was true a moment ago.
+
+A snapshot is taken in part by part (see `install`); what tells where things are changes in one
+batch with the revision.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.follower import MetadataSink
+from strata_metadata.install import SnapshotInstall
 from strata_metadata.options import WatchOptions
 from strata_metadata.rows import SNAPSHOT_ORDER, change_of, key_of, value_of
 from strata_metadata.watch import Revision, WatchHub
@@ -44,6 +48,8 @@ class MetadataCache:
         self._revision = applied.counters.revision
         self._synced_revision = self._revision
         self._hub = WatchHub(store, self._revision, options, metrics)
+        # A snapshot of which parts have come.
+        self._install: SnapshotInstall | None = None
         if self._revision:
             response = self._whole()
             for sink in self._sinks:
@@ -56,7 +62,14 @@ class MetadataCache:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
-        if response.changes or response.snapshot or response.revision != self._revision:
+        if response.snapshot:
+            self._install = SnapshotInstall(self._store)
+        elif not response.snapshot_revision:
+            # The rest of a snapshot never came; whatever it brought is true.
+            self._install = None
+        if self._install is not None:
+            self._take_part(self._install, response)
+        elif response.changes or response.revision != self._revision:
             self._write(response)
         for sink in self._sinks:
             sink.apply(response)
@@ -68,9 +81,9 @@ class MetadataCache:
             self._store.sync()
             self._synced_revision = revision
 
-    def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
-        """Return the revision and all rows."""
-        return self._revision, list(self._hub.snapshot())
+    async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
+        """Return the revision and all rows (see `WatchHub.snapshot`)."""
+        return await self._hub.snapshot()
 
     def watch(self, from_revision: int) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
         """Return the stream of changes after `from_revision` (see `WatchHub.watch`)."""
@@ -80,24 +93,23 @@ class MetadataCache:
         """End every watch stream."""
         self._hub.close()
 
+    def _take_part(self, install: SnapshotInstall, response: meta_pb2.WatchResponse) -> None:
+        install.take(response.changes)
+        if response.revision:
+            install.finish(_applied_row(response.revision))
+            self._install = None
+            self._revision = response.revision
+            self._hub.reset(response.revision)
+
     def _write(self, response: meta_pb2.WatchResponse) -> None:
-        rows: dict[bytes, bytes | None] = {}
-        if response.snapshot:
-            for kind in SNAPSHOT_ORDER:
-                rows.update((key, None) for key, _ in self._store.scan(*kind_range(kind)))
-        for change in response.changes:
-            rows[key_of(change)] = value_of(change)
-        counters = command_pb2.Counters(revision=response.revision)
-        rows[APPLIED_KEY] = command_pb2.AppliedState(counters=counters).SerializeToString()
+        rows = {key_of(change): value_of(change) for change in response.changes}
+        rows[APPLIED_KEY] = _applied_row(response.revision)
         self._store.write(
             [(key, value) for key, value in rows.items() if value is not None],
             [key for key, value in rows.items() if value is None],
         )
         before, self._revision = self._revision, response.revision
-        if response.snapshot:
-            self._hub.reset(response.revision)
-        else:
-            self._hub.publish([Revision(before, response.revision, tuple(response.changes))])
+        self._hub.publish([Revision(before, response.revision, tuple(response.changes))])
 
     def _whole(self) -> meta_pb2.WatchResponse:
         changes = [
@@ -106,3 +118,8 @@ class MetadataCache:
             for key, value in self._store.scan(*kind_range(kind))
         ]
         return meta_pb2.WatchResponse(revision=self._revision, snapshot=True, changes=changes)
+
+
+def _applied_row(revision: int) -> bytes:
+    counters = command_pb2.Counters(revision=revision)
+    return command_pb2.AppliedState(counters=counters).SerializeToString()

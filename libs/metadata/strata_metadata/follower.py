@@ -5,8 +5,8 @@ what was taken in stays true meanwhile, so whoever depends on the sink serves on
 reachable (rule 16). Nameservers come first; fallback sources (storage nodes with their durable
 copies) are only asked what they know, once per round, while no nameserver answers.
 
-Invariants: the sink's revision never goes back, a source that knows less is left; the sink gets a
-snapshot as one response, however many parts it came in.
+Invariants: the sink's revision never goes back, a source that knows less is left. A large snapshot
+comes to the sink in parts, so that other work goes on between two of them.
 """
 
 from __future__ import annotations
@@ -40,9 +40,12 @@ class MetadataSink(Protocol):
         """Revision of what was taken in; 0: nothing yet."""
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
-        """Take in changes, or a whole snapshot; `response.revision` is the new revision.
+        """Take in changes, or a snapshot; `response.revision` is the new revision.
 
-        The response may have no changes. It may be kept but not changed.
+        A snapshot may come in parts, all with `snapshot_revision`, and counts once the last part
+        is here, the one with a revision: nobody may see half of one. The parts of one that breaks
+        off are forgotten when another snapshot or other changes come. A response may have no
+        changes. It may be kept but not changed.
         """
 
 
@@ -117,7 +120,7 @@ class MetadataFollower:
 
     async def _follow(self, endpoint: str, kind: str, *, once: bool = False) -> bool:
         """Take in what a source tells until it is lost; return whether it was of use."""
-        used = False
+        heard = used = False
         request = meta_pb2.WatchRequest(from_revision=self._sink.revision)
         stream = self._channels.get(endpoint).stream(
             SERVICE + "Watch", request, meta_pb2.WatchResponse
@@ -125,8 +128,11 @@ class MetadataFollower:
         try:
             async with aclosing(cast(_Responses, stream)) as responses:
                 while True:
-                    response = await self._next_whole(responses, first=not used)
+                    response = await self._next_response(responses, first=not heard)
+                    heard = True
                     self._sink.apply(response)
+                    if not response.revision:
+                        continue
                     self._known_revision = max(self._known_revision, response.revision)
                     if not used:
                         used = True
@@ -137,8 +143,8 @@ class MetadataFollower:
         except (AngeliaError, TimeoutError, StopAsyncIteration, _Left):
             return used
 
-    async def _next_whole(self, responses: _Responses, *, first: bool) -> meta_pb2.WatchResponse:
-        """Return the next response; the parts of a snapshot as one.
+    async def _next_response(self, responses: _Responses, *, first: bool) -> meta_pb2.WatchResponse:
+        """Return the next response.
 
         Raises:
             _Left: the source knows less than the sink.
@@ -149,17 +155,6 @@ class MetadataFollower:
         timeout_ms = options.first_response_timeout_ms if first else options.silence_timeout_ms
         async with asyncio.timeout(timeout_ms / 1_000):
             response = await anext(responses)
-        if response.snapshot and not response.revision:
-            whole = meta_pb2.WatchResponse()
-            whole.CopyFrom(response)
-            while not whole.revision:
-                async with asyncio.timeout(options.silence_timeout_ms / 1_000):
-                    part = await anext(responses)
-                if part.snapshot:
-                    # The source's rows were replaced meanwhile: it begins again.
-                    whole.Clear()
-                whole.MergeFrom(part)
-            response = whole
-        if response.revision < self._known_revision:
+        if max(response.revision, response.snapshot_revision) < self._known_revision:
             raise _Left
         return response

@@ -58,7 +58,7 @@ class WatchOptions:
     """
 
     recent_changes: int = 2_048
-    response_changes: int = 5_000
+    response_changes: int = 500
     max_watchers: int = 1_000
     keepalive_ms: int = 500
 

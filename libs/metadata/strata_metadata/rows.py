@@ -13,6 +13,7 @@ from strata_state.metadata_keys import (
     node_key,
     queue_override_key,
     raft_group_key,
+    slot_move_key,
     slots_key,
     tombstone_key,
     topic_key,
@@ -26,6 +27,7 @@ StoredRow = (
     | meta_pb2.SlotRange
     | meta_pb2.Tombstone
     | meta_pb2.QueueOverride
+    | meta_pb2.SlotMove
 )
 """A row's value; which of them is told by the key's kind."""
 
@@ -33,6 +35,7 @@ SNAPSHOT_ORDER = (
     RowKind.NODE,
     RowKind.RAFT_GROUP,
     RowKind.SLOTS,
+    RowKind.SLOT_MOVE,
     RowKind.QUEUE_OVERRIDE,
     RowKind.CONSUMER_GROUP,
     RowKind.TOPIC,
@@ -58,6 +61,8 @@ def key_of(change: meta_pb2.Change) -> bytes:
             return tombstone_key(change.tombstone.kind, change.tombstone.id)
         case "queue_override":
             return queue_override_key(change.queue_override.topic_id, change.queue_override.queue)
+        case "slot_move":
+            return slot_move_key(change.slot_move.from_raft_group)
         case unknown:
             raise ValueError(f"a change of {unknown}")
 
@@ -107,6 +112,9 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
         change.queue_override.topic_id = int.from_bytes(key[1:5], "big")
         change.queue_override.queue = int.from_bytes(key[5:], "big")
         change.queue_override.MergeFromString(value or b"")
+    elif kind is RowKind.SLOT_MOVE:
+        change.slot_move.from_raft_group = int.from_bytes(key[1:], "big")
+        change.slot_move.MergeFromString(value or b"")
     else:
         raise ValueError(f"rows of kind {kind.name} are not watched")
     return change
@@ -126,4 +134,6 @@ def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:
         return meta_pb2.Change(deleted=deleted, tombstone=row)
     if isinstance(row, meta_pb2.SlotRange):
         return meta_pb2.Change(deleted=deleted, slots=row)
+    if isinstance(row, meta_pb2.SlotMove):
+        return meta_pb2.Change(deleted=deleted, slot_move=row)
     return meta_pb2.Change(deleted=deleted, queue_override=row)

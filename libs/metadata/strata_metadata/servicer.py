@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from google.protobuf import message_factory
@@ -16,6 +17,7 @@ from strata_metadata.errors import MetaRefused
 
 META_SERVICE = meta_pb2.DESCRIPTOR.services_by_name["MetaService"]
 
+_ROWS_PER_TURN = 1_000
 _READ_ONLY = meta_pb2.MetaStatus(
     outcome=meta_pb2.META_OUTCOME_UNAVAILABLE,
     reason="this node has a copy of the metadata; changes go to a nameserver",
@@ -48,15 +50,14 @@ class CachedMetaServicer:
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
     ) -> meta_pb2.GetSnapshotResponse:
         """Return all rows."""
-        revision, rows = self._cache.snapshot()
+        revision, rows = await self._cache.snapshot()
         if not revision:
             return meta_pb2.GetSnapshotResponse(
                 status=meta_pb2.MetaStatus(
                     outcome=meta_pb2.META_OUTCOME_UNAVAILABLE, reason="nothing is known yet"
                 )
             )
-        status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
-        return meta_pb2.GetSnapshotResponse(status=status, revision=revision, rows=rows)
+        return await snapshot_response(revision, rows)
 
     async def watch(
         self, request: meta_pb2.WatchRequest, context: CallContext
@@ -73,3 +74,15 @@ class CachedMetaServicer:
                         yield response
         except MetaRefused as error:
             raise AngeliaError(OVERLOADED, error.reason) from error
+
+
+async def snapshot_response(
+    revision: int, rows: Sequence[meta_pb2.Change]
+) -> meta_pb2.GetSnapshotResponse:
+    """Return the answer to `GetSnapshot`; other work goes on while it is put together."""
+    status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
+    response = meta_pb2.GetSnapshotResponse(status=status, revision=revision)
+    for first in range(0, len(rows), _ROWS_PER_TURN):
+        response.rows.extend(rows[first : first + _ROWS_PER_TURN])
+        await asyncio.sleep(0)
+    return response

@@ -1,4 +1,4 @@
-"""Where things are: nodes, raft groups, slots, moved queues, and how long topics keep messages.
+"""Where things are: nodes, raft groups, slots, moved queues; of topics what storage must know.
 
 A sink in memory for whoever needs placement and not the names of all topics: a storage node, a
 command line. Used on the event loop only; a response is taken in whole before anyone looks.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Hashable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -22,6 +22,18 @@ NO_RAFT_GROUP = 0
 """Owner of a slot that no raft group holds; raft groups of queues are numbered from 1."""
 
 
+class TopicFacts(NamedTuple):
+    """What storage must know of a topic beside its id.
+
+    Attributes:
+        is_dead_letter: its queues have no slots.
+    """
+
+    retention_ms: int
+    slot_base: int
+    is_dead_letter: bool
+
+
 class ClusterView:
     """See the module docstring. Rows are handed out as they are: nobody changes one.
 
@@ -33,51 +45,63 @@ class ClusterView:
     def __init__(self) -> None:
         self.revision = 0
         self.version = 0
-        self._nodes: dict[str, meta_pb2.Node] = {}
-        self._raft_groups: dict[int, meta_pb2.RaftGroup] = {}
-        self._queue_overrides: dict[tuple[int, int], meta_pb2.QueueOverride] = {}
-        self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
-        self._retention_ms: dict[int, int] = {}
-        self._topic_ids: dict[tuple[str, str], int] = {}
+        self._tables = _Tables()
+        # Parts of a snapshot that is not complete.
+        self._coming: _Tables | None = None
         self._changed = asyncio.Event()
 
     def node(self, node_id: str) -> meta_pb2.Node | None:
         """Find a node."""
-        return self._nodes.get(node_id)
+        return self._tables.nodes.get(node_id)
 
     def nodes(self, kind: meta_pb2.NodeKind.ValueType | None = None) -> list[meta_pb2.Node]:
         """Return the nodes of a kind (None: all) by id."""
         return [
-            node for _, node in sorted(self._nodes.items()) if kind is None or node.kind == kind
+            node
+            for _, node in sorted(self._tables.nodes.items())
+            if kind is None or node.kind == kind
         ]
 
     def raft_group(self, raft_group: int) -> meta_pb2.RaftGroup | None:
         """Find a raft group."""
-        return self._raft_groups.get(raft_group)
+        return self._tables.raft_groups.get(raft_group)
 
     def raft_groups(self) -> list[meta_pb2.RaftGroup]:
         """Return all raft groups by number."""
-        return [row for _, row in sorted(self._raft_groups.items())]
+        return [row for _, row in sorted(self._tables.raft_groups.items())]
 
     def slot_owner(self, slot: int) -> int:
         """Return the raft group of a slot, or NO_RAFT_GROUP."""
-        return self._slots[slot]
+        return self._tables.slots[slot]
 
     def slots_of(self, raft_group: int) -> list[int]:
         """Return the slots of a raft group."""
-        return [slot for slot, owner in enumerate(self._slots) if owner == raft_group]
+        return [slot for slot, owner in enumerate(self._tables.slots) if owner == raft_group]
 
     def queue_override(self, topic_id: int, queue: int) -> meta_pb2.QueueOverride | None:
         """Return the epochs of a queue that is or was not where its slot is."""
-        return self._queue_overrides.get((topic_id, queue))
+        return self._tables.queue_overrides.get((topic_id, queue))
 
     def queue_overrides(self) -> Collection[meta_pb2.QueueOverride]:
         """Return all of them, in no order."""
-        return self._queue_overrides.values()
+        return self._tables.queue_overrides.values()
+
+    def slot_move(self, from_raft_group: int) -> meta_pb2.SlotMove | None:
+        """Return which slots a raft group is giving up; None: none."""
+        return self._tables.slot_moves.get(from_raft_group)
+
+    def slot_moves(self) -> Collection[meta_pb2.SlotMove]:
+        """Return all moves of slots that are under way, in no order."""
+        return self._tables.slot_moves.values()
+
+    def topic(self, topic_id: int) -> TopicFacts | None:
+        """Find a topic by its id."""
+        return self._tables.topics.get(topic_id)
 
     def retention_ms(self, topic_id: int) -> int | None:
         """Return how long a topic keeps messages; None: there is no such topic."""
-        return self._retention_ms.get(topic_id)
+        topic = self._tables.topics.get(topic_id)
+        return None if topic is None else topic.retention_ms
 
     async def changed_since(self, version: int) -> int:
         """Wait until `version` is another one and return it."""
@@ -88,58 +112,74 @@ class ClusterView:
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
         if response.snapshot:
-            self._forget_all()
-        moved = response.snapshot
+            self._coming = _Tables()
+        elif not response.snapshot_revision:
+            # The rest of a snapshot never came.
+            self._coming = None
+        tables = self._coming or self._tables
+        moved = tables is not self._tables
         for change in response.changes:
-            moved |= self._apply_change(change)
+            moved |= tables.take(change)
+        if not response.revision:
+            return
+        self._tables, self._coming = tables, None
         self.revision = response.revision
         if moved:
             self.version += 1
             self._changed.set()
             self._changed = asyncio.Event()
 
-    def _forget_all(self) -> None:
-        for table in (
-            self._nodes,
-            self._raft_groups,
-            self._queue_overrides,
-            self._retention_ms,
-            self._topic_ids,
-        ):
-            table.clear()
-        self._slots = [NO_RAFT_GROUP] * SLOT_COUNT
 
-    def _apply_change(self, change: meta_pb2.Change) -> bool:
+class _Tables:
+    """All rows at one revision, or those of a snapshot that have come so far."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, meta_pb2.Node] = {}
+        self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
+        self.queue_overrides: dict[tuple[int, int], meta_pb2.QueueOverride] = {}
+        self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
+        self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
+        self.topics: dict[int, TopicFacts] = {}
+        self.topic_ids: dict[tuple[str, str], int] = {}
+
+    def take(self, change: meta_pb2.Change) -> bool:
         """Take in one row; return whether it tells where something is."""
         match change.WhichOneof("row"):
             case "node":
-                _put(self._nodes, change.node.node_id, change.node, change.deleted)
+                _put(self.nodes, change.node.node_id, change.node, change.deleted)
             case "raft_group":
                 row = change.raft_group
-                _put(self._raft_groups, row.raft_group, row, change.deleted)
+                _put(self.raft_groups, row.raft_group, row, change.deleted)
             case "slots":
                 owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
                 first, count = change.slots.first_slot, change.slots.slot_count
-                self._slots[first : first + count] = [owner] * count
+                self.slots[first : first + count] = [owner] * count
             case "queue_override":
                 override = change.queue_override
                 key = (override.topic_id, override.queue)
-                _put(self._queue_overrides, key, override, change.deleted)
+                _put(self.queue_overrides, key, override, change.deleted)
+            case "slot_move":
+                move = change.slot_move
+                _put(self.slot_moves, move.from_raft_group, move, change.deleted)
             case "topic":
-                self._apply_topic(change.topic, deleted=change.deleted)
+                self._take_topic(change.topic, deleted=change.deleted)
                 return False
             case _:
                 return False
         return True
 
-    def _apply_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
+    def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
         name = (topic.namespace, topic.name)
-        old = self._topic_ids.pop(name, None)
+        old = self.topic_ids.pop(name, None)
         if old is not None:
-            self._retention_ms.pop(old, None)
+            self.topics.pop(old, None)
         if not deleted:
-            self._topic_ids[name] = topic.topic_id
-            self._retention_ms[topic.topic_id] = topic.retention_ms
+            self.topic_ids[name] = topic.topic_id
+            self.topics[topic.topic_id] = TopicFacts(
+                topic.retention_ms,
+                topic.slot_base,
+                topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER,
+            )
 
 
 def _put(table: dict[Key, Row], key: Key, row: Row, deleted: bool) -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.errors import MetaRefused
@@ -23,8 +23,8 @@ from strata_metadata.options import WatchOptions
 from strata_metadata.rows import SNAPSHOT_ORDER, change_of
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import RowKind, change_key, kind_range
+from strata_state.metadata import MetadataStore, Row
+from strata_state.metadata_keys import RowKind, change_key, kind_range, revision_of
 
 
 class Revision(NamedTuple):
@@ -110,7 +110,8 @@ class WatchHub:
         The first response comes at once, even when there is nothing new: it tells the revision,
         also to a watcher that knows more. Later ones without changes tell that the source lives.
         A snapshot too large for one response comes in several; only the last one tells a
-        revision, so a watcher that is cut off between starts again from 0.
+        revision, so a watcher that is cut off between starts again from 0. Other work goes on
+        between two responses.
 
         Raises:
             MetaRefused: LIMIT_REACHED: too many watchers.
@@ -135,19 +136,27 @@ class WatchHub:
                         yield response
                         revision = response.revision
                         first = False
-                        if not revision:
-                            # A large snapshot must not hold up everything else.
-                            await asyncio.sleep(0)
+                        await asyncio.sleep(0)
                 elif not await _within(published, self._keepalive_s) and self._is_fresh():
                     yield meta_pb2.WatchResponse(revision=revision)
         finally:
             self._watchers.give_back()
 
-    def snapshot(self) -> Iterator[meta_pb2.Change]:
-        """Return all rows, what others refer to first."""
-        for kind in SNAPSHOT_ORDER:
-            for key, value in self._store.scan(*kind_range(kind)):
-                yield change_of(key, value)
+    async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
+        """Return a revision and all rows as they stand then, what others refer to first.
+
+        Other work goes on meanwhile, changes of the rows too.
+        """
+        revision, rows = self._revision, self._store.frozen()
+        changes: list[meta_pb2.Change] = []
+        try:
+            for number, change in enumerate(_all_rows(rows), 1):
+                changes.append(change)
+                if number % self._response_changes == 0:
+                    await asyncio.sleep(0)
+        finally:
+            rows.close()
+        return revision, changes
 
     @property
     def revision(self) -> int:
@@ -166,7 +175,7 @@ class WatchHub:
             if self._recent and self._recent[0].after <= revision:
                 return self._recent_after(revision)
             if self._store.get(change_key(revision + 1)) is not None:
-                return iter([self._stored_after(revision)])
+                return self._stored_after(revision)
         return self._whole()
 
     def _recent_after(self, revision: int) -> Iterator[meta_pb2.WatchResponse]:
@@ -185,27 +194,52 @@ class WatchHub:
         if response.revision:
             yield response
 
-    def _stored_after(self, revision: int) -> meta_pb2.WatchResponse:
-        """Return the rows changed since as they stand now; each once, however often it changed."""
+    def _stored_after(self, revision: int) -> Iterator[meta_pb2.WatchResponse]:
+        """Yield the rows changed since, as they stand now.
+
+        A row may tell of a later revision than its response does; that one follows.
+        """
         keys: dict[bytes, None] = {}
+        newest = self._revision
         end = kind_range(RowKind.CHANGE)[1]
-        for _, value in self._store.scan(change_key(revision + 1), end):
+        for key, value in self._store.scan(change_key(revision + 1), end):
             keys.update(dict.fromkeys(command_pb2.ChangedKeys.FromString(value).keys))
+            reached = revision_of(key)
+            if len(keys) >= self._response_changes and reached < newest:
+                yield self._as_they_stand(reached, keys)
+                keys = {}
+        yield self._as_they_stand(newest, keys)
+
+    def _as_they_stand(self, revision: int, keys: Iterable[bytes]) -> meta_pb2.WatchResponse:
         changes = [change_of(key, self._store.get(key)) for key in keys]
-        return meta_pb2.WatchResponse(revision=self._revision, changes=changes)
+        return meta_pb2.WatchResponse(revision=revision, changes=changes)
 
     def _whole(self) -> Iterator[meta_pb2.WatchResponse]:
         """Snapshot as of now; what changes while it is sent follows as ordinary changes."""
         self._snapshots_total.add()
         revision = self._revision
         response = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=revision)
-        for change in self.snapshot():
+        for change in _all_rows(self._store):
             if len(response.changes) >= self._response_changes:
                 yield response
-                response = meta_pb2.WatchResponse()
+                response = meta_pb2.WatchResponse(snapshot_revision=revision)
             response.changes.append(change)
         response.revision = revision
         yield response
+
+
+class _Scanned(Protocol):
+    """A store, or its rows as they stood at one moment."""
+
+    def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
+        """Return the rows with `first <= key < end` in key order."""
+
+
+def _all_rows(rows: _Scanned) -> Iterator[meta_pb2.Change]:
+    """Return all rows, what others refer to first, by key within a kind."""
+    for kind in SNAPSHOT_ORDER:
+        for key, value in rows.scan(*kind_range(kind)):
+            yield change_of(key, value)
 
 
 async def _within(event: asyncio.Event, timeout_s: float) -> bool:

@@ -26,6 +26,7 @@ class CommandKind(IntEnum):
     TRIM = 7
     DROP = 8
     LOST = 9
+    REHASH = 10
 
 
 class CommandError(Exception):

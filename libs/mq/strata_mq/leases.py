@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 _LEASED = LeaseState.LEASED
+_WAITING = LeaseState.WAITING
 _BLOCKED = LeaseState.BLOCKED
 
 
@@ -286,6 +287,36 @@ class QueueLeases(LeaseRows):
             self._rows[offset] = changed
             self._deadlines.push(changed.visible_at_ms, (offset,), self.in_flight)
         return changed, LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def changed_before(
+        self,
+        offset: int,
+        lease_number: int,
+        generation: int,
+        visible_at_ms: int,
+        invisible_ms: int,
+        now_ms: int,
+    ) -> Lease | None:
+        """Return what a lost `change_invisible` with these arguments made; None: there was none.
+
+        For a caller who repeats a call, because a handle that was changed is not valid again. A
+        message that is leased later than before the handle's end was delivered anew.
+        """
+        lease = self._rows.get(offset)
+        if lease is None or lease.auto_renewed or generation != self.generation:
+            return None
+        if visible_at_ms and lease.taken_at_ms >= visible_at_ms:
+            return None
+        if invisible_ms <= 0 and visible_at_ms and lease.lease_number > lease_number + 1:
+            # Nothing else ends a lease before its time; somebody took the message since.
+            return lease.unheld(_WAITING, lease_number + 1, lease.taken_at_ms)
+        if lease.lease_number != lease_number + 1:
+            return None
+        if invisible_ms <= 0:
+            return lease if lease.state is _WAITING else None
+        changed_at_ms = lease.visible_at_ms - invisible_ms
+        same = lease.state is _LEASED and lease.taken_at_ms <= changed_at_ms <= now_ms
+        return lease if same else None
 
     def remove(
         self, offset: int, lease_number: int, generation: int, now_ms: int

@@ -1,4 +1,4 @@
-"""The commands of rare events: DEAD_LETTER, OWN, SEAL, OPEN, TRIM, DROP and LOST.
+"""The commands of rare events: DEAD_LETTER, OWN, SEAL, OPEN, TRIM, DROP, LOST and REHASH.
 
 Layout: docs/data-layout.md section 4. Each is a frozen value, an `encode_` and a `decode_`
 function; decoding raises `CommandError` for bytes that are something else.
@@ -16,10 +16,12 @@ from strata_mq.commands import VERSION, CommandError, CommandKind, unpack_head
 
 # Kind, version, reserved, length of the LEASES part.
 _DEAD_LETTER = struct.Struct(">BBHI")
-# Kind, version, ranges, reserved; first slot, slot count, granted.
+# Kind, version, ranges, queues; first slot, slot count, granted; topic, queue, place; revision.
 _OWN = struct.Struct(">BBHI")
 _SLOT_GRANT = struct.Struct(">HHB")
-# Kind, version, reserved, topic, queue, epoch, offset, other raft group.
+_QUEUE_GRANT = struct.Struct(">IIB")
+_REVISION = struct.Struct(">Q")
+# Kind, version, queue count, topic, queue, epoch, offset, other raft group.
 _EPOCH = struct.Struct(">BBHIIIQI")
 # Kind, version, reserved, queues, low index, group time; topic, queue, min offset.
 _TRIM = struct.Struct(">BBHIQQ")
@@ -30,6 +32,8 @@ _DROP = struct.Struct(">BBBBI")
 _LOST = struct.Struct(">BBHIIQ")
 _NEXT_OFFSET = struct.Struct(">IIQ")
 _ORDINAL = struct.Struct(">I")
+# Kind, version, queue count, topic, queue.
+_REHASH = struct.Struct(">BBHII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +72,62 @@ class SlotGrant(NamedTuple):
     granted: bool
 
 
-def encode_own(grants: Sequence[SlotGrant]) -> bytes:
+class QueuePlace(IntEnum):
+    """Where a queue is, whatever raft group owns its slot."""
+
+    ELSEWHERE = 0
+    HERE = 1
+    # Where its slot is, again.
+    BY_SLOT = 2
+
+
+class QueueGrant(NamedTuple):
+    """A queue that does not follow its slot, or does so again (rule 17)."""
+
+    topic_id: int
+    queue: int
+    place: QueuePlace
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommand:
+    """OWN: what a raft group gets and gives up (rule 17)."""
+
+    slots: Sequence[SlotGrant]
+    queues: Sequence[QueueGrant] = ()
+    # Of the metadata on which it was decided; 0: on none.
+    revision: int = 0
+
+
+def encode_own(command: OwnCommand) -> bytes:
     """Encode an OWN command."""
-    return _OWN.pack(CommandKind.OWN, VERSION, len(grants), 0) + b"".join(
-        [_SLOT_GRANT.pack(*grant) for grant in grants]
+    head = _OWN.pack(CommandKind.OWN, VERSION, len(command.slots), len(command.queues))
+    return b"".join(
+        (
+            head,
+            *[_SLOT_GRANT.pack(*grant) for grant in command.slots],
+            *[_QUEUE_GRANT.pack(*grant) for grant in command.queues],
+            _REVISION.pack(command.revision),
+        )
     )
 
 
-def decode_own(payload: bytes) -> list[SlotGrant]:
-    """Parse an OWN command."""
-    _, count, _ = unpack_head(_OWN, payload, CommandKind.OWN)
-    rows = _rows(payload, _OWN.size, _SLOT_GRANT, count)
-    return [SlotGrant(first_slot, slots, bool(granted)) for first_slot, slots, granted in rows]
+def decode_own(payload: bytes) -> OwnCommand:
+    """Parse an OWN command; one that was written before there were revisions has none."""
+    _, slot_count, queue_count = unpack_head(_OWN, payload, CommandKind.OWN)
+    slots = _rows(payload, _OWN.size, _SLOT_GRANT, slot_count)
+    queues_at = _OWN.size + slot_count * _SLOT_GRANT.size
+    queues = _rows(payload, queues_at, _QUEUE_GRANT, queue_count)
+    revision_at = queues_at + queue_count * _QUEUE_GRANT.size
+    revisions = _rows(payload, revision_at, _REVISION, int(revision_at < len(payload)))
+    try:
+        return OwnCommand(
+            [SlotGrant(first_slot, count, bool(granted)) for first_slot, count, granted in slots],
+            [QueueGrant(topic_id, queue, QueuePlace(place)) for topic_id, queue, place in queues],
+            revisions[0][0] if revisions else 0,
+        )
+    except ValueError as error:
+        raise CommandError(f"OWN names an unknown place: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +141,8 @@ class EpochCommand:
     offset: int
     # SEAL: the destination. OPEN: the source.
     other_raft_group: int
+    # OPEN: that of the epoch before; see `rows.QueueRow`.
+    queue_count: int = 0
 
 
 def encode_seal(command: EpochCommand) -> bytes:
@@ -238,11 +288,31 @@ def decode_lost(payload: bytes) -> LostCommand:
     )
 
 
+class RehashCommand(NamedTuple):
+    """REHASH: a queue takes message groups by this queue count, or a later one, only (rule 23)."""
+
+    topic_id: int
+    queue: int
+    queue_count: int
+
+
+def encode_rehash(command: RehashCommand) -> bytes:
+    """Encode a REHASH command."""
+    topic_id, queue, queue_count = command
+    return _REHASH.pack(CommandKind.REHASH, VERSION, queue_count, topic_id, queue)
+
+
+def decode_rehash(payload: bytes) -> RehashCommand:
+    """Parse a REHASH command."""
+    _, queue_count, topic_id, queue = unpack_head(_REHASH, payload, CommandKind.REHASH)
+    return RehashCommand(topic_id, queue, queue_count)
+
+
 def _encode_epoch(kind: CommandKind, command: EpochCommand) -> bytes:
     return _EPOCH.pack(
         kind,
         VERSION,
-        0,
+        command.queue_count,
         command.topic_id,
         command.queue,
         command.epoch,
@@ -252,8 +322,8 @@ def _encode_epoch(kind: CommandKind, command: EpochCommand) -> bytes:
 
 
 def _decode_epoch(kind: CommandKind, payload: bytes) -> EpochCommand:
-    _, _, *fields = unpack_head(_EPOCH, payload, kind)
-    return EpochCommand(*fields)
+    _, queue_count, topic_id, queue, epoch, offset, other = unpack_head(_EPOCH, payload, kind)
+    return EpochCommand(topic_id, queue, epoch, offset, other, queue_count)
 
 
 def _rows(payload: bytes, at: int, row: struct.Struct, count: int) -> list[tuple[int, ...]]:

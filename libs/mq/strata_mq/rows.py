@@ -1,23 +1,18 @@
 """Keys and values of the replicated state. Layout: docs/data-layout.md section 5.
 
 Key = raft group u32, kind u8, then what the kind says. The lease row's value is in `commands`,
-because commands carry it. Builders trust their arguments (`struct.error` for numbers that do not
-fit); parsers trust their bytes, which the store's own checksums cover.
+because commands carry it; that of a consume queue row, which is columns, in `cq_rows`. Builders
+trust their arguments (`struct.error` for numbers that do not fit); parsers trust their bytes, which
+the store's own checksums cover.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
 from enum import IntEnum
-from itertools import accumulate
 from typing import NamedTuple
 
-from strata_mq.columns import LONG_BYTES, WORD_BYTES, unpack_longs, unpack_words
-
 MESSAGE_DAY_MS = 86_400_000
-
-_VERSION = 1
 
 
 class RowKind(IntEnum):
@@ -37,6 +32,8 @@ class RowKind(IntEnum):
     UNFINISHED = 10
     CONFIGURATION = 11
     MOVE = 12
+    QUEUE_PLACE = 13
+    OWN_REVISION = 14
     # This replica's own: in no checkpoint and no snapshot.
     LOCAL = 255
 
@@ -51,6 +48,8 @@ CHECKPOINT_KINDS = (
     RowKind.TOMBSTONE,
     RowKind.CONFIGURATION,
     RowKind.MOVE,
+    RowKind.QUEUE_PLACE,
+    RowKind.OWN_REVISION,
 )
 """Kinds that a checkpoint holds; the others are rebuilt from the frames."""
 
@@ -72,6 +71,7 @@ _APPLIED = struct.Struct(">BQQQQ")
 _APPLIED_1 = struct.Struct(">BQQQ")
 _APPLIED_VERSION = 2
 _OWNED = struct.Struct(">H")
+_OWN_REVISION = struct.Struct(">Q")
 _QUEUE = struct.Struct(">QQQIB")
 _HEAD = struct.Struct(">QI")
 _ID = struct.Struct(">IQ")
@@ -80,14 +80,14 @@ _TOMBSTONE = struct.Struct(">Q")
 _CONFIGURATION_INDEX = struct.Struct(">Q")
 _MOVE = struct.Struct(">IQI")
 _LOCAL = struct.Struct(">QQQ")
-# Version, flags, count, first message's offset in the payload, raft index, store time.
-_CQ = struct.Struct(">BBHIQQ")
-_CQ_COUNT_MAX = 0xFFFF
 
 _OFFSET = struct.Struct(">Q")
 # An id's last 8 bytes grow with time: in front they keep inserts nearly sorted.
 _ID_TAIL_AT = 9
 _QUEUE_SEALED = 1
+# Followed by a queue count.
+_QUEUE_REHASHED = 2
+_QUEUE_COUNT = struct.Struct(">H")
 
 
 def day_of(group_time_ms: int) -> int:
@@ -200,6 +200,11 @@ def move_key(raft_group: int, topic_id: int, queue: int) -> bytes:
     return _QUEUE_KEY.pack(raft_group, RowKind.MOVE, topic_id, queue)
 
 
+def queue_place_key(raft_group: int, topic_id: int, queue: int) -> bytes:
+    """Return the key of a queue that does not follow its slot."""
+    return _QUEUE_KEY.pack(raft_group, RowKind.QUEUE_PLACE, topic_id, queue)
+
+
 def offset_of_key(key: bytes) -> int:
     """Return the offset that ends a key of kind CQ or LEASE."""
     (offset,) = _OFFSET.unpack_from(key, len(key) - _OFFSET.size)
@@ -207,7 +212,7 @@ def offset_of_key(key: bytes) -> int:
 
 
 def parse_queue_key(key: bytes) -> tuple[int, int]:
-    """Return (topic id, queue) of a key of kind QUEUE, CQ or MOVE."""
+    """Return (topic id, queue) of a key of kind QUEUE, CQ, MOVE or QUEUE_PLACE."""
     _, _, topic_id, queue = _QUEUE_KEY.unpack_from(key)
     return topic_id, queue
 
@@ -322,16 +327,25 @@ class QueueRow(NamedTuple):
     last_store_time_ms: int
     epoch: int
     sealed: bool = False
+    # The smallest queue count of the topic by which message groups may be put here (rule 23).
+    queue_count: int = 0
 
     def encode(self) -> bytes:
         """Return the value."""
-        return _QUEUE.pack(*self[:4], _QUEUE_SEALED if self.sealed else 0)
+        flags = _QUEUE_SEALED if self.sealed else 0
+        if not self.queue_count:
+            return _QUEUE.pack(*self[:4], flags)
+        queue_count = _QUEUE_COUNT.pack(self.queue_count)
+        return _QUEUE.pack(*self[:4], flags | _QUEUE_REHASHED) + queue_count
 
     @classmethod
     def decode(cls, value: bytes) -> QueueRow:
         """Parse the value."""
-        *numbers, flags = _QUEUE.unpack(value)
-        return cls._make((*numbers, bool(flags & _QUEUE_SEALED)))
+        *numbers, flags = _QUEUE.unpack_from(value)
+        queue_count = 0
+        if flags & _QUEUE_REHASHED:
+            (queue_count,) = _QUEUE_COUNT.unpack_from(value, _QUEUE.size)
+        return cls._make((*numbers, bool(flags & _QUEUE_SEALED), queue_count))
 
 
 class HeadRow(NamedTuple):
@@ -396,6 +410,27 @@ def decode_owned(value: bytes) -> int:
     return int(slot_count)
 
 
+def encode_queue_place(is_here: bool) -> bytes:
+    """Return the value of a queue place row."""
+    return bytes((is_here,))
+
+
+def decode_queue_place(value: bytes) -> bool:
+    """Return whether the queue is in the raft group, whatever owns its slot."""
+    return bool(value[0])
+
+
+def encode_own_revision(revision: int) -> bytes:
+    """Return the value of the own revision row."""
+    return _OWN_REVISION.pack(revision)
+
+
+def decode_own_revision(value: bytes) -> int:
+    """Return the newest metadata revision on which slots were granted or revoked."""
+    (revision,) = _OWN_REVISION.unpack(value)
+    return int(revision)
+
+
 def encode_tombstone(group_time_ms: int) -> bytes:
     """Return the value of a tombstone."""
     return _TOMBSTONE.pack(group_time_ms)
@@ -405,89 +440,3 @@ def decode_tombstone(value: bytes) -> int:
     """Return when a tombstone was set, in ms of group time."""
     (group_time_ms,) = _TOMBSTONE.unpack(value)
     return int(group_time_ms)
-
-
-# Consume queue rows -----------------------------------------------------------------------------
-
-
-def encode_cq_row(
-    first_message_at: int, raft_index: int, store_time_ms: int, columns: bytes, count: int
-) -> bytes:
-    """Return the value of a consume queue row.
-
-    Args:
-        first_message_at: Offset of the run's first message in the entry's payload.
-        raft_index: Index of the entry.
-        store_time_ms: Group time stamped into the entry.
-        columns: `BatchView.row_columns` of the run.
-        count: Messages in the run, at most 65,535.
-    """
-    assert 0 < count <= _CQ_COUNT_MAX, f"a run of {count} messages does not fit a row"
-    return _CQ.pack(_VERSION, 0, count, first_message_at, raft_index, store_time_ms) + columns
-
-
-class CqRow:
-    """A consume queue row, read in place: columns are unpacked when first asked for.
-
-    Attributes:
-        count: Messages in the run.
-        message_at: Offset of the first message in the entry's payload.
-        raft_index: Index of the entry.
-        store_time_ms: When the run was stored, group time.
-    """
-
-    __slots__ = (
-        "_lengths",
-        "_starts",
-        "_value",
-        "count",
-        "message_at",
-        "raft_index",
-        "store_time_ms",
-    )
-
-    def __init__(self, value: bytes) -> None:
-        _, _, self.count, self.message_at, self.raft_index, self.store_time_ms = _CQ.unpack_from(
-            value
-        )
-        self._value = value
-        self._lengths: array[int] | None = None
-        self._starts: list[int] | None = None
-
-    @property
-    def lengths(self) -> array[int]:
-        """Lengths of the stored messages."""
-        if self._lengths is None:
-            self._lengths = self._words(0)
-        return self._lengths
-
-    @property
-    def checksums(self) -> array[int]:
-        """CRC32C of the stored messages."""
-        return self._words(1)
-
-    @property
-    def tag_hashes(self) -> array[int]:
-        """Tag hashes, 0 for no tag."""
-        return self._longs(0)
-
-    @property
-    def group_hashes(self) -> array[int]:
-        """Message-group hashes, 0 for none."""
-        return self._longs(1)
-
-    def location(self, ordinal: int) -> tuple[int, int, int]:
-        """Return (offset in the entry's payload, length, crc) of one message of the run."""
-        if self._starts is None:
-            self._starts = list(accumulate(self.lengths, initial=self.message_at))
-        checksum_at = _CQ.size + WORD_BYTES * (self.count + ordinal)
-        checksum = int.from_bytes(self._value[checksum_at : checksum_at + WORD_BYTES])
-        return self._starts[ordinal], self.lengths[ordinal], checksum
-
-    def _words(self, column: int) -> array[int]:
-        start = _CQ.size + WORD_BYTES * self.count * column
-        return unpack_words(self._value[start : start + WORD_BYTES * self.count])
-
-    def _longs(self, column: int) -> array[int]:
-        start = _CQ.size + (2 * WORD_BYTES + LONG_BYTES * column) * self.count
-        return unpack_longs(self._value[start : start + LONG_BYTES * self.count])

@@ -42,7 +42,12 @@ def slot_of(base: int, queue: int) -> int:
 
 def fifo_queue(message_group: str, queue_count: int) -> int:
     """Return the one queue of a message group, whatever raft group holds it (rule 23)."""
-    return text_hash(message_group) % queue_count
+    return queue_of_hash(text_hash(message_group), queue_count)
+
+
+def queue_of_hash(group_hash: int, queue_count: int) -> int:
+    """Return the same for the hash of a message group."""
+    return group_hash % queue_count
 
 
 def rendezvous(key: bytes, candidates: Sequence[int]) -> int:

@@ -6,10 +6,14 @@ everything. Followers report theirs; a leader obeys the worst that its quorum ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from strata_multiraft.ports import NodeOf
-from strata_raft import Configuration
+from strata_raft import Configuration, Role
+
+if TYPE_CHECKING:
+    from strata_multiraft.replica import Replica
 
 MARK_FULL = 3
 
@@ -27,11 +31,15 @@ class DiskMarks:
         self._peers: dict[str, int] = {}
         self.worst = 0
 
-    def set(self, own: int, peers: Mapping[str, int]) -> None:
-        """Note the marks as they are now; a node that is not named has room."""
-        self.own = own
-        self._peers = dict(peers)
-        self.worst = max(own, *self._peers.values(), 0) if self._peers else own
+    def set_own(self, mark: int) -> None:
+        """Note how full the disk of this node is."""
+        self.own = mark
+        self.worst = max(mark, *self._peers.values(), 0)
+
+    def set_peers(self, marks: Mapping[str, int]) -> None:
+        """Note how full the other disks are, by node id; a node that is not named has room."""
+        self._peers = dict(marks)
+        self.set_own(self.own)
 
     def of_replica(self, replica_id: int) -> int:
         """Return the mark of the node that hosts another node's replica."""
@@ -52,3 +60,18 @@ class DiskMarks:
             self.own if voter == own_replica_id else self.of_replica(voter) for voter in voters
         )
         return marks[len(marks) // 2] if marks else 0
+
+
+def better_led_elsewhere(
+    replicas: Iterable[Replica], marks: DiskMarks
+) -> list[tuple[Replica, int]]:
+    """Return what leads here and who has more room for it: (leader, replica id of the other)."""
+    if not marks.own:
+        return []
+    leaders = [each for each in replicas if each.role is Role.LEADER and not each.is_handing_over]
+    successors = [(leader, leader.successor()) for leader in leaders]
+    return [
+        (leader, successor)
+        for leader, successor in successors
+        if successor and marks.of_replica(successor) < marks.own
+    ]

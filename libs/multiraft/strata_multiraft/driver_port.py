@@ -44,5 +44,8 @@ class Driver(Protocol):
     def is_disk_full(self) -> bool:
         """Tell whether the log had no room a moment ago."""
 
+    def may_lead(self, replica_id: int) -> bool:
+        """Tell whether a replica's node may be given a leadership."""
+
     def give_up_leadership(self, replica: Replica) -> None:
         """See to it that a leader that can decide nothing any more is followed by another."""

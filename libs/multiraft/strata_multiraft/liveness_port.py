@@ -28,6 +28,12 @@ class Liveness(Protocol):
     def may_campaign(self) -> bool:
         """Tell whether this node may ask for votes; leadership transfers are exempt."""
 
+    def may_lead(self, node_id: str) -> bool:
+        """Tell whether another node may be given a leadership, as far as is known here."""
+
+    def tell_disk_mark(self) -> None:
+        """This node's disk mark has changed: whoever leads soon must know it (rule 11)."""
+
 
 class NoLiveness:
     """No other nodes: nothing rests that a driver on its own would tick."""
@@ -45,3 +51,10 @@ class NoLiveness:
     def may_campaign(self) -> bool:
         """See `Liveness.may_campaign`."""
         return True
+
+    def may_lead(self, node_id: str) -> bool:
+        """See `Liveness.may_lead`."""
+        return True
+
+    def tell_disk_mark(self) -> None:
+        """See `Liveness.tell_disk_mark`."""

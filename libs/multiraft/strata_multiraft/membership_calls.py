@@ -119,6 +119,7 @@ def best_successor(
     progress: tuple[ReplicaProgress, ...],
     configuration: Configuration,
     mark_of: Callable[[int], int],
+    may_lead: Callable[[int], bool],
 ) -> int:
     """Return who should lead next; 0: nobody can.
 
@@ -128,10 +129,13 @@ def best_successor(
         progress: of the followers.
         configuration: in force.
         mark_of: disk mark of a replica's node, 0 to 3.
+        may_lead: whether a replica's node may lead.
     """
     fit = [
         (-mark_of(each.replica_id), each.match_index, each.replica_id)
         for each in progress
-        if each.recently_heard and each.replica_id in configuration.voters
+        if each.recently_heard
+        and each.replica_id in configuration.voters
+        and may_lead(each.replica_id)
     ]
     return max(fit)[2] if fit else 0

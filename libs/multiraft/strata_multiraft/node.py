@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
 from strata_multiraft.apply_loop import Applier
 from strata_multiraft.catch_up import CatchUp
-from strata_multiraft.disk_marks import DiskMarks
+from strata_multiraft.disk_marks import DiskMarks, better_led_elsewhere
 from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
 from strata_multiraft.in_flight import InFlight
 from strata_multiraft.installs import Installs
@@ -136,6 +136,7 @@ class MultiRaft:
             lambda: random_ticks(options.election_ticks_min, options.election_ticks_max),
         )
         self.liveness: Liveness = NoLiveness()
+        self._node_of = node_of
         self._outbox = Outbox(transport, node_of, lambda: self.liveness.may_campaign(), metrics)
         snapshots = 2 * options.max_snapshots_open + options.max_snapshot_installs
         resets = options.max_raft_groups
@@ -275,6 +276,8 @@ class MultiRaft:
             message = envelope.message
             if replica.installing and isinstance(message, (AppendRequest, TimeoutNow)):
                 continue  # not before the rows hold again: it would acknowledge entries
+            if isinstance(message, TimeoutNow) and not self.liveness.may_campaign():
+                continue  # a clock that is off must not lead (rule 4): the leader stays
             if self.ticker.sleeps_through(replica, message):
                 continue
             self.perform(replica, replica.node.step(Receive(message)))
@@ -310,21 +313,24 @@ class MultiRaft:
         """
         return self._source.parts(fetch)
 
-    def set_disk_marks(self, own: int, peers: Mapping[str, int]) -> None:
-        """Note how full disks are, by node id, 0 to 3 (rule 11); to be called when that changes.
+    def set_disk_mark(self, mark: int) -> None:
+        """Note how full this node's disk is, 0 to 3 (rule 11); to be called after every look."""
+        if mark != self.marks.own:
+            self.marks.set_own(mark)
+            self.liveness.tell_disk_mark()
+        self._leave_full_disk()
 
-        What is led from here and could be led with more room is handed over.
-        """
-        self.marks.set(own, peers)
-        if not own:
-            return
-        for replica in self._replicas.values():
-            if replica.role is not Role.LEADER or replica.node.transfer_target:
-                continue
-            successor = replica.successor()
-            if successor and self.marks.of_replica(successor) < own:
+    def set_peer_disk_marks(self, marks: Mapping[str, int]) -> None:
+        """Note how full the disks of other nodes are, by node id; see `set_disk_mark`."""
+        self.marks.set_peers(marks)
+        self._leave_full_disk()
+
+    def _leave_full_disk(self) -> None:
+        """Hand over what is led from here and could be led with more room."""
+        if not self._is_stopping:
+            for replica, successor in better_led_elsewhere(self._replicas.values(), self.marks):
                 self.perform(replica, replica.node.step(TransferLeadership(successor)))
-        self.end_turn()
+            self.end_turn()
 
     # -- for replicas (the Driver protocol) ------------------------------------------------------
 
@@ -353,6 +359,11 @@ class MultiRaft:
         """Tell whether the log had no room within the last `disk_full_retry_ms`."""
         return self._writer.is_disk_full
 
+    def may_lead(self, replica_id: int) -> bool:
+        """Tell whether a replica's node may be given a leadership: its clock is right (rule 4)."""
+        node_id = self._node_of(replica_id)
+        return node_id is None or self.liveness.may_lead(node_id)
+
     def give_up_leadership(self, replica: Replica) -> None:
         """Follow, and let the best other voter campaign at once."""
         self.perform(replica, replica.node.step(StepDown(replica.successor())))
@@ -376,6 +387,8 @@ class MultiRaft:
         if effects.role_change is not None:
             if effects.role_change.role is Role.LEADER:
                 self._elections_total.add(1)
+                # Who made it the leader may not know how full the disk is here.
+                asyncio.get_running_loop().call_soon(self._leave_full_disk)
             self._follow_activity(replica)
         if effects.install is not None and not self._is_stopping:
             self._installs.begin(replica, effects.install)

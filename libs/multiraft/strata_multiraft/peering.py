@@ -2,7 +2,7 @@
 
     peering = Peering(identity, endpoint_of=..., node_of=..., ...)
     multiraft = MultiRaft(..., transport=peering.transport, fetcher=peering.fetcher, node_of=...)
-    peering.attach(multiraft, disk_mark=...)
+    peering.attach(multiraft)
     server.register(RAFT_SERVICE, peering.servicer)
 
 Start it after the driver, stop it before.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random as system_random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from strata_angelia.factory import open_channel
 from strata_angelia.options import AngeliaOptions
@@ -104,19 +104,17 @@ class Peering:
             notice_s=_BEATS_COMPARED * liveness.beat_interval_ms / 1000,
         )
 
-    def attach(self, multiraft: MultiRaft, *, disk_mark: Callable[[], int] = lambda: 0) -> None:
+    def attach(self, multiraft: MultiRaft) -> None:
         """Serve this driver: frames reach it, its raft groups may rest.
 
         Args:
             multiraft: the driver, made with this object's `transport` and `fetcher`.
-            disk_mark: gives this node's disk mark, 0 to 3 (rule 11).
         """
         self._liveness = multiraft.liveness = StoreLiveness(
             self._identity,
             DrivenRaftGroups(multiraft, self._tasks),
             self.transport,
             self._node_of,
-            disk_mark,
             self._clock,
             self.options.liveness,
             self._metrics,
@@ -141,9 +139,9 @@ class Peering:
         """Return the peers that have this node's support, and those that have not."""
         return self._attached().heard_nodes()
 
-    def peer_marks(self) -> Mapping[str, int]:
-        """Return the disk marks of the peers that are heard (rule 11)."""
-        return self._attached().peer_marks()
+    def clock_is_off(self) -> bool:
+        """Whether this node's clock is too far from the others': it shall not lead (rule 4)."""
+        return not self._attached().may_campaign()
 
     def clock_skew_ms(self) -> int:
         """Return this node's clock minus the median of all nodes' (rule 4)."""

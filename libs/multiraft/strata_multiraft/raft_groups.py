@@ -61,9 +61,13 @@ class DrivenRaftGroups:
                 replica = self.replicas()[raft_group]
                 self._tasks.spawn(f"hand_over.{raft_group}", self._hand_over(replica))
 
-    def set_disk_marks(self, own: int, peers: Mapping[str, int]) -> None:
-        """See `RaftGroups.set_disk_marks`."""
-        self._multiraft.set_disk_marks(own, peers)
+    def disk_mark(self) -> int:
+        """See `RaftGroups.disk_mark`."""
+        return self._multiraft.marks.own
+
+    def set_peer_disk_marks(self, marks: Mapping[str, int]) -> None:
+        """See `RaftGroups.set_peer_disk_marks`."""
+        self._multiraft.set_peer_disk_marks(marks)
 
     async def _hand_over(self, replica: Replica) -> None:
         try:

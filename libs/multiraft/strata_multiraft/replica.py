@@ -218,6 +218,11 @@ class Replica:
         """The worst disk mark among the nodes of the best quorum, 0 to 3 (rule 11)."""
         return self._driver.marks.of_quorum(self.node.configuration, self.replica_id)
 
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether the leadership is on its way to another replica: nothing can be proposed."""
+        return self.node.transfer_target != NO_REPLICA
+
     def progress(self) -> Sequence[ReplicaProgress]:
         """Return how far followers and learners are; nothing unless this replica leads."""
         return self.node.progress()
@@ -254,21 +259,33 @@ class Replica:
 
         Raises:
             NotLeader: it does not lead.
-            TransferFailed: there is nobody, or it took longer than an election timeout.
+            TransferFailed: there is nobody, the clock of the target's node is off (rule 4), or it
+                took longer than an election timeout.
         """
         if target is None:
             if self.node.role is not Role.LEADER:
                 raise NotLeader(self.leader_replica_id)
             target = self.successor()
             if not target:
-                raise TransferFailed("no other voter answers")
+                raise TransferFailed("no other voter answers that may lead")
+        elif not self._driver.may_lead(target):
+            raise TransferFailed(f"the clock of the node of replica {target} is off")
         await self._calls.transfer(target)
 
     def successor(self) -> int:
         """Return the replica that should lead next; 0: nobody can."""
         return best_successor(
-            self.node.progress(), self.node.configuration, self._driver.marks.of_replica
+            self.node.progress(),
+            self.node.configuration,
+            self._driver.marks.of_replica,
+            self._driver.may_lead,
         )
+
+    def is_fit_to_lead(self, replica_id: int) -> bool:
+        """Tell whether a replica may lead, on a disk no fuller than this one's (rules 4, 11)."""
+        driver = self._driver
+        has_room = driver.marks.of_replica(replica_id) <= driver.marks.own
+        return driver.may_lead(replica_id) and has_room
 
     def write_checkpoint(self, frames: Sequence[Frame]) -> asyncio.Future[int]:
         """Write checkpoint frames with the next group commit.
@@ -470,7 +487,7 @@ class Replica:
         if self.read_only:
             self._driver.refused("read_only")
             raise ReadOnly(self.read_only)
-        if not self._term_announced or self.node.transfer_target != NO_REPLICA:
+        if not self._term_announced or self.is_handing_over:
             self._driver.refused("not_leader")
             raise NotLeader(self.leader_replica_id)
         if self._driver.is_disk_full():

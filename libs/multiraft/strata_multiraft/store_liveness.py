@@ -73,8 +73,11 @@ class RaftGroups(Protocol):
     def hand_over(self, raft_groups: Sequence[int]) -> None:
         """Begin to give away the leadership of these."""
 
-    def set_disk_marks(self, own: int, peers: Mapping[str, int]) -> None:
-        """Tell how full the disks are (rule 11)."""
+    def disk_mark(self) -> int:
+        """Return how full this node's disk is, 0 to 3 (rule 11)."""
+
+    def set_peer_disk_marks(self, marks: Mapping[str, int]) -> None:
+        """Tell how full the disks of the peers that are heard are."""
 
 
 class StoreLiveness:
@@ -85,7 +88,6 @@ class StoreLiveness:
         groups: the driver.
         beats: the transport.
         node_of: places replicas; asked anew each time.
-        disk_mark: this node's disk mark, 0 to 3 (rule 11).
         clock: monotonic for silence, wall for the comparison of clocks.
         options: times and limits.
         metrics: where they show.
@@ -97,7 +99,6 @@ class StoreLiveness:
         groups: RaftGroups,
         beats: Beats,
         node_of: NodeOf,
-        disk_mark: Callable[[], int],
         clock: Clock,
         options: LivenessOptions,
         metrics: Metrics,
@@ -107,7 +108,6 @@ class StoreLiveness:
         self._groups = groups
         self._beats = beats
         self._node_of = node_of
-        self._disk_mark = disk_mark
         self._clock = clock
         self._options = options
         self._interval_s = options.beat_interval_ms / 1000
@@ -123,7 +123,7 @@ class StoreLiveness:
         self._beat_count = 0
         self._skew_ms = 0
         self.on_compared: Callable[[int], None] = lambda skew_ms: None
-        self._marks: tuple[int, Mapping[str, int]] = (0, {})
+        self._peer_marks: Mapping[str, int] = {}
         self._lost_total = metrics.counter("strata_peer_support_lost_total")
         self._restarts_total = metrics.counter("strata_peer_restarts_total")
         self._lists_total = metrics.counter("strata_raft_quiet_lists_total")
@@ -140,10 +140,6 @@ class StoreLiveness:
         peers = sorted(self._peers.items())
         heard = [node_id for node_id, peer in peers if peer.beats.supported]
         return heard, [node_id for node_id, peer in peers if not peer.beats.supported]
-
-    def peer_marks(self) -> Mapping[str, int]:
-        """Return the disk marks of the peers that are heard (rule 11)."""
-        return self._marks[1]
 
     def clock_skew_ms(self) -> int:
         """Return this node's clock minus the median of all nodes' (rule 4)."""
@@ -194,6 +190,18 @@ class StoreLiveness:
     def may_campaign(self) -> bool:
         """See `Liveness.may_campaign`."""
         return abs(self._skew_ms) <= self._options.max_clock_skew_ms
+
+    def may_lead(self, node_id: str) -> bool:
+        """See `Liveness.may_lead`; of a peer that is not heard nothing is known."""
+        peer = self._peers.get(node_id)
+        offset_ms = peer.beats.offset_ms() if peer is not None and peer.beats.supported else None
+        if offset_ms is None:
+            return True
+        return abs(offset_ms + self._skew_ms) <= self._options.max_clock_skew_ms
+
+    def tell_disk_mark(self) -> None:
+        """See `Liveness.tell_disk_mark`."""
+        self._send_beats()
 
     # -- from other nodes ------------------------------------------------------------------------
 
@@ -280,14 +288,17 @@ class StoreLiveness:
             self._audit()
         self._beat_count += 1
         self._compare_clocks(now_s)
-        self._share_disk_marks()
-        for node_id, peer in self._peers.items():
-            self._beats.send_beat(node_id, self._make_beat(peer))
+        self._learn_disk_marks()
+        self._send_beats()
         for node_id, peer in list(self._peers.items()):
             if peer.beats.lose():
                 self._lost_total.add(1)
                 self._rest_without(node_id, peer)
                 self._leaders_lost_at(node_id)
+
+    def _send_beats(self) -> None:
+        for node_id, peer in self._peers.items():
+            self._beats.send_beat(node_id, self._make_beat(peer))
 
     def _make_beat(self, peer: _Peer) -> raft_pb2.Beat:
         beat = peer.beats.next_beat(self._clock.wall_ms())
@@ -300,7 +311,7 @@ class StoreLiveness:
         beat.quiet_hash = peer.led.groups.hash
         beat.want_quiet = peer.followed.want_list
         beat.wake.extend(peer.followed.take_refused())
-        beat.disk_mark = self._marks[0]
+        beat.disk_mark = self._groups.disk_mark()
         return beat
 
     def _follow_placement(self) -> None:
@@ -340,12 +351,11 @@ class StoreLiveness:
         led = [r.raft_group for r in self._groups.replicas().values() if r.role is Role.LEADER]
         self._groups.hand_over(led)
 
-    def _share_disk_marks(self) -> None:
-        own = self._disk_mark()
-        peers = {n: peer.beats.disk_mark for n, peer in self._peers.items() if peer.beats.supported}
-        if (own, peers) != self._marks:
-            self._marks = (own, peers)
-            self._groups.set_disk_marks(own, peers)
+    def _learn_disk_marks(self) -> None:
+        marks = {n: peer.beats.disk_mark for n, peer in self._peers.items() if peer.beats.supported}
+        if marks != self._peer_marks:
+            self._peer_marks = marks
+            self._groups.set_peer_disk_marks(marks)
 
     # -- a node is gone or back ------------------------------------------------------------------
 

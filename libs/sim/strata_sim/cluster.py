@@ -37,7 +37,7 @@ class SimCluster:
         network: between all machines.
         trace: what happened.
         chance: for the scenario.
-        moved_queues: (topic, queue) that operators asked to move.
+        grown_topics: topics that operators asked to give more queues.
         nameservers, storage, brokers: the hosts; of storage nodes the spare ones come last.
     """
 
@@ -73,7 +73,7 @@ class SimCluster:
         self.brokers = [
             BrokerHost(world, f"b{number + 1}") for number in range(self.options.brokers)
         ]
-        self.moved_queues: set[tuple[str, int]] = set()
+        self.grown_topics: set[str] = set()
         self._clients = 0
 
     @property

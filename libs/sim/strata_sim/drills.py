@@ -1,4 +1,4 @@
-"""What operators do while clients work and things fail: restarts, members, leaders, queues.
+"""What operators do while clients work and things fail: restarts, members, leaders, queues, slots.
 
 A drill is a coroutine over a cluster. Calls that fail are let be: what an operator asked for in
 the middle of a fault may be refused. Afterwards nothing of it may be left half done.
@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import google_crc32c
 from google.protobuf.message import Message
 
 from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_mq.slots import slot_base
 from strata_sim.client import LOST, Refused, SimClient
 from strata_sim.cluster import SimCluster
 
 Drill = Callable[[SimCluster], Awaitable[None]]
 
 _GRACE_S = 3.0
+_MAX_QUEUES = 16
 
 
 async def rolling_restart(cluster: SimCluster) -> None:
@@ -49,7 +53,6 @@ async def queue_moves(cluster: SimCluster) -> None:
         for _ in range(cluster.chance.randint(0, 2)):
             if raft_groups:
                 queue = cluster.chance.randrange(4)
-                cluster.moved_queues.add((topic, queue))
                 request = admin_pb2.MoveQueueRequest(
                     topic=topic,
                     queue=queue,
@@ -57,6 +60,37 @@ async def queue_moves(cluster: SimCluster) -> None:
                 )
                 await _ask(cluster, client, "MoveQueue", request)
                 await asyncio.sleep(cluster.chance.uniform(0, 1.0))
+
+
+async def slot_moves(cluster: SimCluster) -> None:
+    """Move slots of both topics' queues to other raft groups."""
+    client = cluster.client()
+    raft_groups = await _raft_groups(client)
+    for topic in ("orders", "events"):
+        if raft_groups:
+            request = admin_pb2.MoveSlotsRequest(
+                first_slot=slot_base("", topic, google_crc32c.value),
+                slot_count=cluster.chance.randint(1, 4),
+                to_raft_group=cluster.chance.choice(raft_groups),
+            )
+            await _ask(cluster, client, "MoveSlots", request)
+            await asyncio.sleep(cluster.chance.uniform(0, 2.0))
+
+
+async def topic_growth(cluster: SimCluster) -> None:
+    """Give a topic twice as many queues."""
+    client = cluster.client()
+    name = cluster.chance.choice(("orders", "events"))
+    try:
+        data = await client.admin("GetTopic", admin_pb2.GetTopicRequest(name=name))
+    except (Refused, *LOST):
+        return
+    queue_count = 2 * admin_pb2.GetTopicResponse.FromString(data).topic.queue_count
+    if queue_count <= _MAX_QUEUES:
+        cluster.grown_topics.add(name)
+        topic = meta_pb2.Topic(name=name, queue_count=queue_count)
+        request = admin_pb2.UpdateTopicRequest(topic=topic, update_mask=["queue_count"])
+        await _ask(cluster, client, "UpdateTopic", request)
 
 
 async def member_changes(cluster: SimCluster) -> None:
@@ -73,7 +107,14 @@ async def member_changes(cluster: SimCluster) -> None:
         await asyncio.sleep(cluster.chance.uniform(2.0, 6.0))
 
 
-ALL: tuple[Drill, ...] = (rolling_restart, leader_transfers, queue_moves, member_changes)
+ALL: tuple[Drill, ...] = (
+    rolling_restart,
+    leader_transfers,
+    queue_moves,
+    slot_moves,
+    topic_growth,
+    member_changes,
+)
 
 
 async def run_all(cluster: SimCluster, until_s: float) -> None:

@@ -83,6 +83,10 @@ class SimEdge:
         self._network.listen(self.endpoint, self)
         return self._port
 
+    async def drain(self, timeout_s: float) -> None:
+        """See `ports.Edge.drain`: a simulated client makes a connection for each call."""
+        self._network.unlisten(self.endpoint, self)
+
     async def stop(self, grace_s: float) -> None:
         """See `ports.Edge.stop`."""
         self._network.unlisten(self.endpoint, self)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 Position = tuple[str, int, int]
 """(topic, queue, offset)"""
@@ -69,6 +69,8 @@ class History:
     """consumer group -> (message id, position) in the order of first deliveries"""
     leases: dict[tuple[str, str], list[Lease]] = field(default_factory=lambda: defaultdict(list))
     """(consumer group, message id) -> leases in the order of delivery"""
+    grown: set[str] = field(default_factory=set)
+    """topics that were given more queues: their message groups may go to another one"""
 
     def attempt(self, topic: str, message_id: str, body: bytes, message_group: str = "") -> None:
         """Note a send before it goes out."""
@@ -184,7 +186,10 @@ def revived(history: History) -> Iterator[str]:
 
 
 def disordered(history: History) -> Iterator[str]:
-    """Find message groups whose answered sends are not in one queue, in the order of sending."""
+    """Find message groups whose answered sends are not in one queue, in the order of sending.
+
+    A message group may leave its queue for good when its topic grows.
+    """
     groups = defaultdict(list)
     for message_id, send in history.sends.items():
         if send.message_group and message_id in history.answered:
@@ -192,14 +197,25 @@ def disordered(history: History) -> Iterator[str]:
                 groups[send.topic, send.message_group].append((send.sequence, position))
     for name, placed in groups.items():
         positions = [position for _, position in sorted(placed)]
-        if len({queue for _, queue, _ in positions}) > 1 or positions != sorted(positions):
+        queues = [queue for queue, _ in groupby(queue for _, queue, _ in positions)]
+        stays = len(queues) == 1 or (name[0] in history.grown and len(queues) == len(set(queues)))
+        in_order = all(
+            earlier[2] < later[2]
+            for earlier, later in pairwise(positions)
+            if earlier[1] == later[1]
+        )
+        if not (stays and in_order):
             yield f"out of order: message group {name}: {positions}"
 
 
 def overtaken(history: History) -> Iterator[str]:
-    """Find messages first delivered after a later one of their message group and queue."""
+    """Find messages first delivered after a later one of their message group.
+
+    In one queue offsets tell which one is later; in two the order of answered sends does.
+    """
     for group, delivered in history.first_delivered.items():
         last: dict[tuple[str, str, int], int] = {}
+        newest: dict[tuple[str, str], tuple[int, int]] = {}
         for message_id, (topic, queue, offset) in delivered:
             send = history.sends.get(message_id)
             if send is None or not send.message_group:
@@ -208,6 +224,12 @@ def overtaken(history: History) -> Iterator[str]:
             if offset < last.get(key, -1):
                 yield f"overtaken: {message_id} at {(topic, queue, offset)} in {group}"
             last[key] = max(offset, last.get(key, -1))
+            if message_id in history.answered:
+                sequence, its_queue = newest.get((topic, send.message_group), (-1, queue))
+                if send.sequence < sequence and its_queue != queue:
+                    yield f"overtaken: {message_id} of queue {queue} by {its_queue} in {group}"
+                if send.sequence > sequence:
+                    newest[topic, send.message_group] = (send.sequence, queue)
 
 
 def shared(history: History) -> Iterator[str]:

@@ -213,7 +213,6 @@ class SimNode:
             self,
             self,
             node_of,
-            lambda: 0,
             self,
             self.world.options,
             Metrics.disabled(),
@@ -378,7 +377,11 @@ class SimNode:
             target = max(p.replica_id for p in member.node.progress())
             self.perform(raft_group, member.step(TransferLeadership(target)))
 
-    def set_disk_marks(self, own: int, peers: Mapping[str, int]) -> None:
+    def disk_mark(self) -> int:
+        """See `store_liveness.RaftGroups`."""
+        return 0
+
+    def set_peer_disk_marks(self, marks: Mapping[str, int]) -> None:
         """See `store_liveness.RaftGroups`."""
 
 

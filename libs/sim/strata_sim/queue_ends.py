@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from strata_sim.history import History
@@ -42,16 +42,8 @@ class QueueEnds:
         for queue, end in ends.items():
             self._reads[topic, queue].append(Operation(("next",), end, called_s, returned_s))
 
-    def violations(
-        self, history: History, moved: Collection[tuple[str, int]] = ()
-    ) -> Iterator[str]:
-        """Find queues whose appends and reads have no order that explains the answers.
-
-        Args:
-            history: what was sent and delivered.
-            moved: (topic, queue) whose reads are not judged: a broker that does not know yet of a
-                move reads the end of the sealed epoch.
-        """
+    def violations(self, history: History) -> Iterator[str]:
+        """Find queues whose appends and reads have no order that explains the answers."""
         queues: dict[tuple[str, int], list[Operation]] = defaultdict(list)
         for message_id, positions in history.deliveries.items():
             sent = self._sent.get(message_id)
@@ -63,8 +55,7 @@ class QueueEnds:
                         )
                     )
         for key, reads in self._reads.items():
-            if key not in moved:
-                queues[key].extend(reads)
+            queues[key].extend(reads)
         for (topic, queue), operations in sorted(queues.items()):
             operations.sort(key=lambda operation: operation.called_s)
             verdict = check(QUEUE, operations)

@@ -11,6 +11,7 @@ import contextvars
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from strata.meta.v1 import meta_pb2
 from strata_sim import drills
 from strata_sim.cluster import SimCluster
 from strata_sim.history import check
@@ -111,10 +112,11 @@ class Scenario:
         except (Stuck, TimeoutError) as failure:
             trace.violations.append(f"stuck: {failure!r}")
         history = self.workload.history
+        history.grown = cluster.grown_topics
         violations = [*trace.violations, *check(history)]
         if not violations:
             # Positions are known from deliveries: of no use unless everything was drained.
-            violations += self.workload.ends.violations(history, cluster.moved_queues)
+            violations += self.workload.ends.violations(history)
         return Verdict(
             cluster.seed,
             violations[:_VIOLATIONS_SHOWN],
@@ -151,6 +153,8 @@ class Scenario:
             if not trace.violations:
                 for violation in await self.workload.drain(options.drain_s):
                     trace.violation(violation)
+                for violation in await self._settle_slots():
+                    trace.violation(violation)
             await self.workload.stop()
             sampler.cancel()
 
@@ -166,6 +170,23 @@ class Scenario:
         except TimeoutError:
             return [f"stuck: {host.name} does not start" for host in members if not host.serving]
         return await self.workload.probe(self.options.calm_s)
+
+    async def _settle_slots(self) -> list[str]:
+        """Wait until no slot is on its way any more."""
+
+        def moves() -> list[meta_pb2.SlotMove]:
+            views = (host.app.view for host in self.cluster.storage if host.app is not None)
+            newest = max(views, key=lambda view: view.revision)
+            return list(newest.slot_moves())
+
+        try:
+            await self.cluster.until(lambda: not moves(), self.options.calm_s)
+        except TimeoutError:
+            return [
+                f"stuck: slots from raft group {move.from_raft_group} to {move.to_raft_group}"
+                for move in moves()
+            ]
+        return []
 
     # Invariants ---------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class Workload:
         while self._cluster.now_s < deadline_s:
             await asyncio.sleep(0.1)
             if not self._waiting():
-                lags = await self._lags(client)
+                lags = await self._lags(client) or await self._old_queue_counts(client)
                 if not lags:
                     break
         self._consuming = False
@@ -168,8 +168,26 @@ class Workload:
                 f"stuck: {queue.topic} queue {queue.queue}: cursor {queue.cursor} of "
                 f"{topic.group}, end {queue.next_offset}"
                 for queue in response.queues
-                if queue.topic == topic.name and queue.cursor < queue.next_offset
+                if queue.cursor < queue.next_offset
             ]
+            others = {queue.topic for queue in response.queues} - {topic.name}
+            violations += [
+                f"listed: {topic.group} never consumed {other}" for other in sorted(others)
+            ]
+        return violations
+
+    async def _old_queue_counts(self, client: SimClient) -> list[str]:
+        """Return which topics have message groups where an older queue count put them."""
+        violations = []
+        for topic in self._topics:
+            try:
+                data = await client.admin("GetTopic", admin_pb2.GetTopicRequest(name=topic.name))
+            except _UNKNOWN as failure:
+                violations.append(f"stuck: {topic.name}: {failure!r}")
+                continue
+            row = admin_pb2.GetTopicResponse.FromString(data).topic
+            if row.previous_queue_count:
+                violations.append(f"stuck: {topic.name} in {row.previous_queue_count} old queues")
         return violations
 
     async def probe(self, timeout_s: float) -> list[str]:
@@ -296,6 +314,9 @@ class Workload:
                     self._note(client, "read", failure)
                     continue
                 response = admin_pb2.GetTopicResponse.FromString(data)
+                # A topic that grew may have a home in more raft groups.
+                names = {*topic.broker_names, *(status.broker_name for status in response.queues)}
+                topic.broker_names = sorted(names)
                 ends = {status.queue: status.next_offset for status in response.queues}
                 self.ends.read(topic.name, ends, called_s, self._cluster.now_s)
 

@@ -22,6 +22,7 @@ class RowKind(IntEnum):
     TOMBSTONE = 7
     QUEUE_OVERRIDE = 8
     INSTALLING = 9
+    SLOT_MOVE = 10
 
 
 APPLIED_KEY = bytes([RowKind.APPLIED])
@@ -53,6 +54,11 @@ def slots_key(first_slot: int) -> bytes:
     return bytes([RowKind.SLOTS]) + first_slot.to_bytes(2, "big")
 
 
+def slot_move_key(from_raft_group: int) -> bytes:
+    """Return the key of the row of the slots that a raft group gives up."""
+    return bytes([RowKind.SLOT_MOVE]) + from_raft_group.to_bytes(4, "big")
+
+
 def queue_override_key(topic_id: int, queue: int) -> bytes:
     """Return the key of the row of a queue that is not where its slot is."""
     return bytes([RowKind.QUEUE_OVERRIDE]) + topic_id.to_bytes(4, "big") + queue.to_bytes(4, "big")
@@ -61,6 +67,11 @@ def queue_override_key(topic_id: int, queue: int) -> bytes:
 def change_key(revision: int) -> bytes:
     """Return the key of the row that names what a revision changed."""
     return bytes([RowKind.CHANGE]) + revision.to_bytes(8, "big")
+
+
+def revision_of(key: bytes) -> int:
+    """Return the revision of such a row."""
+    return int.from_bytes(key[1:], "big")
 
 
 def tombstone_key(what: int, dropped_id: int) -> bytes:

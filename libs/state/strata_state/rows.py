@@ -2,7 +2,8 @@
 
 A class knows the ranges that rows of its kind fill and how they are found; their bytes are
 `strata_mq.rows`, and why they are written is the state machine's matter. Every write goes into a
-batch that the caller writes, together with the applied row (rule 5).
+batch that the caller writes, together with the applied row (rule 5). What the raft group owns is in
+`own_rows`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from itertools import chain, repeat
 
 from strata_mq import rows as layout
 from strata_mq.commands import decode_lease
+from strata_mq.cq_rows import CqRow
 from strata_mq.leases import Lease
 from strata_mq.rows import (
     CHECKPOINT_KINDS,
     AppliedRow,
     BrokerRow,
     ConfigurationRow,
-    CqRow,
     HeadRow,
     LocalRow,
     MessagePosition,
-    MoveRow,
     QueueRow,
     RowKind,
 )
+from strata_state.kind_rows import KindRows
+from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlaceRows
 from strata_state.ports import Row, RowBatch, StateStore
 
 _ID_TAIL_AT = 9
 _DAY = struct.Struct(">H")
-_U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _CQ_TAIL = struct.Struct(">IIQ")
@@ -41,26 +42,7 @@ ConsumerKey = tuple[int, int, int]
 """(consumer group id, topic id, queue)."""
 
 
-class _Rows:
-    """A kind's key range in one raft group."""
-
-    KIND: RowKind
-
-    __slots__ = ("_prefix", "_raft_group", "_store")
-
-    def __init__(self, store: StateStore, raft_group: int) -> None:
-        self._store = store
-        self._raft_group = raft_group
-        self._prefix = layout.kind_prefix(raft_group, self.KIND)
-
-    def _scan(self, prefix: bytes) -> Iterator[Row]:
-        return self._store.scan(prefix, layout.prefix_end(prefix))
-
-    def _delete(self, batch: RowBatch, prefix: bytes) -> None:
-        batch.delete_range(prefix, layout.prefix_end(prefix))
-
-
-class AppliedRows(_Rows):
+class AppliedRows(KindRows):
     """The one applied row."""
 
     KIND = RowKind.APPLIED
@@ -76,28 +58,7 @@ class AppliedRows(_Rows):
         batch.put(self._prefix, row.encode())
 
 
-class OwnedRows(_Rows):
-    """Runs of owned slots."""
-
-    KIND = RowKind.OWNED
-    __slots__ = ()
-
-    def all(self) -> list[tuple[int, int]]:
-        """Return (first slot, slot count) runs."""
-        at = len(self._prefix)
-        return [
-            (_U16.unpack_from(key, at)[0], layout.decode_owned(value))
-            for key, value in self._scan(self._prefix)
-        ]
-
-    def replace(self, batch: RowBatch, runs: Sequence[tuple[int, int]]) -> None:
-        """Write these runs and no others."""
-        self._delete(batch, self._prefix)
-        for first, count in runs:
-            batch.put(layout.owned_key(self._raft_group, first), layout.encode_owned(count))
-
-
-class QueueRows(_Rows):
+class QueueRows(KindRows):
     """One row per queue that was ever used here."""
 
     KIND = RowKind.QUEUE
@@ -111,6 +72,10 @@ class QueueRows(_Rows):
     def put(self, batch: RowBatch, topic_id: int, queue: int, row: QueueRow) -> None:
         """Write a queue's row."""
         batch.put(layout.queue_key(self._raft_group, topic_id, queue), row.encode())
+
+    def all_keys(self) -> Iterator[tuple[int, int]]:
+        """Iterate (topic, queue) as they are at the call."""
+        return (layout.parse_queue_key(key) for key, _ in self._scan(self._prefix))
 
     def of_topic(self, topic_id: int) -> list[tuple[int, QueueRow]]:
         """Return (queue, row) of a topic."""
@@ -129,7 +94,7 @@ class QueueRows(_Rows):
         self._delete(batch, self._prefix + _U32.pack(topic_id))
 
 
-class CqRows(_Rows):
+class CqRows(KindRows):
     """One row per run of messages that one entry stored in one queue."""
 
     KIND = RowKind.CQ
@@ -138,7 +103,7 @@ class CqRows(_Rows):
     def put(
         self, batch: RowBatch, topic_id: int, queue: int, base_offset: int, value: bytes
     ) -> None:
-        """Write a row made by `strata_mq.rows.encode_cq_row`."""
+        """Write a row made by `strata_mq.cq_rows.encode_cq_row`."""
         batch.put(layout.cq_key(self._raft_group, topic_id, queue, base_offset), value)
 
     def covering(self, topic_id: int, queue: int, offset: int) -> tuple[int, CqRow] | None:
@@ -174,7 +139,7 @@ class CqRows(_Rows):
         self._delete(batch, self._prefix + _U32.pack(topic_id))
 
 
-class HeadRows(_Rows):
+class HeadRows(KindRows):
     """Head and generation per (consumer group, topic, queue)."""
 
     KIND = RowKind.HEAD
@@ -189,10 +154,28 @@ class HeadRows(_Rows):
         """Write a head row."""
         batch.put(layout.head_key(self._raft_group, *key), row.encode())
 
+    def all_keys(self) -> Iterator[ConsumerKey]:
+        """Iterate (consumer group, topic, queue) as they are at the call."""
+        return (layout.parse_head_key(key) for key, _ in self._scan(self._prefix))
+
     def of_topic(self, topic_id: int) -> list[ConsumerKey]:
         """Return the keys of a topic's rows; reads all head rows (a topic drop is rare)."""
         keys = (layout.parse_head_key(key) for key, _ in self._scan(self._prefix))
         return [key for key in keys if key[1] == topic_id]
+
+    def consumer_groups(self, topic_id: int) -> Iterator[int]:
+        """Iterate the consumer groups with a row of a topic, rising: two seeks for each in all."""
+        end = layout.prefix_end(self._prefix)
+        begin = self._prefix
+        while (found := next(self._store.scan(begin, end), None)) is not None:
+            consumer_group_id, found_topic_id, _ = layout.parse_head_key(found[0])
+            of_group = self._prefix + _U32.pack(consumer_group_id)
+            if found_topic_id < topic_id:
+                begin = of_group + _U32.pack(topic_id)
+                continue
+            if found_topic_id == topic_id:
+                yield consumer_group_id
+            begin = layout.prefix_end(of_group)
 
     def topics(self, consumer_group_id: int, limit: int) -> list[int]:
         """Return the first `limit` topics of a consumer group, rising: one seek for each."""
@@ -218,7 +201,7 @@ class HeadRows(_Rows):
         self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
 
 
-class LeaseRows(_Rows):
+class LeaseRows(KindRows):
     """One row per un-acked message below head."""
 
     KIND = RowKind.LEASE
@@ -249,7 +232,7 @@ class LeaseRows(_Rows):
         self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
 
 
-class _DayRows(_Rows):
+class _DayRows(KindRows):
     """Rows in day buckets: they expire by one range deletion (rule 27)."""
 
     __slots__ = ()
@@ -329,7 +312,7 @@ class KeyRows(_DayRows):
         return [layout.parse_message_key_key(key) for _, (key, _) in rows]
 
 
-class BrokerRows(_Rows):
+class BrokerRows(KindRows):
     """The last append of each broker."""
 
     KIND = RowKind.BROKER
@@ -354,7 +337,7 @@ class BrokerRows(_Rows):
                 batch.delete(layout.broker_key(self._raft_group, boot_id))
 
 
-class TombstoneRows(_Rows):
+class TombstoneRows(KindRows):
     """Ids of topics and consumer groups that were dropped and never come back (rule 17)."""
 
     KIND = RowKind.TOMBSTONE
@@ -372,7 +355,7 @@ class TombstoneRows(_Rows):
         return [(what, dropped_id) for what, dropped_id in keys]
 
 
-class ConfigurationRows(_Rows):
+class ConfigurationRows(KindRows):
     """The one row of the raft group's configuration."""
 
     KIND = RowKind.CONFIGURATION
@@ -388,33 +371,7 @@ class ConfigurationRows(_Rows):
         batch.put(self._prefix, row.encode())
 
 
-class MoveRows(_Rows):
-    """Queues that were moved away and are not drained yet."""
-
-    KIND = RowKind.MOVE
-    __slots__ = ()
-
-    def put(self, batch: RowBatch, topic_id: int, queue: int, row: MoveRow) -> None:
-        """Write the row of a queue."""
-        batch.put(layout.move_key(self._raft_group, topic_id, queue), row.encode())
-
-    def delete(self, batch: RowBatch, topic_id: int, queue: int) -> None:
-        """Remove the row of a queue."""
-        batch.delete(layout.move_key(self._raft_group, topic_id, queue))
-
-    def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
-        """Remove a topic's rows."""
-        self._delete(batch, self._prefix + _U32.pack(topic_id))
-
-    def all(self) -> list[tuple[int, int, MoveRow]]:
-        """Return (topic, queue, row)."""
-        return [
-            (*layout.parse_queue_key(key), MoveRow.decode(value))
-            for key, value in self._scan(self._prefix)
-        ]
-
-
-class LocalRows(_Rows):
+class LocalRows(KindRows):
     """The one row that only this node knows."""
 
     KIND = RowKind.LOCAL
@@ -430,7 +387,7 @@ class LocalRows(_Rows):
         batch.put(self._prefix, row.encode())
 
 
-class UnfinishedRow(_Rows):
+class UnfinishedRow(KindRows):
     """A mark: the rows are being rebuilt from the log, or could not be rebuilt in full."""
 
     KIND = RowKind.UNFINISHED
@@ -467,6 +424,8 @@ class GroupRows:
         self.tombstones = TombstoneRows(store, raft_group)
         self.configuration = ConfigurationRows(store, raft_group)
         self.moves = MoveRows(store, raft_group)
+        self.queue_places = QueuePlaceRows(store, raft_group)
+        self.own_revision = OwnRevisionRow(store, raft_group)
         self.local = LocalRows(store, raft_group)
         self.unfinished = UnfinishedRow(store, raft_group)
 

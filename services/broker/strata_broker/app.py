@@ -3,8 +3,9 @@
 The order of start: metadata first (a broker that knows no topic serves nobody), from a nameserver
 or, when none answers, from a storage node; then the edge; then the registration, so that no route
 names a broker that does not listen. A broker that no nameserver registers serves all the same.
-Stop is the reverse: the broker leaves the routes, streams are ended so that clients go elsewhere,
-calls under way may finish, channels close last.
+Stop is the reverse: the broker leaves the routes; clients are told to go elsewhere, streams are
+ended and nobody waits any more, while every call that still comes is served; when the clients have
+gone, or at last, the edge stops; channels close last.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from strata_broker.deliver import Deliverer
 from strata_broker.drops import Dropper
 from strata_broker.hot import HotCalls
 from strata_broker.liveness import LivenessReporter
+from strata_broker.message_groups import MessageGroups
 from strata_broker.metadata import MetadataView
 from strata_broker.metrics import METRICS
 from strata_broker.operations import Operations
@@ -34,6 +36,7 @@ from strata_broker.popper import Popper
 from strata_broker.provision import Provisioner
 from strata_broker.receive import Receiver
 from strata_broker.recorder import Recorder
+from strata_broker.rehashes import Rehasher
 from strata_broker.route import Routes
 from strata_broker.send import Sender
 from strata_broker.servicers import admin_rpc, messaging
@@ -151,6 +154,7 @@ class BrokerApp:
             self._tasks,
             metrics,
         )
+        self._message_groups = MessageGroups()
         self._serve_clients()
         self._serve_operators(shown_config or config)
         self._health = Health(edge)
@@ -187,6 +191,7 @@ class BrokerApp:
             view,
             provisioner,
             storage.appender,
+            self._message_groups,
             SendBudget(config.send, metrics),
             config,
             google_crc32c.value,
@@ -212,8 +217,23 @@ class BrokerApp:
         self._dropper = Dropper(
             view, self._metadata, storage.client, config.metadata, self._random, self._metrics
         )
+        self._rehasher = Rehasher(
+            view,
+            self._message_groups,
+            self._metadata,
+            storage.client,
+            config.metadata,
+            self._random,
+            self._metrics,
+        )
         operations = Operations(
-            view, self._metadata, storage.client, self._dropper, self.sessions, config
+            view,
+            self._metadata,
+            storage.client,
+            self._dropper,
+            self.sessions,
+            config,
+            self._clock,
         )
         cluster = ClusterOperations(
             view, self._metadata, storage.client, storage.leaders, config.metadata
@@ -256,6 +276,7 @@ class BrokerApp:
         self._deliverer.set_store_host(self.endpoint)
         await self._register()
         self._tasks.spawn("repeat drops", self._dropper.run())
+        self._tasks.spawn("rehash message groups", self._rehasher.run())
         self._tasks.spawn("push settings", self._telemetry.push_changes())
         self._tasks.spawn("report clients", self.liveness.run())
         self._set_health(serving=True)
@@ -267,7 +288,8 @@ class BrokerApp:
         node = meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
-            endpoints=[self.endpoint],
+            # Its own address also behind a virtual one, which all brokers share.
+            endpoints=[_join(identity.host, self.port)],
             advertised_endpoint=self.endpoint,
             boot_id=identity.boot_id,
             rack=identity.rack,
@@ -281,17 +303,26 @@ class BrokerApp:
             self._log.warning("no nameserver registered the broker; it serves meanwhile")
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new call, let those under way finish within the grace, free everything."""
+        """Send clients away, let calls under way finish within the grace, free everything."""
+        ends_s = self._clock.monotonic_s() + grace_s
         self._set_health(serving=False)
         await self._deregister(grace_s)
-        self._telemetry.end_all()
-        self._receiver.end_all()
-        await self._edge.stop(grace_s)
+        await self._drain(grace_s)
+        await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
         await self._tasks.stop()
         if self.endpoint:
             await self.liveness.leave()
         await self._storage.close()
         await self._metadata.close()
+
+    async def _drain(self, grace_s: float) -> None:
+        """Let clients go elsewhere without an error."""
+        drain_s = min(grace_s / 2, self._config.route.max_drain_ms / 1000)
+        async with asyncio.TaskGroup() as group:
+            if self.port:
+                group.create_task(self._edge.drain(drain_s))
+            self._telemetry.end_all()
+            self._receiver.end_all()
 
     async def _deregister(self, grace_s: float) -> None:
         """Leave the routes of the other brokers before clients are let go."""

@@ -32,7 +32,13 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
 _APPEND = SERVICE + "Append"
-_MOVED = frozenset((storage_pb2.OUTCOME_WRONG_GROUP, storage_pb2.OUTCOME_SEALED))
+_MOVED = frozenset(
+    (
+        storage_pb2.OUTCOME_WRONG_GROUP,
+        storage_pb2.OUTCOME_SEALED,
+        storage_pb2.OUTCOME_REHASHED,
+    )
+)
 # What columns take beside the stored bytes; a few bytes over is allowed (rule 22).
 _COLUMNS_BYTES = 64
 
@@ -46,8 +52,21 @@ class Waiter(Protocol):
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
         """The messages were not stored, or nobody knows (a timeout)."""
 
-    def moved(self, indexes: Sequence[int], queue: int) -> None:
-        """The raft group does not own the queue: choose anew and stage again."""
+    def moved(
+        self,
+        indexes: Sequence[int],
+        raft_group: int,
+        key: PartKey,
+        result: storage_pb2.PartResult,
+    ) -> None:
+        """The raft group does not take them into the queue: choose anew and stage again.
+
+        Args:
+            indexes: which messages.
+            raft_group: which one it was.
+            key: the part they were in.
+            result: why not, and where the queue is if that is known.
+        """
 
 
 class _Entry(NamedTuple):
@@ -55,7 +74,7 @@ class _Entry(NamedTuple):
 
     waiter: Waiter
     indexes: Sequence[int]
-    queue: int
+    key: PartKey
     part: int
     first: int
 
@@ -169,7 +188,7 @@ class Appender:
             if end < len(messages):
                 end = _fitting(messages, first, MAX_BATCH_BYTES - batch.builder.byte_count)
             part, ordinal = batch.builder.add(key, messages[first:end])
-            batch.entries.append(_Entry(waiter, indexes[first:end], key.queue, part, ordinal))
+            batch.entries.append(_Entry(waiter, indexes[first:end], key, part, ordinal))
             if deadline_s > batch.deadline_s:
                 batch.deadline_s = deadline_s
             first = end
@@ -266,14 +285,15 @@ class Appender:
             self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
             self._repeat_later(lane, storage_pb2.Outcome.Name(outcome))
         elif outcome == storage_pb2.OUTCOME_WRONG_GROUP:
+            elsewhere = storage_pb2.PartResult(outcome=outcome)
             for entry in self._done(lane).entries:
-                entry.waiter.moved(entry.indexes, entry.queue)
+                entry.waiter.moved(entry.indexes, lane.raft_group, entry.key, elsewhere)
         elif outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
             self._fail(lane, errors.refused(outcome, result.refusal.reason))
         else:
             batch = self._done(lane)
             for entry in batch.entries:
-                _tell(entry, result.parts)
+                _tell(entry, lane.raft_group, result.parts)
 
     def _lost(self, lane: _GroupLane, node: str, failure: AngeliaError | TimeoutError) -> None:
         if isinstance(failure, TimeoutError):
@@ -339,7 +359,7 @@ def _fitting(messages: Sequence[OutgoingMessage], first: int, room_bytes: int) -
     return end
 
 
-def _tell(entry: _Entry, parts: Sequence[storage_pb2.PartResult]) -> None:
+def _tell(entry: _Entry, raft_group: int, parts: Sequence[storage_pb2.PartResult]) -> None:
     """Tell a waiter what became of its messages in an accepted batch."""
     if entry.part >= len(parts):
         failure = errors.refused(storage_pb2.OUTCOME_INVALID, "no result for a part of a batch")
@@ -347,7 +367,7 @@ def _tell(entry: _Entry, parts: Sequence[storage_pb2.PartResult]) -> None:
         return
     part = parts[entry.part]
     if part.outcome in _MOVED:
-        entry.waiter.moved(entry.indexes, entry.queue)
+        entry.waiter.moved(entry.indexes, raft_group, entry.key, part)
     elif part.outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
         entry.waiter.refused(entry.indexes, errors.refused(part.outcome))
     elif part.duplicates:

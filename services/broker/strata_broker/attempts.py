@@ -19,6 +19,10 @@ class Attempts:
     def __init__(self) -> None:
         self._under_way: dict[Hashable, dict[Attempt, None]] = {}
 
+    def keys(self) -> list[Hashable]:
+        """Return the keys of what is under way."""
+        return list(self._under_way)
+
     def of(self, key: Hashable, node: str = "") -> Attempt:
         """Return `async with` around an attempt; it raises TimeoutError when it is given up.
 

@@ -23,7 +23,7 @@ from strata_broker.provision import topic_not_found
 from strata_broker.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
 from strata_mq.errors import Code, RequestError
-from strata_mq.slots import slot_of
+from strata_mq.slots import slot_of, slot_runs
 
 UNREACHABLE = "UNREACHABLE"
 """State of a raft group or replica whose nodes do not answer."""
@@ -204,6 +204,33 @@ class ClusterOperations:
         )
         await self._view.wait_for_revision(response.queue_override.revision, self._timeout_s)
         return response.queue_override
+
+    # Slots
+
+    def slots(self) -> admin_pb2.ListSlotsResponse:
+        """Return which raft group owns which slots, and which are on their way."""
+        return admin_pb2.ListSlotsResponse(
+            ranges=(
+                meta_pb2.SlotRange(first_slot=first, slot_count=count, raft_group=raft_group)
+                for first, count, raft_group in slot_runs(self._view.slots())
+            ),
+            moves=self._view.slot_moves(),
+        )
+
+    async def move_slots(self, request: admin_pb2.MoveSlotsRequest) -> admin_pb2.MoveSlotsResponse:
+        """Begin to move a run of slots to another raft group (rule 17)."""
+        response = await self._metadata.call(
+            "MoveSlots",
+            meta_pb2.MoveSlotsRequest(
+                first_slot=request.first_slot,
+                slot_count=request.slot_count,
+                to_raft_group=request.to_raft_group,
+            ),
+            meta_pb2.MoveSlotsResponse,
+        )
+        for move in response.moves:
+            await self._view.wait_for_revision(move.revision, self._timeout_s)
+        return admin_pb2.MoveSlotsResponse(moves=response.moves, left=response.left)
 
     def _voter(self, raft_group: int, node_id: str) -> int:
         """Return the replica id of a raft group's voter on a node."""

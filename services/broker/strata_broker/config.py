@@ -28,6 +28,12 @@ class RouteSection(Section):
         "raft group's queues name one live broker, chosen by rendezvous hash.",
     )
     max_cached_routes: int = Field(default=1_024, ge=1, description="Answers kept ready.")
+    max_drain_ms: int = Field(
+        default=5_000,
+        ge=0,
+        description="When the broker stops: time for clients to go to other brokers, at most half "
+        "of what there is for the whole stop.",
+    )
 
 
 class SendSection(Section):
@@ -254,6 +260,12 @@ class MetadataSection(Section):
         ge=1,
         description="How often data of deleted topics and consumer groups that could not be "
         "dropped is tried again.",
+    )
+    rehash_period_ms: int = Field(
+        default=1_000,
+        ge=1,
+        description="How often message groups of topics that got more queues are tried to be put "
+        "where the new queue count says.",
     )
     max_creations_in_flight: int = Field(
         default=256, ge=1, description="Topics and consumer groups being made on first use."

@@ -33,6 +33,12 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_broker_topics", "gauge", "1", "Topics in this broker's copy."),
     MetricSpec("strata_broker_metadata_revision", "gauge", "1", "Revision of that copy."),
     MetricSpec(
+        "strata_broker_rehashing_topics",
+        "gauge",
+        "1",
+        "Topics that got more queues and have message groups in the old ones still.",
+    ),
+    MetricSpec(
         "strata_broker_pending_drops",
         "gauge",
         "1",

@@ -1,22 +1,19 @@
 """What operators ask for: topics, consumer groups, lag, single messages.
 
 Role: the work behind `strata.admin.v1`: forwards writes to the nameserver and waits until this
-broker shows them, asks every raft group concerned and merges. Failures are `RequestError`,
-`MetaRefused` or `AngeliaError`; which gRPC status they become is not known here.
+broker shows them, asks every raft group concerned (`Asker`) and merges. Failures are
+`RequestError`, `MetaRefused` or `AngeliaError`; which gRPC status they become is not known here.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Callable, Iterable, Sequence
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import epochs
+from strata_broker.asker import Asker
 from strata_broker.config import BrokerConfig
 from strata_broker.drops import Dropper
 from strata_broker.metadata import MetadataView, TopicRow
@@ -26,9 +23,7 @@ from strata_broker.sessions import Sessions
 from strata_broker.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
 from strata_mq.errors import Code, RequestError
-
-Response = TypeVar("Response", bound=Message)
-Result = TypeVar("Result")
+from strata_runtime.clock import Clock
 
 _MAX_FOUND_MESSAGES = 1_000
 
@@ -44,13 +39,14 @@ class Operations:
         dropper: Dropper,
         sessions: Sessions,
         config: BrokerConfig,
+        clock: Clock,
     ) -> None:
         self._view = view
         self._meta = meta
-        self._storage = storage
         self._dropper = dropper
         self._sessions = sessions
         self._timeout_s = config.metadata.call_timeout_ms / 1000
+        self._asker = Asker(view, storage, clock, self._timeout_s)
 
     # Topics
 
@@ -81,7 +77,7 @@ class Operations:
 
     async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
         """Return where each queue of a topic is and what it holds, by number."""
-        answers = await self._ask_holders(
+        answers = await self._asker.ask_holders(
             topic,
             "GetOffsets",
             storage_pb2.GetOffsetsResponse,
@@ -203,7 +199,6 @@ class Operations:
         topic = self.topic(request.namespace, request.topic)
         most = min(request.max_messages or _MAX_FOUND_MESSAGES, _MAX_FOUND_MESSAGES)
         query = storage_pb2.QueryRequest(topic_id=topic.topic_id, max_messages=most)
-        raft_groups: Iterable[int] = self._view.holders(topic)
         match request.WhichOneof("by"):
             case "message_id":
                 query.message_id = request.message_id
@@ -212,9 +207,6 @@ class Operations:
             case "position":
                 query.position.queue = request.position.queue
                 query.position.offset = request.position.offset
-                raft_groups = epochs.holder_of(
-                    self._view, topic, request.position.queue, request.position.offset
-                )
             case _:
                 raise RequestError(Code.BAD_REQUEST, "name a message id, a key or a position")
 
@@ -223,7 +215,17 @@ class Operations:
             one.MergeFrom(query)
             return one
 
-        answers = await self._ask(raft_groups, "Query", storage_pb2.QueryResponse, query_of)
+        while True:
+            raft_groups: Iterable[int] = self._view.holders(topic)
+            if query.HasField("position"):
+                raft_groups = epochs.holder_of(
+                    self._view, topic, query.position.queue, query.position.offset
+                )
+            answers = await self._asker.ask(
+                raft_groups, "Query", storage_pb2.QueryResponse, query_of
+            )
+            if not self._asker.learn(topic, answers):
+                break
         found = [
             admin_pb2.FoundMessage(
                 queue=stored.queue,
@@ -250,7 +252,7 @@ class Operations:
     async def _states(
         self, group: meta_pb2.ConsumerGroup, topic: TopicRow
     ) -> list[storage_pb2.ConsumerQueueState]:
-        answers = await self._ask_holders(
+        answers = await self._asker.ask_holders(
             topic,
             "GetConsumerState",
             storage_pb2.GetConsumerStateResponse,
@@ -273,7 +275,7 @@ class Operations:
             one.queues.extend(queues)
             return one
 
-        answers = await self._ask_holders(
+        answers = await self._asker.ask_holders(
             topic, "ResetConsumer", storage_pb2.ResetConsumerResponse, reset_of
         )
         states = epochs.join_states(state for _, answer in answers for state in answer.queues)
@@ -284,7 +286,7 @@ class Operations:
 
         Which ones it has state of is known to storage only; a broker keeps no such list.
         """
-        answers = await self._ask(
+        answers = await self._asker.ask(
             [row.raft_group for row in self._view.raft_groups()],
             "GetConsumerTopics",
             storage_pb2.GetConsumerTopicsResponse,
@@ -299,46 +301,6 @@ class Operations:
         topics = {topic.topic_id: topic for topic in found if topic is not None}
         return sorted(topics.values(), key=lambda topic: (topic.namespace, topic.name))
 
-    async def _ask_holders(
-        self,
-        topic: TopicRow,
-        rpc: str,
-        response_type: type[Response],
-        request_for: Callable[[int, Sequence[int]], Message],
-    ) -> list[tuple[int, Response]]:
-        """Ask every raft group with an epoch of a queue of the topic.
-
-        `request_for` gets the raft group and the queues to name: none where the raft group knows
-        itself which ones are meant, those of its slots.
-        """
-        holders = self._view.holders(topic)
-        named = topic.is_dead_letter or bool(self._view.overrides(topic))
-        return await self._ask(
-            holders,
-            rpc,
-            response_type,
-            lambda number: request_for(number, holders[number] if named else ()),
-        )
-
-    async def _ask(
-        self,
-        raft_groups: Iterable[int],
-        rpc: str,
-        response_type: type[Response],
-        request_for: Callable[[int], Message],
-    ) -> list[tuple[int, Response]]:
-        """Ask raft groups at once; as many calls as there are raft groups with the topic."""
-        numbers = list(raft_groups)
-        answers = await _gather(
-            [
-                self._storage.call(
-                    number, rpc, request_for(number), response_type, timeout_s=self._timeout_s
-                )
-                for number in numbers
-            ]
-        )
-        return list(zip(numbers, answers, strict=True))
-
     async def _until(self, true: Callable[[], bool]) -> None:
         """Wait until the view shows a deletion; it carries no revision of its own."""
         while not true():
@@ -348,11 +310,6 @@ class Operations:
     def _broker_name(self, raft_group: int) -> str:
         row = self._view.raft_group(raft_group)
         return row.broker_name if row else ""
-
-
-async def _gather(work: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await all; the first failure is the failure. Callers bound the number."""
-    return list(await asyncio.gather(*work))
 
 
 def _lag(topic: TopicRow, state: storage_pb2.ConsumerQueueState) -> admin_pb2.ConsumerQueueLag:

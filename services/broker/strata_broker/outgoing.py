@@ -1,6 +1,6 @@
 """Turns the messages of a SendMessageRequest into what a batch stores.
 
-Role: check every message, derive its type and queue, hash what storage selects by. The form of a
+Role: check every message, derive its type, hash what storage selects by. The form of a
 stored message is `wire.stored_message`'s. Choosing only: nothing here waits or sends.
 """
 
@@ -14,18 +14,16 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker.metadata import LEADER_CHOOSES, Name, TopicRow
+from strata_broker.metadata import Name, TopicRow
 from strata_broker.requests import Caller
 from strata_broker.wire import stored_message
 from strata_mq.batch import Checksum, OutgoingMessage
 from strata_mq.delivery import store_fragment, user_property_fragment
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash, pack_message_id, text_hash
-from strata_mq.slots import fifo_queue
 from strata_mq.types import MessageType, TopicType, check_topic_accepts, message_type_of
 from strata_mq.validation import Limits, check_message
 
-_FIFO_TOPICS: frozenset[int] = frozenset((TopicType.FIFO, TopicType.MIXED))
 # User property in which RocketMQ repeats the message group; clients rely on it.
 _MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
 
@@ -76,19 +74,6 @@ def parse_send(request: bytes, caller: Caller, max_messages: int) -> ParsedSend:
             raise RequestError(Code.MESSAGE_CORRUPTED, "different message has different topic")
     ids = [message.system_properties.message_id for message in messages]
     return ParsedSend(messages, ids, caller.name_of(first))
-
-
-def queues_of(parsed: ParsedSend, topic: TopicRow) -> list[tuple[int, Sequence[int]]]:
-    """Return (queue, indexes of its messages in order) for every queue a request names."""
-    if topic.topic_type not in _FIFO_TOPICS:
-        return [(LEADER_CHOOSES, range(len(parsed.messages)))]
-    by_queue: dict[int, list[int]] = {}
-    for index, message in enumerate(parsed.messages):
-        queue = LEADER_CHOOSES
-        if message.system_properties.HasField("message_group"):
-            queue = fifo_queue(message.system_properties.message_group, topic.queue_count)
-        by_queue.setdefault(queue, []).append(index)
-    return list(by_queue.items())
 
 
 class MessagePreparer:

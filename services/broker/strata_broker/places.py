@@ -2,7 +2,8 @@
 
 A queue that moved leaves its older epochs where they were until they are drained (rule 18), and
 keeps its public name under its home (rule 20). The raft group of a slot serves "any queue" of the
-topic for its own slots; a queue that moved to a raft group is served there by its number only.
+topic for its own slots, and for queues that stayed behind when slots left it (rule 17); a queue
+that moved to a raft group is served there by its number only.
 Pure decisions over the metadata; who waits where is decided by the `Popper`.
 """
 
@@ -53,15 +54,11 @@ def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[P
         return (Place(home.raft_group, home.queues[0]),)
     if queue != ANY_QUEUE:
         return _of_queue(view, topic, queue)
-    overrides = view.overrides(topic)
     by_number: list[Place] = []
     serves_any = False
     for one in home.queues:
-        if one not in overrides and view.slot_owner(topic, one) == home.raft_group:
-            serves_any = True
-            continue
         for place in _of_queue(view, topic, one):
-            if place.raft_group == view.slot_owner(topic, one) == home.raft_group:
+            if place.raft_group == home.raft_group and view.is_any(topic, home.raft_group, one):
                 serves_any = True
             else:
                 by_number.append(place)

@@ -3,16 +3,16 @@
 Usually that is one pop that waits at one raft group. Where queues moved, several raft groups are
 asked in turn, first without waiting, then each for a slice that grows while nothing comes: pops
 at two raft groups at once would take leases twice for one answer. A pop that waits where a queue
-just moved away is given up and looks again. Invariants: what is leased is returned to the caller;
-an ordered consumer gets nothing of an epoch while an older one has messages that are not acked
-(rule 18).
+just moved away is given up and looks again; where the metadata lag behind, the raft group itself
+says which of its queues have left. Invariants: what is leased is returned to the caller; an ordered
+consumer gets nothing of an epoch while an older one has messages that are not acked (rule 18).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2
@@ -23,6 +23,7 @@ from strata_broker.metadata import MetadataView, TopicRow
 from strata_broker.places import Place, Wanted, places_of
 from strata_broker.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
+from strata_mq.slots import slot_of
 from strata_runtime.clock import Clock
 
 PopFor = Callable[[Place, int], storage_pb2.PopRequest]
@@ -50,8 +51,11 @@ class Popper:
         # By topic id.
         self._attempts = Attempts()
         view.on_move(self._moved)
+        view.on_slots(self._slots_moved)
         # (raft group, topic, queue, consumer group) -> until when it is known to be drained
         self._drained_until_s: OrderedDict[tuple[int, int, int, int], float] = OrderedDict()
+        # (raft group, topic, queue or ANY_QUEUE) -> how many of the queues have left, as it told
+        self._left: OrderedDict[tuple[int, int, int], int] = OrderedDict()
 
     async def pop(self, topic: TopicRow, wanted: Wanted, pop_for: PopFor, wait_ms: int) -> Popped:
         """Return messages, or none at the end of the wait.
@@ -98,11 +102,16 @@ class Popper:
             place = places[(number + self._turn) % len(places)]
             left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
             request = pop_for(place, max(min(slice_ms, left_ms), 0))
+            left_key = (place.raft_group, topic.topic_id, place.queue)
+            request.known_sealed = self._left.get(left_key, 0)
             try:
                 if request.fifo and not await self._may_serve(topic, place, request):
                     continue
                 async with self._attempts.of(topic.topic_id):
                     response = await self._storage.pop(request)
+                if response.moved:
+                    self._take_in_left(topic, left_key, response)
+                    continue
                 waited = True
             except errors.MovedError:
                 continue
@@ -111,6 +120,16 @@ class Popper:
             if response.messages:
                 return Popped(place.raft_group, response), True
         return None, waited
+
+    def _take_in_left(
+        self, topic: TopicRow, key: tuple[int, int, int], response: storage_pb2.PopResponse
+    ) -> None:
+        """Learn which queues have left a raft group."""
+        self._view.learn(topic, key[0], response.sealed)
+        self._left[key] = len(response.sealed)
+        self._left.move_to_end(key)
+        if len(self._left) > self._config.max_cached_drains:
+            self._left.popitem(last=False)
 
     async def _after_giving_up(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
         """Ask for what a pop that was given up may have leased all the same."""
@@ -124,6 +143,15 @@ class Popper:
         """Give up what waits for messages of the topic, unless an answer is on its way."""
         grace_s = self._config.moved_grace_ms / 1000
         asyncio.get_running_loop().call_later(grace_s, self._attempts.give_up, topic_id)
+
+    def _slots_moved(self, slots: Set[int]) -> None:
+        """Give up what waits for messages of topics with queues in these slots."""
+        for topic_id in self._attempts.keys():  # noqa: SIM118 (no mapping)
+            topic = self._view.topic_by_id(topic_id) if isinstance(topic_id, int) else None
+            if topic is not None and any(
+                slot_of(topic.slot_base, queue) in slots for queue in range(topic.queue_count)
+            ):
+                self._moved(topic.topic_id)
 
     async def _may_serve(
         self, topic: TopicRow, place: Place, request: storage_pb2.PopRequest

@@ -2,7 +2,8 @@
 
 Role: checks, the queue a client names, the pop, the per-delivery fragment, the answer. Invariants:
 a message that was leased is delivered, acked silently (its tag only shares a hash), or released
-because its client has gone; a receive that waits is counted in a limit.
+because its client has gone; a receive that waits is counted in a limit; a broker that stops lets
+nobody wait.
 """
 
 from __future__ import annotations
@@ -93,12 +94,16 @@ class Receiver:
         self._recorder = recorder
         self._parked = Limit("receives", config.receive.max_parked, "receives", metrics)
         self._parked_of: dict[str, int] = {}
-        self._waiting: dict[HotCall, None] = {}
+        self._waiting: dict[HotCall, asyncio.Task[None]] = {}
+        self._ending = False
         self._parse_tags = lru_cache(config.receive.max_cached_filters)(parse_tag_expression)
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered now or when messages or the end of the wait come."""
         started_s = self._clock.monotonic_s()
+        if self._ending:
+            call.complete(wire.nothing(self._clock.wall_ms()))
+            return
         try:
             receive = self._check(call)
             parked = self._parked_of.get(receive.client_id, 0)
@@ -113,15 +118,18 @@ class Receiver:
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)
         task = self._tasks.spawn("receive", self._serve(call, receive, client, started_s))
+        self._waiting[call] = task
         call.on_gone(lambda: self._gone(task))
 
     def end_all(self) -> None:
-        """Answer every parked receive with "nothing": the broker stops.
+        """Answer every receive with "nothing" from now on: the broker stops.
 
         A pop that takes leases after this finds its call answered and releases them.
         """
-        for call in self._waiting:
+        self._ending = True
+        for call, task in self._waiting.items():
             call.complete(wire.nothing(self._clock.wall_ms()))
+            self._gone(task)
 
     def _gone(self, task: asyncio.Task[None]) -> None:
         """End a pop whose client has gone, after a grace.
@@ -136,7 +144,6 @@ class Receiver:
         self, call: HotCall, receive: Receive, client: Client, started_s: float
     ) -> None:
         client.open_calls += 1
-        self._waiting[call] = None
         try:
             group = await self._provisioner.consumer_group_for_use(*receive.group)
             raft_group, response = await self._popper.pop(
@@ -306,5 +313,8 @@ def _named_queue(home: Home, local_id: int) -> int:
 def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:
     """Return a topic as far as storage must know it."""
     return storage_pb2.TopicRef(
-        topic_id=topic.topic_id, slot_base=topic.slot_base, queue_count=topic.queue_count
+        topic_id=topic.topic_id,
+        slot_base=topic.slot_base,
+        queue_count=topic.queue_count,
+        dead_letter=topic.is_dead_letter,
     )

@@ -2,21 +2,25 @@
 
 Role: parse, check, choose raft group and queue (rule 23), stage, answer. Invariants: a request is
 staged whole or refused whole; every call is answered once, with one entry per message; what a
-client may hold in flight is bounded before anything is staged.
+client may hold in flight is bounded before anything is staged. Messages of a message group keep
+their order when a client sends the next one after the answer for the last, as the protocol asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.storage.v1 import storage_pb2
 from strata_broker import errors, wire
 from strata_broker.append import Appender
 from strata_broker.budget import SendBudget
 from strata_broker.config import BrokerConfig
+from strata_broker.message_groups import MessageGroups
 from strata_broker.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.outgoing import MessagePreparer, ParsedSend, parse_send, queues_of
+from strata_broker.outgoing import MessagePreparer, ParsedSend, parse_send
 from strata_broker.provision import Provisioner, topic_not_found
 from strata_broker.recorder import Recorder
 from strata_broker.requests import caller_of
@@ -32,6 +36,14 @@ SEND = "SendMessage"
 _MOVED_PAUSE_S = 0.02
 
 
+class Destination(NamedTuple):
+    """Where messages go: a queue, and the topic's queue count by which it was chosen."""
+
+    raft_group: int
+    queue: int
+    queue_count: int
+
+
 class Sender:
     """Serves SendMessage."""
 
@@ -40,6 +52,7 @@ class Sender:
         view: MetadataView,
         provisioner: Provisioner,
         appender: Appender,
+        message_groups: MessageGroups,
         budget: SendBudget,
         config: BrokerConfig,
         checksum: Checksum,
@@ -50,6 +63,7 @@ class Sender:
         self._view = view
         self._provisioner = provisioner
         self.appender = appender
+        self._message_groups = message_groups
         self.budget = budget
         self.clock = clock
         self.recorder = recorder
@@ -85,12 +99,28 @@ class Sender:
         call.complete([response.SerializeToString()])
         self.recorder.answered(SEND, failure.code, started_s)
 
-    def choose(self, topic: TopicRow, key: bytes, queue: int) -> tuple[int, int]:
-        """Return (raft group, queue) for a queue, or for "any queue" by the key.
+    def destinations(
+        self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+    ) -> list[tuple[Destination, Sequence[int]]]:
+        """Return where messages go, with their indexes.
 
         Raises:
-            RequestError: FORBIDDEN, nobody owns the queue.
+            RequestError: FORBIDDEN, nobody owns a queue of one.
         """
+        return [
+            (
+                Destination(
+                    *self._place(topic, outgoing[chosen[0]].message_id, queue), queue_count
+                ),
+                chosen,
+            )
+            for (queue, queue_count), chosen in self._message_groups.choose(
+                topic, outgoing, indexes
+            )
+        ]
+
+    def _place(self, topic: TopicRow, key: bytes, queue: int) -> tuple[int, int]:
+        """Return (raft group, queue) for a queue, or for "any queue" by the key."""
         if queue != LEADER_CHOOSES:
             owner = self._view.owner(topic, queue)
             if owner:
@@ -99,6 +129,16 @@ class Sender:
             owner = rendezvous(key, owners)
             return owner, self._view.queue_at(topic, owner, key)
         raise RequestError(Code.FORBIDDEN, "no writable queue")
+
+    def learn(self, topic_id: int, raft_group: int, result: storage_pb2.PartResult) -> None:
+        """Take in what a refusal says of a queue."""
+        topic = self._view.topic_by_id(topic_id)
+        if topic is None:
+            return
+        if result.outcome == storage_pb2.OUTCOME_REHASHED:
+            self._message_groups.left(topic, result.queue)
+        elif result.HasField("sealed"):
+            self._view.learn(topic, raft_group, (result.sealed,))
 
     def topic_by_id(self, topic_id: int) -> TopicRow | None:
         """Find a topic again for messages that have to be staged anew."""
@@ -120,21 +160,18 @@ class Sender:
         topic = self._provisioner.topic(*parsed.topic)
         if topic.is_dead_letter:
             raise RequestError(Code.FORBIDDEN, "no writable queue")
-        queues = queues_of(parsed, topic)
         prepare = self._preparer.prepare
         outgoing = [prepare(message, topic) for message in parsed.messages]
         left_s = call.time_left_s()
         deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
         pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s)
-        parts = [
-            (*self.choose(topic, outgoing[indexes[0]].message_id, queue), indexes)
-            for queue, indexes in queues
-        ]
-        if not self.budget.try_take(topic.namespace, parts[0][0], pending.size_bytes):
+        parts = self.destinations(topic, outgoing, range(len(outgoing)))
+        raft_group = parts[0][0].raft_group
+        if not self.budget.try_take(topic.namespace, raft_group, pending.size_bytes):
             raise errors.too_many_requests()
-        pending.charged_raft_group = parts[0][0]
-        for raft_group, queue, indexes in parts:
-            pending.stage(raft_group, queue, indexes)
+        pending.charged_raft_group = raft_group
+        for destination, indexes in parts:
+            pending.stage(destination, indexes)
 
 
 class PendingSend:
@@ -178,13 +215,14 @@ class PendingSend:
         self.size_bytes = len(call.request)
         self.charged_raft_group = 0
 
-    def stage(self, raft_group: int, queue: int, indexes: Sequence[int]) -> None:
+    def stage(self, destination: Destination, indexes: Sequence[int]) -> None:
         """Put messages of one queue into the raft group's batch."""
         topic = self._topic
+        raft_group, queue, queue_count = destination
         outgoing = self._outgoing
         if len(indexes) != len(outgoing):
             outgoing = [outgoing[index] for index in indexes]
-        key = PartKey(topic.topic_id, queue, topic.slot_base, topic.queue_count)
+        key = PartKey(topic.topic_id, queue, topic.slot_base, queue_count)
         self._sender.appender.stage(raft_group, key, outgoing, indexes, self, self._deadline_s)
 
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
@@ -199,11 +237,22 @@ class PendingSend:
             self._failures[index] = failure
         self._settled(len(indexes))
 
-    def moved(self, indexes: Sequence[int], queue: int) -> None:
-        """See `append.Waiter`; the pause lets the metadata catch up."""
-        asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self._stage_again, indexes, queue)
+    def moved(
+        self,
+        indexes: Sequence[int],
+        raft_group: int,
+        key: PartKey,
+        result: storage_pb2.PartResult,
+    ) -> None:
+        """See `append.Waiter`."""
+        self._sender.learn(key.topic_id, raft_group, result)
+        self._choose_again(indexes, Destination(raft_group, key.queue, key.queue_count))
 
-    def _stage_again(self, indexes: Sequence[int], queue: int) -> None:
+    def _choose_again(self, indexes: Sequence[int], refused: Destination | None = None) -> None:
+        """Stage messages where they go now; where they were refused only after a pause.
+
+        The pause lets the metadata catch up.
+        """
         sender = self._sender
         if sender.clock.monotonic_s() >= self._deadline_s:
             self.refused(indexes, errors.timed_out())
@@ -214,11 +263,15 @@ class PendingSend:
             return
         self._topic = topic
         try:
-            raft_group, queue = sender.choose(topic, self._outgoing[indexes[0]].message_id, queue)
+            parts = sender.destinations(topic, self._outgoing, indexes)
         except RequestError as nobody:
             self.refused(indexes, nobody)
             return
-        self.stage(raft_group, queue, indexes)
+        for destination, chosen in parts:
+            if destination == refused:
+                asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self._choose_again, chosen)
+            else:
+                self.stage(destination, chosen)
 
     def _settled(self, count: int) -> None:
         self._left -= count

@@ -97,7 +97,9 @@ class StorageClient:
             try_s = self._try_s(raft_group, left_s)
             try:
                 return await self._try(raft_group, rpc, request, response_type, try_s)
-            except _NotNow:
+            except _NotNow as failure:
+                if failure.unknown:
+                    request = _repeat_of(request)
                 await self._pause(raft_group, backoff, deadline_s)
         raise errors.timed_out()
 
@@ -223,3 +225,14 @@ class StorageClient:
         """
         grace_s = self._config.former_leader_grace_ms / 1000
         self._attempts.give_up(raft_group, unless_asked=leader, grace_s=grace_s)
+
+
+def _repeat_of(request: Message) -> Message:
+    """Return a call that says that an earlier try may have been carried out, if it can say so."""
+    if "repeated" not in request.DESCRIPTOR.fields_by_name:
+        return request
+    # A new object: the last one may still be on its way.
+    again = type(request)()
+    again.CopyFrom(request)
+    again.repeated = True  # type: ignore[attr-defined]
+    return again

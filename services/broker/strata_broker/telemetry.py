@@ -31,6 +31,8 @@ from strata_runtime.tasks import Tasks
 
 # Frames made before other tasks get their turn: a change may concern thousands of clients.
 _PUSHES_PER_TURN = 64
+# Life of a stream that a client opens before it hears that the broker stops.
+_LAST_STREAM_S = 0.5
 
 
 class TelemetryStream:
@@ -114,6 +116,7 @@ class Telemetry:
         self._by_group: defaultdict[Name, set[TelemetryStream]] = defaultdict(set)
         # Streams whose consumer group changed; open ones only, so at most `max_streams`.
         self._outdated: set[TelemetryStream] = set()
+        self._ending = False
         self._group_changed = asyncio.Event()
         maximum = config.telemetry.max_streams
         self._limit = Limit("telemetry streams", maximum, "streams", metrics)
@@ -163,7 +166,11 @@ class Telemetry:
             await asyncio.sleep(interval_s)
 
     def end_all(self) -> None:
-        """End every stream: the broker stops, clients open a new one elsewhere."""
+        """End every stream: the broker stops, clients open a new one elsewhere.
+
+        A stream that is opened after all lives long enough for its client to be told its settings.
+        """
+        self._ending = True
         for stream in self._open:
             stream.end()
 
@@ -171,6 +178,8 @@ class Telemetry:
         self._open.add(stream)
         self._join_group(stream)
         stream.client.open_calls += 1
+        if self._ending:
+            asyncio.get_running_loop().call_later(_LAST_STREAM_S, stream.end)
         if stream.client.settings is not None:
             self._outdated.add(stream)
             self._group_changed.set()

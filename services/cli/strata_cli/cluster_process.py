@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata_angelia.ports import AngeliaError
+from strata_angelia.factory import open_channel
+from strata_angelia.options import AngeliaOptions
+from strata_angelia.ports import AngeliaError, Channel
 from strata_cli.cluster_config import WILDCARDS, ClusterConfig
 from strata_cli.data_folder import DataFolder
 from strata_cli.ready_line import ReadyLine
@@ -94,6 +96,14 @@ class Member:
 
 
 Build = Callable[[Surroundings], Member]
+
+
+def open_peer_channel(endpoint: str) -> Channel:
+    """Return a channel to a nameserver or storage node.
+
+    One that is not reached within a second is tried again later: who waits for it can ask another.
+    """
+    return open_channel(endpoint, options=AngeliaOptions(connect_timeout_s=1.0))
 
 
 def run(role: str, config: ClusterConfig, data_dir: Path, build: Build) -> None:

@@ -1,4 +1,4 @@
-"""Nodes, raft groups and queues as the dicts that `-o json` prints; the keys are a contract."""
+"""Nodes, raft groups, queues, slots as the dicts that `-o json` prints; the keys are a contract."""
 
 from __future__ import annotations
 
@@ -90,6 +90,36 @@ def queue_view(topic: str, queue: int, response: admin_pb2.GetQueueResponse) -> 
         "leader": response.leader_node_id,
         "broker_name": response.broker_name,
         "epochs": [epoch_view(epoch) for epoch in response.epochs],
+    }
+
+
+def slots_view(response: admin_pb2.ListSlotsResponse, raft_group: int) -> View:
+    """Return which raft group owns which slots; 0: of all raft groups."""
+    ranges = [each for each in response.ranges if raft_group in (0, each.raft_group)]
+    counts: dict[int, int] = {}
+    for each in ranges:
+        counts[each.raft_group] = counts.get(each.raft_group, 0) + each.slot_count
+    return {
+        "raft_groups": [
+            {"raft_group": number, "slots": count} for number, count in sorted(counts.items())
+        ],
+        "moves": [
+            {
+                "from": move.from_raft_group,
+                "to": move.to_raft_group,
+                "slots": sorted((*move.slots, *move.revoked_slots)),
+            }
+            for move in response.moves
+            if raft_group in (0, move.from_raft_group, move.to_raft_group)
+        ],
+        "ranges": [
+            {
+                "first_slot": each.first_slot,
+                "slot_count": each.slot_count,
+                "raft_group": each.raft_group,
+            }
+            for each in ranges
+        ],
     }
 
 

@@ -52,7 +52,8 @@ class ForwarderOptions:
         connect_timeout_ms: for one broker to accept.
         check_interval_ms: pause between two health checks of a broker.
         check_timeout_ms: for one health check.
-        failures_to_drop: checks without an answer after which a broker's connections are closed.
+        failures_to_drop: checks without an answer after which the connections of a broker that
+            still listens are closed.
         buffer_bytes: kept for a side that reads slowly; beyond it the other side is not read.
     """
 
@@ -73,7 +74,7 @@ class Broker:
     Attributes:
         address: host:port.
         serving: it said so at the last check; None: not asked yet.
-        failures: checks in a row without an answer.
+        failures: checks in a row to which it said nothing.
         links: its connections.
     """
 
@@ -268,9 +269,26 @@ class Forwarder:
                     serving = answer.status == health_pb2.HealthCheckResponse.SERVING
                     broker.failures = 0
                 except grpc.aio.AioRpcError:
-                    broker.failures += 1
+                    broker.failures = 0 if await self._refuses(broker) else broker.failures + 1
                 self._note(broker, serving=serving)
                 await asyncio.sleep(self._options.check_interval_ms / 1_000)
+
+    async def _refuses(self, broker: Broker) -> bool:
+        """Whether nothing listens at a broker's address.
+
+        Then it stops, and serves its connections to their end, or it died, and its machine has
+        closed them. Only one that takes connections and says nothing holds clients for nothing.
+        """
+        host, _, port = broker.address.rpartition(":")
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_ms / 1_000):
+                _, writer = await asyncio.open_connection(host, int(port))
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
 
     def _note(self, broker: Broker, *, serving: bool) -> None:
         if broker.serving is not serving:

@@ -13,7 +13,15 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from strata_cli.local.cluster import LocalCluster, Timeouts
-from strata_cli.local.plan import FORWARDER, Plan, Role, Transport, free_ports, new_plan
+from strata_cli.local.plan import (
+    FORWARDER,
+    Codec,
+    Plan,
+    Role,
+    Transport,
+    free_ports,
+    new_plan,
+)
 from strata_cli.local.readiness import NotReadyError
 from strata_cli.local.serving import wait_until_served
 from strata_cli.options import COMMON, CliError, Common, milliseconds
@@ -35,6 +43,7 @@ def up(
     brokers: int = 2,
     virtual_address: str = "",
     storage_transport: Transport = "tcp",
+    storage_codec: Codec = "protobuf",
     config: Path | None = None,
     wait: Wait = "60s",
     common: Common = COMMON,
@@ -53,6 +62,7 @@ def up(
         virtual_address: HOST:PORT of a TCP forwarder before the brokers, which all of them
             advertise; port 0: any free one; default: none.
         storage_transport: How brokers call storage nodes.
+        storage_codec: Encoding of those calls.
         config: TOML file for every process.
     """
     if storage < 1 or brokers < 1:
@@ -69,6 +79,7 @@ def up(
             virtual_address=virtual_address,
             config=config,
             storage_transport=storage_transport,
+            storage_codec=storage_codec,
         )
 
     cluster = LocalCluster.make(data_dir, make_plan, _timeouts(wait))

@@ -34,6 +34,7 @@ app.command("strata_cli.cluster_commands:raft_group", name="raft-group", help="R
 app.command("strata_cli.cluster_commands:replica", name="replica", help="Replicas.")
 app.command("strata_cli.cluster_commands:leader", name="leader", help="Leaders.")
 app.command("strata_cli.queue_commands:app", name="queue", help="Queues of topics.")
+app.command("strata_cli.slot_commands:app", name="slot", help="Slots.")
 app.command("strata_cli.config_commands:app", name="config", help="Configuration.")
 app.command("strata_cli.topic_commands:app", name="topic", help="Topics.")
 app.command("strata_cli.group_commands:app", name="group", help="Consumer groups.")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata_angelia.factory import open_channel, open_server
+from strata_angelia.factory import open_server
 from strata_cli.cluster_config import ClusterConfig
-from strata_cli.cluster_process import Member, Surroundings
+from strata_cli.cluster_process import Member, Surroundings, open_peer_channel
 from strata_cli.cluster_process import run as run_process
 from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_nameserver.formation import FormationError
@@ -53,7 +53,7 @@ def build(around: Surroundings) -> Member:
         metrics=around.metrics,
         on_fatal=around.on_fatal,
         cluster=NameserverCluster(
-            endpoint, endpoints, open_channel, folder.form, config.cluster.rack
+            endpoint, endpoints, open_peer_channel, folder.form, config.cluster.rack
         ),
     )
     return Member(

@@ -29,7 +29,8 @@ Commands, options and JSON keys are contracts: they are added to, not changed.
 """
 
 JSON_KEYS = {
-    "topic create": "the topic: `name`, `namespace`, `type`, `queues`, `retention_ms`, "
+    "topic create": "the topic: `name`, `namespace`, `type`, `queues`, "
+    "`previous_queues` (of which message groups still use some; 0: none), `retention_ms`, "
     "`attributes`, `topic_id`, `created_at_ms`, `updated_at_ms`, `revision`",
     "topic update": "the topic, as `topic create`",
     "topic show": "the topic, as `topic create`, and `queue_status`: a list of `queue`, "
@@ -88,6 +89,9 @@ JSON_KEYS = {
     "`broker_name`, `epochs`: a list of `epoch`, `start_offset`, `raft_group`",
     "queue explain": "as `queue show`, and `reasons`: a list of sentences",
     "queue move": "`topic`, `queue`, `to`, `done`, `epochs` as in `queue show`",
+    "slot list": "`raft_groups`: a list of `raft_group`, `slots` (how many), `moves`: a list of "
+    "`from`, `to`, `slots`, and `ranges`: a list of `first_slot`, `slot_count`, `raft_group`",
+    "slot move": "`first_slot`, `slot_count`, `to`, `left`: how many are not there yet, `done`",
     "config show": "the configuration: sections, then keys",
     "standalone": "the ready line is followed by nothing; logs go to standard error",
     "nameserver": "as `standalone`",

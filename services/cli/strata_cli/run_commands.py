@@ -145,6 +145,7 @@ def broker(
     advertise: str | None = None,
     virtual_address: str | None = None,
     storage_transport: Literal["tcp", "http2"] | None = None,
+    storage_codec: Literal["protobuf", "json", "avro"] | None = None,
     rack: str | None = None,
     metrics_port: int | None = None,
     config: Path | None = None,
@@ -167,6 +168,7 @@ def broker(
             listens on all addresses.
         virtual_address: HOST:PORT before all brokers, which routes name instead.
         storage_transport: How storage nodes are called; default tcp.
+        storage_codec: Encoding of those calls; default protobuf.
         rack: Failure domain.
         metrics_port: Port for Prometheus and health.
         config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
@@ -180,7 +182,7 @@ def broker(
         node=node,
         cluster=cluster,
         route={"advertised_endpoint": virtual_address},
-        storage_client={"storage_transport": storage_transport},
+        storage_client={"storage_transport": storage_transport, "storage_codec": storage_codec},
         metrics_port=metrics_port,
     )
     run(settings, data_dir)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata_angelia.factory import open_channel, open_server
+from strata_angelia.factory import open_server
 from strata_cli.cluster_config import ClusterConfig
-from strata_cli.cluster_process import Member, Surroundings
+from strata_cli.cluster_process import Member, Surroundings, open_peer_channel
 from strata_cli.cluster_process import run as run_process
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
@@ -40,7 +40,7 @@ def build(around: Surroundings) -> Member:
             servers=servers,
             advertised=advertised,
             nameservers=around.nameservers(),
-            open_channel=open_channel,
+            open_channel=open_peer_channel,
         ),
         clock=around.clock,
         metrics=metrics,

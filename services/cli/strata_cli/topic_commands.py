@@ -117,7 +117,8 @@ def update(
 
     Args:
         type: Which messages it takes.
-        queues: Number of queues; it can only grow.
+        queues: Number of queues; it can only grow. Message groups of a FIFO topic follow once
+            their old queues are consumed.
         retention: How long messages are kept, like 72h or 7d.
         attribute: KEY=VALUE; all attributes are replaced by those given.
     """

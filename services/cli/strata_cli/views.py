@@ -23,6 +23,7 @@ def topic_view(topic: meta_pb2.Topic) -> View:
         "namespace": topic.namespace,
         "type": meta_pb2.TopicType.Name(topic.type).removeprefix("TOPIC_TYPE_"),
         "queues": topic.queue_count,
+        "previous_queues": topic.previous_queue_count,
         "retention_ms": topic.retention_ms,
         "attributes": dict(topic.attributes),
         "topic_id": topic.topic_id,

@@ -63,8 +63,8 @@ METADATA_RAFT_GROUP = 0
 _READY_TIMEOUT_S = 30.0
 # Entries are applied as soon as they are durable, so hardly any is read back.
 _RECENT_BYTES = 1024 * 1024
-# The largest command is that of the first storage node: one row for each of 4,096 slots.
-_MAX_COMMAND_BYTES = 256 * 1024
+# The largest command names the queues that stay when a slot goes: 30 bytes for each.
+_MAX_COMMAND_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)

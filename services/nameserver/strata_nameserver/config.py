@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from strata_metadata.options import WatchOptions
 from strata_nameserver.detector import DetectorOptions
 from strata_nameserver.placement import PlacementRules
+from strata_nameserver.slot_placement import SlotRules
 from strata_nameserver.slowness import SlownessOptions
 from strata_runtime.config import Section
 
@@ -46,7 +47,9 @@ class NameserverConfig(Section):
         default=72 * 3_600_000, ge=1_000, description="Retention of a topic that names none."
     )
     max_queue_overrides: int = Field(
-        default=100_000, ge=1, description="Queues that were moved away from their slot."
+        default=100_000,
+        ge=1,
+        description="Queues that are not where their slot is; slots stop moving there.",
     )
     replication_factor: int = Field(default=3, ge=1, le=7, description="Voters of a raft group.")
     initial_storage_nodes: int = Field(
@@ -56,7 +59,10 @@ class NameserverConfig(Section):
         "0: replication_factor.",
     )
     raft_groups_per_storage_node: int = Field(
-        default=2, ge=1, le=64, description="Raft groups made per storage node that is there then."
+        default=2,
+        ge=1,
+        le=64,
+        description="Raft groups per storage node; nodes that join later bring as many more.",
     )
     watch_recent_changes: int = Field(
         default=2_048, ge=1, description="Changes kept in memory for watchers that follow closely."
@@ -94,6 +100,17 @@ class NameserverConfig(Section):
     max_moves_in_flight: int = Field(
         default=2, ge=1, description="Raft groups whose replicas change at the same time."
     )
+    balance_slots: bool = Field(
+        default=True,
+        description="Keep the numbers of slots of all raft groups even. Off where operators place "
+        "slots by hand.",
+    )
+    max_slot_moves_in_flight: int = Field(
+        default=2, ge=1, description="Raft groups that give up slots at the same time."
+    )
+    slots_per_move: int = Field(
+        default=64, ge=1, le=4_096, description="Slots that go to another raft group at once."
+    )
     replica_repair_delay_ms: int = Field(
         default=600_000,
         ge=0,
@@ -105,7 +122,8 @@ class NameserverConfig(Section):
     leader_balance_delay_ms: int = Field(
         default=5_000,
         ge=0,
-        description="Leaders are not moved to a node before it is UP for so long.",
+        description="Leaders are not moved to a node before it is UP, with a clock like those of "
+        "the others, for so long; nor does a new node bring raft groups before.",
     )
     slow_node_factor: float = Field(
         default=5.0,
@@ -171,6 +189,10 @@ class NameserverConfig(Section):
             floor_ms=self.slow_node_floor_ms,
             after_s=self.slow_node_after_ms / 1_000,
         )
+
+    def slot_rules(self) -> SlotRules:
+        """Return the numbers that the placement of slots goes by."""
+        return SlotRules(self.max_slot_moves_in_flight, self.slots_per_move)
 
     def placement_rules(self) -> PlacementRules:
         """Return the numbers that placement goes by."""

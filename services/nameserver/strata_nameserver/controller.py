@@ -1,9 +1,10 @@
-"""What the metadata leader does by itself: judges nodes, writes reports down, places replicas.
+"""What the metadata leader does by itself: judges nodes, writes reports down, places all there is.
 
 One task. Every `judge_interval_ms` it writes the transitions of all nodes and the new
 configurations of all raft groups in one command; every `placement_interval_ms` what placement
-chose, in one command. It looks at the state of the moment each time (level-triggered), so a
-change that was refused, or lost with the leadership, is simply chosen again.
+chose of replicas, leaders and slots, in one command. It looks at the state of the moment each time
+(level-triggered), so a change that was refused, or lost with the leadership, is simply chosen
+again.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import Protocol, TypeVar
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_nameserver import nodes, raft_groups
+from strata_nameserver import nodes, raft_groups, slot_moves
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.detector import FailureDetector, Transition
 from strata_nameserver.draft import Draft
 from strata_nameserver.leader_placement import plan_leaders
 from strata_nameserver.machine import MetadataMachine
-from strata_nameserver.placement import plan_replicas
+from strata_nameserver.placement import NodeFacts, plan_replicas
 from strata_nameserver.reports import Reports, node_facts
+from strata_nameserver.slot_placement import MoveSlots, SlotFacts, plan_slots
 from strata_nameserver.slowness import SlowNodes
 from strata_nameserver.topology import Topology
 from strata_runtime.clock import Clock
@@ -71,6 +73,7 @@ class Controller:
         self._detector = detector
         self._reports = reports
         self._slow_nodes = slow_nodes
+        self._config = config
         self._rules = config.placement_rules()
         self._judges = config.failure_detection
         self._broker_forget_delay_ms = config.broker_forget_delay_ms
@@ -87,6 +90,8 @@ class Controller:
         metrics.gauge("strata_metadata_slow_nodes", lambda: len(slow_nodes.judge()))
         metrics.gauge("strata_metadata_moves_in_flight", self._moves_in_flight)
         metrics.gauge("strata_metadata_moves_maximum", lambda: self._rules.max_moves_in_flight)
+        metrics.gauge("strata_metadata_slot_moves_in_flight", self._slot_moves_in_flight)
+        metrics.gauge("strata_metadata_slot_moves_maximum", lambda: config.max_slot_moves_in_flight)
         self._logger = get_logger("nameserver")
 
     async def run(self) -> None:
@@ -160,10 +165,9 @@ class Controller:
         await self._change(decide)
 
     async def _place(self) -> None:
+        """Choose and write down what shall be elsewhere, all in one change."""
         topology = self._machine.speculative.topology
-        storage = topology.nodes_of(meta_pb2.NODE_KIND_STORAGE)
-        load_bytes = {node.node_id: self._detector.load_bytes(node.node_id) for node in storage}
-        facts = node_facts(storage, load_bytes, self._slow_nodes.judge(), self._clock.wall_ms())
+        facts = self._node_facts(topology)
         groups = self._reports.group_facts(topology)
         steps = plan_replicas(facts, groups, self._rules)
         changing = {step.raft_group for step in steps}
@@ -172,15 +176,56 @@ class Controller:
             for wish in plan_leaders(facts, groups, self._rules)
             if wish.raft_group not in changing
         ]
-        if not steps and not wishes:
+        layout = raft_groups.missing_raft_groups(facts, groups, self._config)
+        moves = self._plan_slots(topology)
+        if not (steps or wishes or layout or moves):
             return
-        await self._change(lambda draft: raft_groups.carry_out(draft, steps, wishes))
+
+        def decide(draft: Draft) -> None:
+            raft_groups.carry_out(draft, steps, wishes)
+            raft_groups.put_more_raft_groups(draft, layout)
+            slot_moves.begin(draft, moves)
+
+        await self._change(decide)
         for step in steps:
             what = f"replica to {step.add_node_id}" if step.add_node_id else "replica removed"
             self._note(step.raft_group, "replica", f"{what}: {step.reason}")
         for wish in wishes:
             what = f"leader to {wish.node_id or 'any node'}"
             self._note(wish.raft_group, "leader", f"{what}: {wish.reason}")
+        for move in moves:
+            what = f"{len(move.slots)} slots to raft group {move.to_raft_group}"
+            self._note(move.from_raft_group, "slots", f"{what}: {move.reason}")
+        if layout:
+            self._moves_total.add(len(layout), {"kind": "raft_group"})
+            self._logger.info("raft groups made", count=len(layout))
+
+    def _node_facts(self, topology: Topology) -> list[NodeFacts]:
+        storage = topology.nodes_of(meta_pb2.NODE_KIND_STORAGE)
+        load_bytes = {node.node_id: self._detector.load_bytes(node.node_id) for node in storage}
+        # A clock that was off lately may be off again soon.
+        clocks_off = self._reports.clocks_off_since(
+            self._clock.monotonic_s() - self._rules.leader_balance_delay_ms / 1_000
+        )
+        return node_facts(
+            storage, load_bytes, self._slow_nodes.judge(), clocks_off, self._clock.wall_ms()
+        )
+
+    def _plan_slots(self, topology: Topology) -> list[MoveSlots]:
+        counters = self._machine.speculative.counters
+        if not self._config.balance_slots:
+            return []
+        if counters.queue_override_count >= self._config.max_queue_overrides:
+            return []
+        return plan_slots(
+            SlotFacts(
+                topology.slot_owners,
+                topology.slots_since,
+                topology.slot_moves.values(),
+                self._reports.led() & topology.raft_groups.keys(),
+            ),
+            self._config.slot_rules(),
+        )
 
     def _note(self, raft_group: int, kind: str, reason: str) -> None:
         self._moves_total.add(1, {"kind": kind})
@@ -192,3 +237,6 @@ class Controller:
             return 0
         topology: Topology = self._machine.speculative.topology
         return sum(not raft_groups.is_settled(row) for row in topology.raft_groups.values())
+
+    def _slot_moves_in_flight(self) -> float:
+        return len(self._machine.speculative.topology.slot_moves)

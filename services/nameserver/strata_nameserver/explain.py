@@ -29,9 +29,15 @@ def explain_queue(
         raft_group = topology.slot_owners[slot]
         lines = [
             f"slot {slot} = ({topic.slot_base} + {queue}) mod {SLOT_COUNT} is owned by raft group "
-            f"{raft_group}; slots are striped over the raft groups"
+            f"{raft_group}; slots are spread evenly over the raft groups"
         ]
+        move = topology.slot_moves.get(raft_group)
+        if move is not None and slot in move.slots:
+            lines.append(f"the slot is moving to raft group {move.to_raft_group}")
     if override is not None:
+        first = override.epochs[0]
+        if not first.epoch and first.raft_group != raft_group:
+            lines.append(f"it stayed behind when its slot left raft group {first.raft_group}")
         lines += [
             f"epoch {epoch.epoch} from offset {epoch.start_offset} is in raft group "
             f"{epoch.raft_group}"

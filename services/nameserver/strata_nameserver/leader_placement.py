@@ -1,10 +1,11 @@
 """Which node shall lead which raft group: plain rules, each with its reason as text.
 
 Pure, like `placement`. A raft group is counted for the node that shall lead it, else for the one
-that does. Leaders leave draining and slow nodes at once; otherwise one moves only when a node
-would lead two more than another, along a chain of raft groups if no single one can go from the one
-to the other. The wish stays written down, so leaders come back after a restart of their node; a
-node that just came up gets no further ones until it is UP for `leader_balance_delay_ms`.
+that does. Leaders leave draining and slow nodes, and those with a wrong clock, at once; otherwise
+one moves only when a node would lead two more than another, along a chain of raft groups if no
+single one can go from the one to the other. The wish stays written down, so leaders come back after
+a restart of their node; a node that just came up gets no further ones until it is UP for
+`leader_balance_delay_ms`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,11 @@ class _LeaderBoard:
         self._nodes = {node.node_id: node for node in nodes}
         self._groups = {group.raft_group: group for group in groups}
         self._rules = rules
-        self._able = {node.node_id for node in nodes if node.can_take and not node.is_slow}
+        self._able = {
+            node.node_id
+            for node in nodes
+            if node.can_take and not node.is_slow and not node.clock_is_off
+        }
         self._steps: dict[int, PreferLeader] = {}
         self._leads = {group.raft_group: self._leader_of(group) for group in self._groups.values()}
 
@@ -60,7 +65,7 @@ class _LeaderBoard:
         ]
 
     def leave_unfit_nodes(self) -> None:
-        """Take leaders off draining and slow nodes, and wishes that cannot come true off any."""
+        """Take leaders off unfit nodes, and wishes that cannot come true off any."""
         for number, group in sorted(self._groups.items()):
             leader = self._leads[number]
             why = self._why_unfit(leader)
@@ -115,6 +120,8 @@ class _LeaderBoard:
             return "gone" if node_id else ""
         if node.draining:
             return "draining"
+        if node.clock_is_off:
+            return "off the time of the others"
         return "slow" if node.is_slow else ""
 
     def _counts(self) -> Mapping[str, int]:

@@ -15,7 +15,15 @@ from typing import Protocol, TypeVar
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.watch import WatchHub
-from strata_nameserver import consumer_groups, nodes, queue_moves, raft_groups, tombstones, topics
+from strata_nameserver import (
+    consumer_groups,
+    nodes,
+    queue_moves,
+    raft_groups,
+    slot_moves,
+    tombstones,
+    topics,
+)
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.controller import Controller
 from strata_nameserver.detector import FailureDetector
@@ -140,6 +148,10 @@ class Metadata:
         """Note that every raft group has dropped the data behind a tombstone."""
         await self.change(lambda draft: tombstones.confirm_dropped(draft, kind, dropped_id))
 
+    async def confirm_rehashed(self, request: meta_pb2.ConfirmRehashedRequest) -> meta_pb2.Topic:
+        """Note that no message group depends on a topic's old queue count; return its row."""
+        return await self.change(lambda draft: topics.confirm_rehashed(draft, request))
+
     async def register_node(self, node: meta_pb2.Node) -> list[meta_pb2.HostedReplica]:
         """Take a node in and return the replicas it hosts."""
         await self.change(lambda draft: nodes.register_node(draft, node, self._config))
@@ -161,7 +173,7 @@ class Metadata:
             )
         want_full = self._detector.heartbeat(request)
         if node.kind == meta_pb2.NODE_KIND_STORAGE:
-            self._reports.take(request)
+            self._reports.take(request, self._clock.monotonic_s())
             self._slow_nodes.measured(request.node_id, request.load.append_latency_ms)
         return want_full
 
@@ -211,6 +223,21 @@ class Metadata:
         """Forget a queue's epochs of which nothing is kept and return its row."""
         return await self.change(lambda draft: queue_moves.record_drained(draft, request))
 
+    async def move_slots(self, request: meta_pb2.MoveSlotsRequest) -> slot_moves.Moving:
+        """Begin to move a run of slots and return how far it is."""
+        led = self._reports.led()
+        return await self.change(
+            lambda draft: slot_moves.move_slots(draft, request, led, self._config)
+        )
+
+    async def slots_revoked(self, request: meta_pb2.ReportSlotsRevokedRequest) -> None:
+        """Write down that slots are their new raft group's."""
+        await self.change(lambda draft: slot_moves.record_revoked(draft, request))
+
+    async def slots_granted(self, request: meta_pb2.ReportSlotsGrantedRequest) -> None:
+        """Write down that slots have arrived."""
+        await self.change(lambda draft: slot_moves.record_granted(draft, request))
+
     async def explain_queue(self, namespace: str, topic: str, queue: int) -> list[str]:
         """Return why a queue is where it is."""
 
@@ -238,7 +265,7 @@ class Metadata:
             raise MetaRefused(
                 meta_pb2.META_OUTCOME_UNAVAILABLE, "this nameserver is taking in a snapshot"
             )
-        return self._hub.revision, list(self._hub.snapshot())
+        return await self._hub.snapshot()
 
     def watch(self, from_revision: int) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
         """Return the stream of changes after `from_revision` (see `WatchHub.watch`)."""

@@ -31,7 +31,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_metadata_moves_total",
         "counter",
         "1",
-        "Changes that placement chose: of replicas, of leaders.",
+        "Changes that placement chose: of replicas, of leaders, of slots, new raft groups.",
         ("kind",),
     ),
     MetricSpec("strata_metadata_slow_nodes", "gauge", "1", "Storage nodes that append slowly."),
@@ -40,5 +40,14 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "strata_metadata_moves_maximum", "gauge", "1", "Raft groups that may change at once."
+    ),
+    MetricSpec(
+        "strata_metadata_slot_moves_in_flight", "gauge", "1", "Raft groups that give up slots now."
+    ),
+    MetricSpec(
+        "strata_metadata_slot_moves_maximum",
+        "gauge",
+        "1",
+        "Raft groups that may give up slots at once.",
     ),
 )

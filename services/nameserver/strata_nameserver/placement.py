@@ -53,6 +53,7 @@ class NodeFacts:
         state_ms: how long it is in its state.
         load_bytes: what it appends and serves; the less loaded of equal nodes is taken.
         is_slow: its appends take much longer than those of others; it shall not lead.
+        clock_is_off: it gives leaderships away itself (rule 4); it shall not get any.
     """
 
     node_id: str
@@ -62,6 +63,7 @@ class NodeFacts:
     draining: bool = False
     load_bytes: float = 0.0
     is_slow: bool = False
+    clock_is_off: bool = False
 
     @property
     def can_take(self) -> bool:
@@ -140,17 +142,26 @@ def plan_replicas(
     return board.steps
 
 
-def initial_layout(
-    nodes: Collection[NodeFacts], group_count: int, rules: PlacementRules
+def layout_of_new(
+    nodes: Collection[NodeFacts],
+    group_count: int,
+    rules: PlacementRules,
+    groups: Collection[GroupFacts] = (),
 ) -> list[list[str]]:
     """Return the node ids of the replicas of each new raft group; the first of each shall lead.
 
     Fewer replicas than the replication factor when there are fewer nodes.
+
+    Args:
+        nodes: that may get replicas.
+        group_count: how many raft groups are made.
+        rules: numbers.
+        groups: those that are there already.
     """
-    board = _Board(nodes, (), rules)
-    leaders: Counter[str] = Counter()
+    board = _Board(nodes, groups, rules)
+    leaders = Counter(group.preferred_node_id or group.leader_node_id for group in groups)
     layout: list[list[str]] = []
-    for number in range(group_count):
+    for number in range(len(groups), len(groups) + group_count):
         chosen: list[str] = []
         for _ in range(min(rules.replication_factor, len(nodes))):
             target = board.best_target(number, chosen, ())

@@ -2,7 +2,8 @@
 
 The nameserver starts a move and records it; the leader of the raft group that holds the queue
 carries it out: it sees `moving_to`, seals the queue, opens the next epoch, and reports. Epochs are
-numbered from 0, which begins at offset 0 in the raft group that the queue was in first.
+numbered from 0, which begins at offset 0 in the raft group that the queue was in first. A queue
+whose slot left it behind has that one only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
 from strata_nameserver.topics import stored_topic
-from strata_state.metadata_keys import queue_override_key
+from strata_state.metadata_keys import queue_override_key, tombstone_key
 
 _MAX_EPOCHS = 16
 
@@ -99,6 +100,18 @@ def record_drained(
         override.epochs.extend(kept)
         draft.put(override)
     return override
+
+
+def keep_queue(draft: Draft, topic_id: int, queue: int, raft_group: int) -> None:
+    """Write down that a queue stays in a raft group though its slot goes (rule 17).
+
+    One that has moved before is where its row says; one of a deleted topic goes with its data.
+    """
+    tombstone = draft.get(tombstone_key(meta_pb2.TOMBSTONE_KIND_TOPIC, topic_id))
+    if tombstone is None and stored_override(draft, topic_id, queue) is None:
+        draft.counters.queue_override_count += 1
+        epochs = [meta_pb2.Epoch(raft_group=raft_group)]
+        draft.put(meta_pb2.QueueOverride(topic_id=topic_id, queue=queue, epochs=epochs))
 
 
 def stored_override(draft: Draft, topic_id: int, queue: int) -> meta_pb2.QueueOverride | None:

@@ -8,7 +8,7 @@ when it is in no configuration any more. Replica ids are counted up and never gi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
@@ -18,7 +18,7 @@ from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
 from strata_nameserver.leader_placement import PreferLeader
-from strata_nameserver.placement import ChangeReplica, NodeFacts, initial_layout
+from strata_nameserver.placement import ChangeReplica, GroupFacts, NodeFacts, layout_of_new
 
 
 def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: NameserverConfig) -> None:
@@ -37,18 +37,36 @@ def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: Namese
     if len(usable) < (config.initial_storage_nodes or config.replication_factor):
         return
     facts = [NodeFacts(node.node_id, node.rack) for node in usable]
-    layout = initial_layout(
+    layout = layout_of_new(
         facts, config.raft_groups_per_storage_node * len(usable), config.placement_rules()
     )
-    first = draft.counters.next_raft_group
-    raft_groups = range(first, first + len(layout))
-    draft.counters.next_raft_group += len(layout)
-    for raft_group, node_ids in zip(raft_groups, layout, strict=True):
-        _put_new(draft, raft_group, node_ids)
+    raft_groups = _put_all_new(draft, layout)
     for first_slot, slot_count, raft_group in slot_runs(striped_slots(raft_groups)):
         draft.put(
             meta_pb2.SlotRange(first_slot=first_slot, slot_count=slot_count, raft_group=raft_group)
         )
+
+
+def missing_raft_groups(
+    nodes: Collection[NodeFacts], groups: Collection[GroupFacts], config: NameserverConfig
+) -> list[list[str]]:
+    """Return the nodes of each raft group that nodes which joined later bring, first leaders first.
+
+    There are never fewer raft groups again: those of a node that leaves go to others as a whole.
+    """
+    rules = config.placement_rules()
+    steady = [
+        node for node in nodes if node.can_take and node.state_ms >= rules.leader_balance_delay_ms
+    ]
+    count = config.raft_groups_per_storage_node * len(steady) - len(groups)
+    if not groups or count <= 0:
+        return []
+    return layout_of_new(steady, count, rules, groups)
+
+
+def put_more_raft_groups(draft: Draft, layout: Sequence[Sequence[str]]) -> None:
+    """Make raft groups; they own no slot until slots are moved to them (rule 17)."""
+    _put_all_new(draft, layout)
 
 
 def take_reports(draft: Draft, reports: Iterable[meta_pb2.LedGroup]) -> None:
@@ -178,6 +196,16 @@ def is_settled(row: meta_pb2.RaftGroup) -> bool:
         and {r.replica_id for r in row.replicas if not r.learner} == set(membership.voters)
         and {r.replica_id for r in row.replicas if r.learner} == set(membership.learners)
     )
+
+
+def _put_all_new(draft: Draft, layout: Sequence[Sequence[str]]) -> range:
+    """Make raft groups on these nodes; return their numbers."""
+    first = draft.counters.next_raft_group
+    raft_groups = range(first, first + len(layout))
+    draft.counters.next_raft_group += len(layout)
+    for raft_group, node_ids in zip(raft_groups, layout, strict=True):
+        _put_new(draft, raft_group, node_ids)
+    return raft_groups
 
 
 def _put_new(draft: Draft, raft_group: int, node_ids: Sequence[str]) -> None:

@@ -27,15 +27,20 @@ class Reports:
     def __init__(self) -> None:
         self._led: dict[int, _Led] = {}
         self._damaged: dict[str, frozenset[int]] = {}
+        # When a node last said that its clock is off, by monotonic time.
+        self._clock_off_s: dict[str, float] = {}
 
     def reset(self) -> None:
         """Forget everything."""
         self._led.clear()
         self._damaged.clear()
+        self._clock_off_s.clear()
 
-    def take(self, heartbeat: meta_pb2.HeartbeatRequest) -> None:
+    def take(self, heartbeat: meta_pb2.HeartbeatRequest, now_s: float) -> None:
         """Take in what a storage node reports."""
         node_id = heartbeat.node_id
+        if heartbeat.clock_is_off:
+            self._clock_off_s[node_id] = now_s
         if heartbeat.damaged_replica_ids:
             self._damaged[node_id] = frozenset(heartbeat.damaged_replica_ids)
         else:
@@ -50,11 +55,20 @@ class Reports:
             if before is None or before.report.term <= report.term:
                 self._led[report.raft_group] = _Led(node_id, report)
 
+    def led(self) -> frozenset[int]:
+        """Return the raft groups that have a leader."""
+        return frozenset(self._led)
+
     def forget(self, node_id: str) -> None:
         """A node is DOWN or removed: it leads nothing."""
         self._damaged.pop(node_id, None)
+        self._clock_off_s.pop(node_id, None)
         for number in [n for n, known in self._led.items() if known.node_id == node_id]:
             del self._led[number]
+
+    def clocks_off_since(self, since_s: float) -> frozenset[str]:
+        """Return the nodes that said since a monotonic time that their clock is off."""
+        return frozenset(node for node, said_s in self._clock_off_s.items() if said_s >= since_s)
 
     def leader_of(self, raft_group: int) -> str:
         """Return the node id of a raft group's leader; empty: not known."""
@@ -104,6 +118,7 @@ def node_facts(
     nodes: Collection[meta_pb2.Node],
     load_bytes: Mapping[str, float],
     slow: Collection[str],
+    clocks_off: Collection[str],
     now_ms: int,
 ) -> list[NodeFacts]:
     """Return what placement must know of storage nodes."""
@@ -116,6 +131,7 @@ def node_facts(
             draining=node.draining,
             load_bytes=load_bytes.get(node.node_id, 0.0),
             is_slow=node.node_id in slow,
+            clock_is_off=node.node_id in clocks_off,
         )
         for node in nodes
     ]

@@ -28,6 +28,7 @@ _USER_TYPES = frozenset(meta_pb2.TopicType.values()) - {
     meta_pb2.TOPIC_TYPE_UNSPECIFIED,
     meta_pb2.TOPIC_TYPE_DEAD_LETTER,
 }
+_ORDERED_TYPES = frozenset((meta_pb2.TOPIC_TYPE_FIFO, meta_pb2.TOPIC_TYPE_MIXED))
 _MUTABLE = ("queue_count", "retention_ms", "type", "attributes")
 _MAX_RETENTION_MS = 100 * 365 * 86_400_000
 _MIN_RETENTION_MS = 1_000
@@ -73,8 +74,12 @@ def update_topic(
         mask: queue_count (may only grow), retention_ms, type, attributes.
         config: limits.
 
+    A topic with message groups that grows keeps its old queue count beside the new one until
+    brokers confirm that no message group depends on it any more (rule 23).
+
     Raises:
-        MetaRefused: NOT_FOUND, INVALID, or CONFLICT when the row has another revision.
+        MetaRefused: NOT_FOUND, INVALID, or CONFLICT when the row has another revision, or when
+            message groups still are where an earlier queue count put them.
     """
     topic = stored_topic(draft, wanted.namespace, wanted.name)
     check_revision("topic", wanted.name, wanted.revision, topic.revision)
@@ -82,7 +87,7 @@ def update_topic(
     dead_letter = topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
     if dead_letter and set(mask) - {"retention_ms", "attributes"}:
         raise invalid(f"topic {topic.name}: queues and type of a dead-letter topic are fixed")
-    old_queue_count = topic.queue_count
+    old_queue_count, old_type = topic.queue_count, topic.type
     for field in mask:
         if field == "attributes":
             topic.attributes.clear()
@@ -96,8 +101,24 @@ def update_topic(
     if not dead_letter:
         _check_values(topic, config)
         append_homes(topic, range(old_queue_count, topic.queue_count), draft.topology)
+    if topic.queue_count > old_queue_count and old_type in _ORDERED_TYPES:
+        _keep_old_queue_count(topic, old_queue_count)
     topic.updated_at_ms = draft.now_ms
     draft.put(topic)
+    return topic
+
+
+def confirm_rehashed(draft: Draft, request: meta_pb2.ConfirmRehashedRequest) -> meta_pb2.Topic:
+    """Forget a topic's old queue count; nothing happens when the topic is another one by now.
+
+    Raises:
+        MetaRefused: NOT_FOUND.
+    """
+    topic = stored_topic(draft, request.namespace, request.name)
+    asked = (request.topic_id, request.queue_count)
+    if topic.previous_queue_count and asked == (topic.topic_id, topic.queue_count):
+        topic.previous_queue_count = 0
+        draft.put(topic)
     return topic
 
 
@@ -217,6 +238,17 @@ def check_revision(kind: str, name: str, wanted: int, stored: int) -> None:
             meta_pb2.META_OUTCOME_CONFLICT,
             f"{kind} {name} was changed at revision {stored}, the request knows {wanted}",
         )
+
+
+def _keep_old_queue_count(topic: meta_pb2.Topic, old_queue_count: int) -> None:
+    if topic.previous_queue_count:
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"topic {topic.name}: message groups still are in the {topic.previous_queue_count} "
+            f"queues it had before it got {old_queue_count}; they leave them when every consumer "
+            "group has consumed those",
+        )
+    topic.previous_queue_count = old_queue_count
 
 
 def _check_values(topic: meta_pb2.Topic, config: NameserverConfig) -> None:

@@ -19,12 +19,16 @@ class Topology:
 
     Attributes:
         slot_owners: raft group of each slot.
+        slots_since: revision at which each slot's row was written.
+        slot_moves: rows by the raft group that gives up slots.
         raft_groups: rows by number.
         nodes: rows by node id.
     """
 
     def __init__(self) -> None:
         self.slot_owners = array("I", [NO_RAFT_GROUP]) * SLOT_COUNT
+        self.slots_since = array("Q", [0]) * SLOT_COUNT
+        self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
         self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
         self.nodes: dict[str, meta_pb2.Node] = {}
 
@@ -37,6 +41,9 @@ class Topology:
             topology.raft_groups[row.raft_group] = row
         for _, value in store.scan(*kind_range(RowKind.SLOTS)):
             topology._take_slots(meta_pb2.SlotRange.FromString(value))
+        for _, value in store.scan(*kind_range(RowKind.SLOT_MOVE)):
+            move = meta_pb2.SlotMove.FromString(value)
+            topology.slot_moves[move.from_raft_group] = move
         for _, value in store.scan(*kind_range(RowKind.NODE)):
             node = meta_pb2.Node.FromString(value)
             topology.nodes[node.node_id] = node
@@ -55,6 +62,10 @@ class Topology:
                     self.nodes[change.node.node_id] = change.node
             case "slots":
                 self._take_slots(change.slots)
+            case "slot_move":
+                self.slot_moves.pop(change.slot_move.from_raft_group, None)
+                if not change.deleted:
+                    self.slot_moves[change.slot_move.from_raft_group] = change.slot_move
 
     def nodes_of(self, kind: meta_pb2.NodeKind.ValueType) -> list[meta_pb2.Node]:
         """Return the nodes of a kind by id."""
@@ -90,5 +101,7 @@ class Topology:
         ]
 
     def _take_slots(self, row: meta_pb2.SlotRange) -> None:
-        owners = array("I", [row.raft_group]) * row.slot_count
-        self.slot_owners[row.first_slot : row.first_slot + row.slot_count] = owners
+        # The row of a run that was joined to another one is deleted: it has no slots any more.
+        first, end = row.first_slot, row.first_slot + row.slot_count
+        self.slot_owners[first:end] = array("I", [row.raft_group]) * row.slot_count
+        self.slots_since[first:end] = array("Q", [row.revision]) * row.slot_count

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import Server
+from strata_mq.rare_commands import OwnCommand
 from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
 from strata_multiraft.peering import Peering
 from strata_multiraft.raft_servicer import RAFT_SERVICE
@@ -38,6 +39,7 @@ from strata_state.rocksdb_store import RocksdbStore
 from strata_storage.config import StorageConfig
 from strata_storage.errors import Refused
 from strata_storage.hosted import HostedGroup
+from strata_storage.machine import GroupMachine
 from strata_storage.metrics import METRICS
 from strata_storage.node import StorageNode
 from strata_storage.node_parts import NodeParts
@@ -91,12 +93,12 @@ class Peers:
     Attributes:
         peering: the traffic between nodes; started and stopped with the node.
         node_of: tells which node hosts a replica.
-        slots_of: tells the slots that a new raft group owns, as (first, count) runs.
+        grants_of: tells what the metadata gives a raft group and it does not own yet.
     """
 
     peering: Peering
     node_of: Callable[[int], str | None]
-    slots_of: Callable[[int], Sequence[tuple[int, int]]]
+    grants_of: Callable[[GroupMachine], OwnCommand | None]
 
 
 @dataclass(slots=True)
@@ -265,7 +267,7 @@ class StorageApp:
             tasks,
         )
         if self._peers is not None:
-            self._peers.peering.attach(raft, disk_mark=node.raft_mark)
+            self._peers.peering.attach(raft)
         for group in self._hosted:
             # Before anything is served; blocks only when rows must be rebuilt.
             node.host(group)

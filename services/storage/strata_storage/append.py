@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import google_crc32c
 
@@ -16,14 +16,16 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchError, BatchView, PartView
 from strata_mq.commands import Duplicate, PartResolution, decode_resolution, encode_append
 from strata_mq.rare_commands import DropKind
-from strata_mq.rows import QueueRow, day_of
+from strata_mq.rows import MoveRow, QueueRow, day_of
 from strata_storage.config import EngineOptions
 from strata_storage.dedupe import DedupeWindow
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
+from strata_storage.ownership import Topic
 from strata_storage.proposer import Proposer, committed
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+_NO_MOVES: Mapping[int, MoveRow] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ class AppendResult:
         parts: one per part.
         future: gives the entry's index when it is committed; None: nothing had to be stored, or
             it was committed long ago.
+        moves: where sealed queues went, by the number of the part that was refused for it.
     """
 
     sequence: int
     store_time_ms: int
     parts: Sequence[PartResolution]
     future: asyncio.Future[int] | None = None
+    moves: Mapping[int, MoveRow] = field(default_factory=dict)
 
     async def wait(self) -> None:
         """Wait until the batch is committed.
@@ -79,6 +83,7 @@ class Appender:
         "_next_offsets",
         "_options",
         "_proposer",
+        "_rehashing",
         "_sealing",
         "_turns",
         "window",
@@ -94,6 +99,8 @@ class Appender:
         self._next_offsets: dict[tuple[int, int], tuple[int, int]] = {}
         self._in_flight: deque[list[_Stored]] = deque()
         self._sealing: set[tuple[int, int]] = set()
+        # Queue -> smallest queue count by which message groups are put there now.
+        self._rehashing: dict[tuple[int, int], int] = {}
         self._brokers: OrderedDict[int, AppendResult] = OrderedDict()
         # Topic -> how many parts asked for any queue: rotates over its queues.
         self._turns: OrderedDict[int, int] = OrderedDict()
@@ -117,13 +124,14 @@ class Appender:
         now_ms = self._proposer.now_ms()
         stored: list[_Stored] = []
         parts = [self._resolve(view, part, now_ms, stored) for part in view.parts]
+        moves = self._moves(view, parts)
         if all(part.outcome != pb.OUTCOME_OK for part in parts):
-            return AppendResult(sequence, now_ms, parts)
+            return AppendResult(sequence, now_ms, parts, moves=moves)
         head = encode_append(now_ms, broker_boot_id, sequence, parts)
         future = self._proposer.propose((head, data), self._applied)
         self._machine.parsed(view)
         self._take_in(stored, now_ms)
-        result = AppendResult(sequence, now_ms, parts, future)
+        result = AppendResult(sequence, now_ms, parts, future, moves)
         self._remember(broker_boot_id, result)
         return result
 
@@ -160,6 +168,26 @@ class Appender:
         """Take appends for a queue again: it came back."""
         self._sealing.discard((topic_id, queue))
 
+    def is_sealed(self, topic_id: int, queue: int) -> bool:
+        """Whether a queue takes no appends, or soon will not."""
+        row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
+        return row.sealed or (topic_id, queue) in self._sealing
+
+    def hold(self, topic_id: int, queue: int, queue_count: int) -> bool:
+        """Take no message groups that a smaller queue count puts into a queue, until `let_go`.
+
+        Returns:
+            False: they are held already.
+        """
+        if (topic_id, queue) in self._rehashing:
+            return False
+        self._rehashing[topic_id, queue] = queue_count
+        return True
+
+    def let_go(self, topic_id: int, queue: int) -> None:
+        """Take what the queue's row lets in."""
+        del self._rehashing[topic_id, queue]
+
     # Deciding -----------------------------------------------------------------------------------
 
     def _parse(self, data: bytes) -> BatchView:
@@ -180,8 +208,9 @@ class Appender:
             return PartResolution(max(part.key.queue, 0), 0, pb.OUTCOME_WRONG_GROUP)
         row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         base_offset = self.next_offset(topic_id, queue)
-        if row.sealed or (topic_id, queue) in self._sealing:
-            return PartResolution(queue, base_offset, pb.OUTCOME_SEALED)
+        refusal = self._refusal(part, queue, row)
+        if refusal != pb.OUTCOME_OK:
+            return PartResolution(queue, base_offset, refusal)
         for earlier in stored:
             if earlier.topic_id == topic_id and earlier.queue == queue:
                 base_offset = earlier.base_offset + len(earlier.ids)
@@ -193,14 +222,40 @@ class Appender:
             return PartResolution(queue, base_offset)
         return self._resolve_duplicates(topic_id, queue, base_offset, ids, now_ms, stored)
 
+    def _refusal(self, part: PartView, queue: int, row: QueueRow) -> pb.Outcome.ValueType:
+        """Return why a queue that is here does not take a part; OK: it does."""
+        key = (part.key.topic_id, queue)
+        if row.sealed or key in self._sealing:
+            return pb.OUTCOME_SEALED
+        if part.key.queue < 0:
+            # Not for message groups, whose queue the broker chooses.
+            return pb.OUTCOME_OK
+        if part.key.queue_count < row.queue_count:
+            return pb.OUTCOME_REHASHED
+        if part.key.queue_count < self._rehashing.get(key, 0):
+            return pb.OUTCOME_SEALED
+        return pb.OUTCOME_OK
+
+    def _moves(self, view: BatchView, parts: Sequence[PartResolution]) -> Mapping[int, MoveRow]:
+        moves = self._machine.moves
+        if not moves:
+            return _NO_MOVES
+        return {
+            number: moves[key]
+            for number, (part, resolution) in enumerate(zip(view.parts, parts, strict=True))
+            if resolution.outcome == pb.OUTCOME_SEALED
+            and (key := (part.key.topic_id, resolution.queue)) in moves
+        }
+
     def _choose_queue(self, part: PartView) -> int | None:
         """Return the queue of a part; None: it is not this raft group's."""
         topic_id, queue, slot_base, queue_count = part.key
+        topic = Topic(topic_id, slot_base, queue_count)
         if (DropKind.TOPIC, topic_id) in self._machine.dropped:
             return None
         if queue >= 0:
-            return queue if self._machine.owns_queue(topic_id, slot_base, queue) else None
-        queues = self._machine.owned.queues(slot_base, queue_count)
+            return queue if self._machine.owns_queue(topic, queue) else None
+        queues = self._machine.queues_here(topic)
         if self._machine.moves or self._sealing:
             # A sealed queue is only chosen when there is no other: the answer says why.
             sealed = self._machine.moves.keys() | self._sealing

@@ -15,8 +15,9 @@ from strata_mq.commands import (
     command_kind,
     decode_append,
 )
+from strata_mq.cq_rows import encode_cq_row
 from strata_mq.rare_commands import decode_dead_letter, decode_lost
-from strata_mq.rows import day_of, encode_cq_row
+from strata_mq.rows import day_of
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
 

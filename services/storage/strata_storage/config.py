@@ -33,6 +33,9 @@ class EngineOptions:
         holder_grace_s: after a leader change nothing is released for this long (rule 25).
         expire_batch: lease sets looked at in one turn of the expiry timer.
         consumer_topics_max: topics in one answer of what a consumer group has state of.
+        rehash_lag_max: messages of a queue still to be consumed at which message groups that leave
+            it for another queue are held back (rule 23).
+        rehash_hold_ms: for how long.
     """
 
     dedupe: DedupeOptions = field(default_factory=DedupeOptions)
@@ -49,6 +52,8 @@ class EngineOptions:
     holder_grace_s: float = 15.0
     expire_batch: int = 256
     consumer_topics_max: int = 10_000
+    rehash_lag_max: int = 256
+    rehash_hold_ms: int = 250
 
 
 @dataclass(frozen=True, slots=True)

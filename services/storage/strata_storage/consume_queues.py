@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from strata_mq.rows import CqRow
+from strata_mq.cq_rows import CqRow
 from strata_state.ports import RowBatch
 from strata_state.rows import CqRows
 

@@ -16,6 +16,7 @@ from strata_mq.batch import BatchBuilder, BatchError, BatchView, OutgoingMessage
 from strata_mq.commands import CommandError, PartResolution, encode_append
 from strata_mq.leases import Lease, LeaseChange
 from strata_mq.rare_commands import DropKind, encode_dead_letter
+from strata_mq.rows import day_of
 from strata_state.rows import ConsumerKey
 from strata_storage.append import Appender
 from strata_storage.append_rows import find_append
@@ -51,8 +52,12 @@ class DeadLetters:
         # (set, offset) being read: a second round must not copy it again.
         self._moving: set[tuple[ConsumerKey, int]] = set()
 
-    async def forward(self, ref: LeaseRef, dead_letter_topic_id: int) -> None:
+    async def forward(
+        self, ref: LeaseRef, dead_letter_topic_id: int, *, repeated: bool = False
+    ) -> None:
         """Move a leased message at its consumer's wish.
+
+        `repeated`: an earlier try may have done it; then there is nothing to do.
 
         Raises:
             Refused: OUTCOME_INVALID_HANDLE, OUTCOME_CORRUPT, or not now.
@@ -66,6 +71,10 @@ class DeadLetters:
             ref.offset, ref.lease_number, ref.generation, self._proposer.now_ms()
         )
         if lease is None or change is None:
+            leases = lease_set.leases
+            gone = leases.is_consumed(ref.offset) and leases.generation == ref.generation
+            if repeated and gone and await self._holds(dead_letter_topic_id, message.message_id):
+                return
             raise invalid_handle(ref)
         await committed(self._propose(lease_set, change, dead_letter_topic_id, message))
 
@@ -150,6 +159,13 @@ class DeadLetters:
         self._appender.reserve(topic_id, queue, 1)
         self._sets.note(lease_set)
         return future
+
+    async def _holds(self, topic_id: int, message_id: bytes) -> bool:
+        """Whether a dead-letter topic holds a message, for as long as id rows are kept."""
+        await self._proposer.applied()
+        today = day_of(self._proposer.now_ms())
+        ids = self._machine.rows.ids
+        return any(ids.get(day, topic_id, message_id) for day in (today, today - 1))
 
     async def _read(self, lease_set: LeaseSet, offset: int) -> OutgoingMessage:
         """Read a message with its columns.

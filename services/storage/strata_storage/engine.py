@@ -6,7 +6,7 @@ was committed at their arrival is applied (rule 3) and then look at rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -14,7 +14,7 @@ from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
     EpochCommand,
-    SlotGrant,
+    OwnCommand,
     encode_drop,
     encode_open,
     encode_own,
@@ -26,7 +26,7 @@ from strata_runtime.clock import Clock
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.config import EngineOptions
-from strata_storage.disk_guard import DiskMark
+from strata_storage.disk_guard import DiskGuard, DiskMark
 from strata_storage.errors import Refused
 from strata_storage.leader import Leader
 from strata_storage.lookup import Lookup
@@ -98,10 +98,10 @@ class GroupEngine:
         Raises:
             Refused: OUTCOME_NOT_LEADER, OUTCOME_READ_ONLY.
         """
-        if self.replica.read_only:
+        if self._is_read_only():
             raise Refused(pb.OUTCOME_READ_ONLY, self.replica.read_only)
         leader = self.leader
-        if leader is None or not self.replica.is_ready_leader():
+        if leader is None or self.replica.read_only or not self.replica.is_ready_leader():
             raise Refused(
                 pb.OUTCOME_NOT_LEADER,
                 f"raft group {self.raft_group} is led elsewhere, or not yet",
@@ -113,18 +113,39 @@ class GroupEngine:
         """Refuse everything: the replica is not hosted here any more."""
         self._follow(0, 0)
 
-    def check_disk(self, refused_from: DiskMark) -> None:
-        """Let the caller pass unless a quorum of nodes has no room for its work (rule 11).
+    def check_disk(self, own: DiskGuard, refused_from: DiskMark) -> None:
+        """Let the caller pass unless this node, or a quorum, has no room for its work (rule 11).
+
+        Args:
+            own: knows how full this node's disk is.
+            refused_from: mark that forbids the work.
 
         Raises:
-            Refused: OUTCOME_DISK_FULL.
+            Refused: OUTCOME_DISK_FULL; OUTCOME_NOT_LEADER: a node with more room is about to lead.
         """
-        if self.replica.disk_mark >= refused_from:
+        quorum_mark = self.replica.disk_mark
+        if max(own.mark, quorum_mark) < refused_from:
+            return
+        if self.replica.is_handing_over:
+            raise Refused(
+                pb.OUTCOME_NOT_LEADER,
+                f"raft group {self.raft_group} is handed to a node with more room",
+                self.replica.leader_replica_id,
+            )
+        own.check(refused_from)
+        if quorum_mark >= refused_from:
             raise Refused(
                 pb.OUTCOME_DISK_FULL,
                 f"disks of nodes that hold raft group {self.raft_group} are full: free some, or "
                 "shorten the retention of topics",
             )
+
+    def _is_read_only(self) -> bool:
+        """Whether the raft group takes nothing any more, not only this replica of it (rule 8).
+
+        A damaged replica that is not the only one knows less than the others by now.
+        """
+        return bool(self.replica.read_only) and self.replica.is_sole()
 
     def active_leader(self) -> Leader | None:
         """Return the leader if it can still decide something: for work that time demands."""
@@ -133,12 +154,12 @@ class GroupEngine:
     async def barrier(self) -> None:
         """Wait until everything committed at the call is applied (rule 3).
 
-        A read-only replica answers with what it has.
+        A read-only raft group answers with what it has.
 
         Raises:
             Refused: OUTCOME_NOT_LEADER, OUTCOME_OVERLOADED.
         """
-        if not self.replica.read_only:
+        if not self._is_read_only():
             self.leading()
         try:
             await self.replica.read_barrier()
@@ -163,13 +184,20 @@ class GroupEngine:
 
     # Rare commands ------------------------------------------------------------------------------
 
-    async def own(self, grants: Sequence[SlotGrant]) -> None:
-        """Take or give up slots (rule 17).
+    async def own(self, command: OwnCommand) -> None:
+        """Take or give up slots (rule 17); return when it is applied.
 
         Raises:
-            Refused: not the leader, or leadership was lost.
+            Refused: OUTCOME_NOT_READY, it was decided on older metadata than an earlier one: what
+                they name may be somebody else's by now; or not the leader, or leadership was lost.
         """
-        await committed(self.leading().proposer.propose((encode_own(grants),)))
+        known = self.machine.ownership.revision
+        if command.revision < known:
+            raise Refused(
+                pb.OUTCOME_NOT_READY, f"revision {command.revision} is older than {known}"
+            )
+        await committed(self.leading().proposer.propose((encode_own(command),)))
+        await self.barrier()
 
     async def seal(self, topic_id: int, queue: int, destination: int) -> int:
         """End the epoch of a queue; return its end offset. Repeating it gives the same.
@@ -187,8 +215,12 @@ class GroupEngine:
             await committed(leader.proposer.propose((encode_seal(command),)))
         return end_offset
 
-    async def open(self, topic_id: int, queue: int, epoch: int, start_offset: int) -> None:
+    async def open(
+        self, topic_id: int, queue: int, epoch: int, start_offset: int, queue_count: int = 0
+    ) -> None:
         """Open an epoch of a queue. Repeating it changes nothing.
+
+        `queue_count` is what the queue's row said in the epoch before.
 
         Raises:
             Refused: OUTCOME_INVALID for an epoch before the one that is open, or while messages
@@ -202,7 +234,7 @@ class GroupEngine:
             return
         if row is not None and row.min_offset < row.next_offset:
             raise Refused(pb.OUTCOME_INVALID, "messages of an earlier epoch are still here")
-        command = EpochCommand(topic_id, queue, epoch, start_offset, 0)
+        command = EpochCommand(topic_id, queue, epoch, start_offset, 0, queue_count)
         await committed(leader.proposer.propose((encode_open(command),)))
         leader.appends.opened(topic_id, queue)
 

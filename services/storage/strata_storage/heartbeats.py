@@ -56,6 +56,7 @@ class Heartbeats:
         clock: wall time.
         refused: gives replicas that could not be hosted: only others can take their place.
         settled: gives the revision of the row that a raft group led in a term fulfils, 0: not yet.
+        clock_is_off: tells whether this node's clock keeps it from leading (rule 4).
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Heartbeats:
         clock: Clock,
         refused: Callable[[], Sequence[int]] = tuple,
         settled: Callable[[int, int], int] = lambda raft_group, term: 0,
+        clock_is_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self._node_id = node_id
         self._boot_id = boot_id
@@ -75,6 +77,7 @@ class Heartbeats:
         self._clock = clock
         self._refused = refused
         self._settled = settled
+        self._clock_is_off = clock_is_off
         self._told: dict[int, _Led] = {}
         self._appended_before = node.log_bytes()[1]
         self._served_before = 0
@@ -103,6 +106,7 @@ class Heartbeats:
             unheard_node_ids=unheard,
             load=self._load(),
             damaged_replica_ids=[*damaged_replicas(self._node.replicas()), *self._refused()],
+            clock_is_off=self._clock_is_off(),
         )
         self._told = led
         return request

@@ -22,6 +22,7 @@ from strata_storage.payloads import PayloadReader
 from strata_storage.pop import Popper
 from strata_storage.proposer import LeaderReplica, Proposer
 from strata_storage.reader import MessageReader
+from strata_storage.rehash import Rehashes
 from strata_storage.waiters import Waiters
 
 
@@ -31,7 +32,7 @@ class Leader:
     Attributes:
         term: raft term.
         ready: the raft group owns its slots; until then appends are refused.
-        appends, pops, leases, dead_letters: what it serves.
+        appends, pops, leases, dead_letters, rehashes: what it serves.
         waiters: parked pops.
         sets: leases in memory.
     """
@@ -59,6 +60,7 @@ class Leader:
         self.pops = Popper(machine, self.proposer, self.sets, self.waiters, reader, clock, options)
         self.leases = LeaseCalls(machine, self.proposer, self.sets, self.waiters, Offsets(machine))
         self.dead_letters = DeadLetters(machine, self.proposer, self.sets, self.appends, payloads)
+        self.rehashes = Rehashes(machine, self.proposer, self.sets, self.appends, clock, options)
         # Lease rows as they were at the start; read in steps, so that many do not block the loop.
         self._unseen: Iterator[tuple[ConsumerKey, Lease]] | None = machine.rows.leases.all()
 
@@ -80,6 +82,10 @@ class Leader:
     def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
         """Drop leases below the new min offset."""
         self.sets.on_trimmed(topic_id, queue)
+
+    def on_sealed(self, topic_id: int, queue: int) -> None:
+        """Let every pop that waits for the queue look: it goes on elsewhere."""
+        self.waiters.wake_all(topic_id, queue)
 
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         """Forget what is gone."""

@@ -15,7 +15,7 @@ from strata_storage.errors import Refused
 from strata_storage.lease_sets import LeaseSets, Section
 from strata_storage.machine import GroupMachine
 from strata_storage.offsets import Offsets
-from strata_storage.pop import Topic
+from strata_storage.ownership import Topic
 from strata_storage.proposer import Proposer, committed
 from strata_storage.waiters import Waiters
 
@@ -116,8 +116,12 @@ class LeaseCalls:
         else:
             await committed(future)
 
-    async def change_invisible(self, ref: LeaseRef, invisible_ms: int) -> LeaseRef:
+    async def change_invisible(
+        self, ref: LeaseRef, invisible_ms: int, *, repeated: bool = False
+    ) -> LeaseRef:
         """Set when a leased message is visible again; return the lease's new name.
+
+        `repeated`: an earlier try may have done it; then its result is returned again.
 
         Raises:
             Refused: OUTCOME_INVALID_HANDLE, or not now.
@@ -126,20 +130,20 @@ class LeaseCalls:
         lease_set = self._sets.find(ref.key)
         if lease_set is None:
             raise invalid_handle(ref)
-        lease, change = lease_set.leases.change_invisible(
-            ref.offset,
-            ref.lease_number,
-            ref.generation,
-            ref.visible_at_ms,
-            invisible_ms,
-            self._proposer.now_ms(),
-        )
-        if lease is None or change is None:
+        leases, now_ms = lease_set.leases, self._proposer.now_ms()
+        handle = (ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms)
+        lease, change = leases.change_invisible(*handle, invisible_ms, now_ms)
+        if change is not None:
+            future = self._sets.propose([(lease_set, change)])
+            if not invisible_ms:
+                self._waiters.wake_group(ref.topic_id, ref.consumer_group_id, ref.queue)
+            await committed(future)
+        elif repeated:
+            lease = leases.changed_before(*handle, invisible_ms, now_ms)
+            # It may be on its way still.
+            await self._proposer.settled()
+        if lease is None:
             raise invalid_handle(ref)
-        future = self._sets.propose([(lease_set, change)])
-        if not invisible_ms:
-            self._waiters.wake_group(ref.topic_id, ref.consumer_group_id, ref.queue)
-        await committed(future)
         return ref._replace(lease_number=lease.lease_number, visible_at_ms=lease.visible_at_ms)
 
     # Operators ----------------------------------------------------------------------------------

@@ -116,14 +116,18 @@ class LeaseSets:
         started = self._add(
             key, QueueLeases(head=queue.next_offset if latest else queue.min_offset)
         )
-        if latest and queue.next_offset > queue.min_offset:
-            # Else the group would start later after a change of leader.
+        if latest:
+            # Else the group would start later after a change of leader or of the slot's owner.
             self.keep(started, started.leases.write_head())
         return started
 
     def reload(self, lease_set: LeaseSet) -> None:
         """Read a set again, because a change of it could not be proposed and is not kept."""
         lease_set.stale = True
+
+    def keys_of_topic(self, topic_id: int) -> list[ConsumerKey]:
+        """Return the keys of a topic's sets in memory."""
+        return [key for key in self._sets if key[1] == topic_id]
 
     def loaded(self) -> list[LeaseSet]:
         """Return the sets in memory."""

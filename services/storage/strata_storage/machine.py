@@ -9,7 +9,7 @@ It does not know what a leader has in flight; a leader follows it through `Appli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import google_crc32c
@@ -34,6 +34,7 @@ from strata_mq.rare_commands import (
     decode_lost,
     decode_open,
     decode_own,
+    decode_rehash,
     decode_seal,
     decode_trim,
 )
@@ -53,7 +54,7 @@ from strata_state.ports import RowBatch, StateStore
 from strata_state.rows import GroupRows
 from strata_storage.append_rows import AppendRows
 from strata_storage.consume_queues import ConsumeQueues
-from strata_storage.ownership import OwnedSlots
+from strata_storage.ownership import Ownership, Topic
 from strata_storage.queue_states import QueueStates
 
 # Parsed batches kept between propose and apply.
@@ -79,6 +80,9 @@ class AppliedListener(Protocol):
     def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
         """A queue begins at `min_offset` now."""
 
+    def on_sealed(self, topic_id: int, queue: int) -> None:
+        """A queue's epoch has ended."""
+
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         """A topic or consumer group is gone."""
 
@@ -88,7 +92,7 @@ class GroupMachine:
 
     Attributes:
         state: applied index, its term, the group time and the low index.
-        owned: slots that this raft group owns.
+        ownership: slots and queues that this raft group owns.
         queues: rows of its queues.
         consume_queues: where messages are.
         moves: (topic, queue) -> where a sealed queue went.
@@ -114,7 +118,7 @@ class GroupMachine:
         self._on_leader = on_leader
         self._on_follower = on_follower
         self.state = self.rows.applied.get()
-        self.owned = OwnedSlots(self.rows.owned.all())
+        self.ownership = Ownership(self.rows)
         self.queues = QueueStates(self.rows.queues, queue_rows_max)
         self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
         self.dropped = set(self.rows.tombstones.all())
@@ -127,6 +131,7 @@ class GroupMachine:
         # What the listener is told once the rows are in the store.
         self._appended: dict[tuple[int, int], None] = {}
         self._trimmed: list[TrimmedQueue] = []
+        self._sealed: list[tuple[int, int]] = []
         self._dropped: list[DropCommand] = []
         flusher.opened(raft_group, self.state.raft_index)
 
@@ -178,38 +183,46 @@ class GroupMachine:
         if len(self._parsed) < _PARSED_MAX:
             self._parsed[id(view.data)] = view
 
-    def owns_queue(self, topic_id: int, slot_base: int, queue: int) -> bool:
-        """Whether a queue is this raft group's (rule 17).
+    def owns_queue(self, topic: Topic, queue: int) -> bool:
+        """Whether a queue of a topic with slots is this raft group's (rule 17).
 
-        By its slot; or it was opened here as an epoch of a moved queue; or it is the raft group's
-        own queue of a dead-letter topic, which bears the raft group's number (rule 26).
+        By its slot, unless it is told otherwise; or it was opened here as an epoch of a moved one.
         """
-        if self.owned.owns(slot_base, queue):
-            return True
-        row = self.queues.get(topic_id, queue)
-        return row is not None and (row.epoch > 0 or queue == self.raft_group)
+        return self.ownership.owns(topic, queue, self.queues.get(topic.topic_id, queue))
 
-    def serves_queue(self, topic_id: int, slot_base: int, queue: int) -> bool:
+    def serves_queue(self, topic: Topic, queue: int) -> bool:
         """Whether pops and offset calls for a queue are answered here.
 
-        More than appends: a sealed epoch is read until it is drained (rule 18), and the queue of
-        a dead-letter topic may be asked for before it holds anything.
+        More than appends: a sealed epoch is read until it is drained (rule 18).
         """
-        return (
-            queue == self.raft_group
-            or self.owned.owns(slot_base, queue)
-            or self.queues.get(topic_id, queue) is not None
-        )
+        if topic.is_dead_letter:
+            return queue == self.raft_group
+        row = self.queues.get(topic.topic_id, queue)
+        return row is not None or self.ownership.owns(topic, queue, row)
 
-    def queues_here(self, topic_id: int, slot_base: int, queue_count: int) -> Sequence[int]:
-        """Return the queues of a topic that this raft group serves, in order."""
-        queues = self.owned.queues(slot_base, queue_count)
-        # The queue of a dead-letter topic that bears this raft group's number (rule 26). A queue
-        # that was moved here may have that number too; it is in a later epoch.
-        row = self.queues.get(topic_id, self.raft_group)
-        if self.raft_group not in queues and row is not None and not row.epoch:
-            return (*queues, self.raft_group)
-        return queues
+    def sealed_of(self, topic_id: int, queues: Iterable[int]) -> list[tuple[int, MoveRow]]:
+        """Return which of a topic's queues are sealed here, and where they went."""
+        moves = self.moves
+        return [(queue, moves[topic_id, queue]) for queue in queues if (topic_id, queue) in moves]
+
+    def sealed_of_topic(self, topic_id: int) -> list[tuple[int, MoveRow]]:
+        """Return all of a topic's queues that are sealed here, and where they went."""
+        return [(queue, move) for (topic, queue), move in self.moves.items() if topic == topic_id]
+
+    def queues_here(self, topic: Topic) -> Sequence[int]:
+        """Return the queues of a topic that "any queue" means here, in order.
+
+        Those of the slots, and those that stayed when their slots left; one that was moved here
+        is asked for by its number. Of a dead-letter topic the one with this raft group's number
+        (rule 26).
+        """
+        if topic.is_dead_letter:
+            return (self.raft_group,)
+        by_slots = self.ownership.slots.queues(topic.slot_base, topic.queue_count)
+        if self.ownership.is_plain(topic.topic_id):
+            return by_slots
+        own = [queue for queue in by_slots if self.owns_queue(topic, queue)]
+        return sorted({*own, *self.ownership.kept(topic.topic_id)})
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Write the rows of committed entries, in order.
@@ -259,12 +272,12 @@ class GroupMachine:
         self._parsed.clear()
         self.queues.forget()
         self.consume_queues.forget()
-        self.owned = OwnedSlots(self.rows.owned.all())
+        self.ownership = Ownership(self.rows)
         self.dropped = set(self.rows.tombstones.all())
         self.moves = self._read_moves()
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
-        self._appended, self._trimmed, self._dropped = {}, [], []
+        self._appended, self._trimmed, self._sealed, self._dropped = {}, [], [], []
 
     def _read_moves(self) -> dict[tuple[int, int], MoveRow]:
         return {(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()}
@@ -272,6 +285,7 @@ class GroupMachine:
     def _tell(self, index: int) -> None:
         appended, self._appended = self._appended, {}
         trimmed, self._trimmed = self._trimmed, []
+        sealed, self._sealed = self._sealed, []
         dropped, self._dropped = self._dropped, []
         listener = self.listener
         if listener is None:
@@ -281,6 +295,8 @@ class GroupMachine:
             listener.on_appended(topic_id, queue)
         for row in trimmed:
             listener.on_trimmed(*row)
+        for topic_id, queue in sealed:
+            listener.on_sealed(topic_id, queue)
         for command in dropped:
             listener.on_dropped(command.what, command.dropped_id)
 
@@ -303,8 +319,7 @@ class GroupMachine:
 
     def _apply_rare(self, batch: RowBatch, kind: CommandKind, head: bytes) -> None:
         if kind == CommandKind.OWN:
-            self.owned.change(decode_own(head))
-            self.rows.owned.replace(batch, self.owned.runs())
+            self.ownership.change(batch, decode_own(head))
         elif kind == CommandKind.SEAL:
             sealed = decode_seal(head)
             queue = self._queue(sealed.topic_id, sealed.queue)
@@ -312,9 +327,12 @@ class GroupMachine:
             move = MoveRow(sealed.epoch, sealed.offset, sealed.other_raft_group)
             self.rows.moves.put(batch, sealed.topic_id, sealed.queue, move)
             self.moves[sealed.topic_id, sealed.queue] = move
+            self._sealed.append((sealed.topic_id, sealed.queue))
         elif kind == CommandKind.OPEN:
             opened = decode_open(head)
-            state = QueueRow(opened.offset, opened.offset, 0, opened.epoch, False)
+            state = QueueRow(
+                opened.offset, opened.offset, 0, opened.epoch, False, opened.queue_count
+            )
             self.queues.put(batch, opened.topic_id, opened.queue, state)
             # The queue came back: it is not elsewhere any more.
             self.rows.moves.delete(batch, opened.topic_id, opened.queue)
@@ -330,6 +348,10 @@ class GroupMachine:
             self.rows.brokers.delete_older(batch, oldest_ms)
         elif kind == CommandKind.DROP:
             self._drop(batch, decode_drop(head))
+        elif kind == CommandKind.REHASH:
+            topic_id, queue_number, queue_count = decode_rehash(head)
+            queue = self._queue(topic_id, queue_number)
+            self.queues.put(batch, topic_id, queue_number, queue._replace(queue_count=queue_count))
 
     # Appends ------------------------------------------------------------------------------------
 
@@ -395,6 +417,7 @@ class GroupMachine:
                     command.store_time_ms,
                     queue.epoch,
                     queue.sealed,
+                    queue.queue_count,
                 )
                 self.queues.put(batch, topic_id, resolution.queue, after)
                 self._appended[topic_id, resolution.queue] = None
@@ -439,6 +462,7 @@ class GroupMachine:
             self.queues.drop_topic(batch, command.dropped_id)
             self.consume_queues.drop_topic(batch, command.dropped_id)
             rows.moves.delete_topic(batch, command.dropped_id)
+            self.ownership.drop_topic(batch, command.dropped_id)
             for moved in [key for key in self.moves if key[0] == command.dropped_id]:
                 del self.moves[moved]
             for key in rows.heads.of_topic(command.dropped_id):

@@ -2,7 +2,8 @@
 
     nameservers --watch--> MetadataFollower --> MetadataCache --> ClusterView
                                                     |                 |
-                                 read-only MetaService     Hosting, Reconciler, QueueMoves
+                                 read-only MetaService     Hosting, Reconciler,
+                                                    |      QueueMoves, SlotMoves
     nameservers <--registration, heartbeats-- NodePresence            |
     other nodes <--RaftService-- Peering ----------------------- StorageApp
 
@@ -37,6 +38,7 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_metadata.channels import Channels
+from strata_mq.rare_commands import OwnCommand
 from strata_multiraft import DiskFull
 from strata_multiraft.angelia_transport import PeerIdentity
 from strata_multiraft.peering import Peering
@@ -54,8 +56,11 @@ from strata_storage.directory import Directory
 from strata_storage.heartbeats import Heartbeats
 from strata_storage.hosting import Hosting
 from strata_storage.leave import hand_over_all
+from strata_storage.machine import GroupMachine
 from strata_storage.queue_moves import QueueMoveOptions, QueueMoves
 from strata_storage.reconciler import Reconciler, ReconcilerOptions
+from strata_storage.slot_moves import SlotMoveOptions, SlotMoves
+from strata_storage.slot_plan import grants_of
 
 _MAX_CHANNELS = 64
 
@@ -103,7 +108,7 @@ class MemberOptions:
         hand_over_ms: how long a stop may take to give leaderships away.
         watch: limits of the read-only metadata service.
         client, follower, presence: of the traffic with nameservers.
-        reconciler, moves: of the work for raft groups led here.
+        reconciler, moves, slot_moves: of the work for raft groups led here.
     """
 
     register_wait_ms: int = 10_000
@@ -115,6 +120,7 @@ class MemberOptions:
     presence: PresenceOptions = field(default_factory=PresenceOptions)
     reconciler: ReconcilerOptions = field(default_factory=ReconcilerOptions)
     moves: QueueMoveOptions = field(default_factory=QueueMoveOptions)
+    slot_moves: SlotMoveOptions = field(default_factory=SlotMoveOptions)
 
 
 @dataclass(slots=True)
@@ -285,12 +291,12 @@ class StorageMember:
             retention=self.view,
             disk=self._disk,
             store=self._store,
-            peers=Peers(peering, self._directory.node_of, self._slots_of),
+            peers=Peers(peering, self._directory.node_of, self._grants_of),
             random_ticks=self._chance.randint,
         )
 
-    def _slots_of(self, raft_group: int) -> Sequence[tuple[int, int]]:
-        return [(slot, 1) for slot in self.view.slots_of(raft_group)]
+    def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
+        return grants_of(self.view, machine)
 
     def _reconciler(self, running: _Running) -> Reconciler:
         return Reconciler(
@@ -320,6 +326,7 @@ class StorageMember:
             self._clock,
             hosting.refused,
             reconciler.settled_revision,
+            peering.clock_is_off,
         )
         node = meta.Node(
             node_id=identity.node_id,
@@ -364,12 +371,16 @@ class StorageMember:
             options.moves,
             self._metrics,
         )
+        slot_moves = SlotMoves(
+            node, self.view, running.client, tasks, options.slot_moves, self._metrics
+        )
         for name, work in (
             ("follow", follower.run()),
             ("presence", presence.run()),
             ("host", hosting.run()),
             ("reconcile", reconciler.run()),
             ("moves", moves.run()),
+            ("slot-moves", slot_moves.run()),
             ("metadata-sync", self._sync_loop(running.cache)),
         ):
             tasks.spawn(name, work)

@@ -25,13 +25,14 @@ class Desired:
         voters: replicas that shall vote.
         learners: replicas that shall only receive entries.
         preferred_leader: who shall lead; 0: any.
-        draining: replicas on nodes that are taken out of service: they shall not lead.
+        unfit: replicas that shall not lead: their nodes are taken out of service, their clocks are
+            off, or their disks full.
     """
 
     voters: frozenset[int]
     learners: frozenset[int] = frozenset()
     preferred_leader: int = 0
-    draining: frozenset[int] = frozenset()
+    unfit: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +106,13 @@ def next_step(desired: Desired, standing: Standing) -> Step:
 def _hand_over(desired: Desired, standing: Standing) -> HandOver | None:
     """Follow the wish for another leader as far as somebody can take over now."""
     able = (standing.voters & desired.voters & standing.caught_up) - {standing.leader}
-    fit = able - desired.draining
+    fit = able - desired.unfit
     if desired.preferred_leader in fit:
         return HandOver(desired.preferred_leader)
     if standing.leader not in desired.voters:
-        # It must go; a draining successor is better than none.
+        # It must go; an unfit successor is better than none.
         fit = fit or able
-    elif standing.leader not in desired.draining:
+    elif standing.leader not in desired.unfit:
         return None
     return HandOver(min(fit)) if fit else None
 
@@ -152,6 +153,6 @@ def _why_not_settled(desired: Desired, standing: Standing) -> Step:
         return Wait("no wanted voter is caught up to take the leadership over")
     if desired.preferred_leader not in (0, standing.leader):
         return Wait(f"replica {desired.preferred_leader} cannot take the leadership over yet")
-    if standing.leader in desired.draining:
+    if standing.leader in desired.unfit:
         return Wait("no other voter can take the leadership over")
     return Settled()

@@ -43,6 +43,16 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec("strata_storage_queue_moves", "gauge", "1", "Queue moves under way (limited)."),
     MetricSpec(
+        "strata_storage_slot_moves_total",
+        "counter",
+        "1",
+        "Times that slots were looked after, by what came of it.",
+        ("result",),
+    ),
+    MetricSpec(
+        "strata_storage_slot_moves", "gauge", "1", "Raft groups whose slots change now (limited)."
+    ),
+    MetricSpec(
         "strata_storage_relocated_bytes_total",
         "counter",
         "bytes",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rare_commands import SlotGrant, encode_trim
+from strata_mq.rare_commands import OwnCommand, SlotGrant, encode_trim
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.errors import TransferFailed
 from strata_multiraft.writes import removed_frame
@@ -316,15 +316,21 @@ class StorageNode:
                 return
 
     async def own_slots(self, engine: GroupEngine) -> None:
-        """Let a raft group that owns nothing own what the metadata gives it (rule 17).
+        """Let a raft group own what the metadata gives it (rule 17).
 
         Raises:
             Refused: not the leader any more, or limits; to be tried again.
         """
-        slots = self._slots_of(engine.raft_group)
-        if slots and not engine.machine.owned:
-            await engine.own([SlotGrant(first, count, True) for first, count in slots])
-            await engine.barrier()
+        if self._parts.peers is not None:
+            command = self._parts.peers.grants_of(engine.machine)
+        elif engine.machine.ownership.slots:
+            # Alone there is nobody to give slots to, or to get some from.
+            command = None
+        else:
+            slots = self._hosted[engine.raft_group].slots
+            command = OwnCommand([SlotGrant(first, count, True) for first, count in slots])
+        if command is not None and command.slots:
+            await engine.own(command)
 
     async def _load_window(self, engine: GroupEngine, leader: Leader) -> None:
         """Read recent ids from the log; until they are there, ids are looked up in rows."""
@@ -335,11 +341,6 @@ class StorageNode:
             lambda: load_window(parts.log, engine.replica_id, last_index, now_ms, options)
         )
         leader.appends.adopt(window)
-
-    def _slots_of(self, raft_group: int) -> Sequence[tuple[int, int]]:
-        if self._parts.peers is not None:
-            return self._parts.peers.slots_of(raft_group)
-        return self._hosted[raft_group].slots if raft_group in self._hosted else ()
 
     # Background work ----------------------------------------------------------------------------
 
@@ -467,12 +468,12 @@ class StorageNode:
             mark = self.disk_guard.look(await self._parts.run_flush(self._parts.disk.space))
             if mark != before:
                 self._logger.warning("disk mark", mark=mark.name, before=before.name)
+                # At once: who leads here and is refused now may be led where there is room.
+                self._parts.raft.set_disk_mark(self.raft_mark())
             await self._parts.run_flush(lambda: self._reserve.follow(mark))
         except OSError as error:
             self._logger.warning("ballast stays as it is", reason=str(error))
-        peers = self._parts.peers
-        marks = peers.peering.peer_marks() if peers is not None else {}
-        self._parts.raft.set_disk_marks(self.raft_mark(), marks)
+        self._parts.raft.set_disk_mark(self.raft_mark())
 
     def raft_mark(self) -> int:
         """Return the disk mark that proposals obey (rule 11)."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from strata_mq.rare_commands import OwnCommand
 from strata_multiraft import MultiRaft
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -15,6 +16,7 @@ from strata_seglog.ports import Disk
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.config import StorageOptions
+from strata_storage.machine import GroupMachine
 from strata_storage.retention import RetentionSource
 
 Result = TypeVar("Result")
@@ -27,27 +29,16 @@ class RunJob(Protocol):
         """Return what `work` returns."""
 
 
-class Marks(Protocol):
-    """What is asked of `strata_multiraft.peering.Peering`."""
-
-    def peer_marks(self) -> Mapping[str, int]:
-        """Return the disk marks of other nodes (rule 11)."""
-
-
 class NodePeers(Protocol):
     """What a node must know of the others (`app.Peers`)."""
-
-    @property
-    def peering(self) -> Marks:
-        """The traffic between nodes."""
 
     @property
     def node_of(self) -> Callable[[int], str | None]:
         """Tells which node hosts a replica."""
 
     @property
-    def slots_of(self) -> Callable[[int], Sequence[tuple[int, int]]]:
-        """Tells the slots that a new raft group owns."""
+    def grants_of(self) -> Callable[[GroupMachine], OwnCommand | None]:
+        """Tells what the metadata gives a raft group and it does not own yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rows import CqRow, QueueRow
+from strata_mq.cq_rows import CqRow
+from strata_mq.rows import QueueRow
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
-from strata_storage.pop import Topic
+from strata_storage.ownership import Topic
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
@@ -39,9 +40,9 @@ class Offsets:
         """
         machine = self._machine
         if not queues:
-            return machine.queues_here(topic.topic_id, topic.slot_base, topic.queue_count)
+            return machine.queues_here(topic)
         for queue in queues:
-            if not machine.serves_queue(topic.topic_id, topic.slot_base, queue):
+            if not machine.serves_queue(topic, queue):
                 raise Refused(
                     pb.OUTCOME_WRONG_GROUP,
                     f"queue {queue} of topic {topic.topic_id} is not in raft group "

@@ -1,14 +1,37 @@
-"""Which slots a raft group owns (rule 17) and which of a topic's queues that makes its own."""
+"""What a raft group owns (rule 17): slots, and single queues that do not follow their slots.
+
+Changed by OWN commands only, so it is the same on all replicas. A queue that was opened here as a
+later epoch is owned whatever is said here (rule 18): its row says so.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import NamedTuple
 
-from strata_mq.rare_commands import SlotGrant
+from strata_mq.rare_commands import OwnCommand, QueuePlace, SlotGrant
+from strata_mq.rows import QueueRow
 from strata_mq.slots import SLOT_COUNT, slot_of
+from strata_state.ports import RowBatch
+from strata_state.rows import GroupRows
 
 _CACHED_TOPICS_MAX = 10_000
+_NONE: Mapping[int, bool] = {}
+_NO_SLOTS: Set[int] = frozenset()
+
+
+class Topic(NamedTuple):
+    """What storage must know of a topic: `strata.storage.v1.TopicRef`.
+
+    Attributes:
+        is_dead_letter: its queues have no slots: each raft group has the one with its own number.
+    """
+
+    topic_id: int
+    slot_base: int
+    queue_count: int
+    is_dead_letter: bool = False
 
 
 class OwnedSlots:
@@ -26,6 +49,9 @@ class OwnedSlots:
     def __bool__(self) -> bool:
         return any(self._flags)
 
+    def __contains__(self, slot: int) -> bool:
+        return bool(self._flags[slot])
+
     def change(self, grants: Iterable[SlotGrant]) -> None:
         """Take in granted and revoked runs of slots."""
         for first, count, granted in grants:
@@ -35,15 +61,7 @@ class OwnedSlots:
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the owned slots as (first, count) runs."""
-        runs: list[tuple[int, int]] = []
-        for slot, owned in enumerate(self._flags):
-            if not owned:
-                continue
-            if runs and sum(runs[-1]) == slot:
-                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-            else:
-                runs.append((slot, 1))
-        return runs
+        return slot_runs_of(slot for slot, owned in enumerate(self._flags) if owned)
 
     def owns(self, slot_base: int, queue: int) -> bool:
         """Whether a queue's slot is owned."""
@@ -59,3 +77,96 @@ class OwnedSlots:
             if len(self._queues) > _CACHED_TOPICS_MAX:
                 self._queues.popitem(last=False)
         return queues
+
+
+class Ownership:
+    """What a raft group owns as of the applied index.
+
+    Args:
+        rows: where it is kept.
+
+    Attributes:
+        slots: owned slots.
+        revision: of the newest metadata on which slots were granted or revoked: nothing may be
+            decided on older ones.
+        closing: slots that this replica, as leader, is about to revoke: no queue of them that has
+            no row yet may get one.
+    """
+
+    __slots__ = ("_places", "_rows", "closing", "revision", "slots")
+
+    def __init__(self, rows: GroupRows) -> None:
+        self._rows = rows
+        self.slots = OwnedSlots(rows.owned.all())
+        self.revision = rows.own_revision.get()
+        self.closing: Set[int] = _NO_SLOTS
+        # Topic -> queue -> whether it is here, of queues that do not follow their slots.
+        self._places: defaultdict[int, dict[int, bool]] = defaultdict(dict)
+        for topic_id, queue, is_here in rows.queue_places.all():
+            self._places[topic_id][queue] = is_here
+
+    def change(self, batch: RowBatch, command: OwnCommand) -> None:
+        """Take in a command and write the rows."""
+        self.slots.change(command.slots)
+        self._rows.owned.replace(batch, self.slots.runs())
+        for topic_id, queue, place in command.queues:
+            if place is QueuePlace.BY_SLOT:
+                self._places[topic_id].pop(queue, None)
+                self._rows.queue_places.delete(batch, topic_id, queue)
+            else:
+                is_here = place is QueuePlace.HERE
+                self._places[topic_id][queue] = is_here
+                self._rows.queue_places.put(batch, topic_id, queue, is_here=is_here)
+            if not self._places[topic_id]:
+                del self._places[topic_id]
+        self.revision = max(self.revision, command.revision)
+        self._rows.own_revision.put(batch, self.revision)
+
+    def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
+        """Forget the queues of a topic."""
+        if self._places.pop(topic_id, None):
+            self._rows.queue_places.delete_topic(batch, topic_id)
+
+    def places(self) -> Iterable[tuple[int, int, bool]]:
+        """Return (topic, queue, whether it is here) of queues that do not follow their slots."""
+        return [
+            (topic_id, queue, is_here)
+            for topic_id, queues in self._places.items()
+            for queue, is_here in queues.items()
+        ]
+
+    def owns(self, topic: Topic, queue: int, row: QueueRow | None) -> bool:
+        """Whether a queue is this raft group's.
+
+        Args:
+            topic: of the queue, no dead-letter topic.
+            queue: its number.
+            row: the queue's row; None: it has none.
+        """
+        if row is not None and row.epoch > 0:
+            return True
+        if topic.topic_id in self._places:
+            is_here = self._places[topic.topic_id].get(queue)
+            if is_here is not None:
+                return is_here
+        slot = slot_of(topic.slot_base, queue)
+        return slot in self.slots and (row is not None or slot not in self.closing)
+
+    def is_plain(self, topic_id: int) -> bool:
+        """Whether all queues of a topic follow their slots, and none is about to leave."""
+        return not self.closing and topic_id not in self._places
+
+    def kept(self, topic_id: int) -> list[int]:
+        """Return the queues of a topic that are here whatever raft group owns their slots."""
+        return [queue for queue, is_here in self._places.get(topic_id, _NONE).items() if is_here]
+
+
+def slot_runs_of(slots: Iterable[int]) -> list[tuple[int, int]]:
+    """Return slots, rising, as (first, count) runs."""
+    runs: list[tuple[int, int]] = []
+    for slot in slots:
+        if runs and sum(runs[-1]) == slot:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((slot, 1))
+    return runs

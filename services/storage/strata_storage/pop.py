@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.cq_rows import CqRow
 from strata_mq.leases import Columns, Lease, Taken, TakeRequest
-from strata_mq.rows import CqRow, QueueRow
+from strata_mq.rows import MoveRow, QueueRow
 from strata_runtime.clock import Clock
 from strata_storage.config import EngineOptions
 from strata_storage.errors import Refused
 from strata_storage.lease_sets import LeaseSet, LeaseSets, Section
 from strata_storage.machine import GroupMachine
+from strata_storage.ownership import Topic
 from strata_storage.proposer import Proposer, committed
 from strata_storage.reader import Location, MessageReader
 from strata_storage.waiters import Waiters
@@ -25,20 +27,12 @@ _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
-    """What storage must know of a topic: `strata.storage.v1.TopicRef`."""
-
-    topic_id: int
-    slot_base: int
-    queue_count: int
-
-
-@dataclass(frozen=True, slots=True)
 class PopCall:
     """One pop.
 
     `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
-    earlier pop of the same attempt may have taken leases that nobody was told of.
+    earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
+    how many of the queues the caller knows to be sealed here.
     """
 
     consumer_group_id: int
@@ -48,6 +42,7 @@ class PopCall:
     latest: bool
     wait_s: float
     repeated: bool = False
+    known_sealed: int = 0
 
 
 class Delivered(NamedTuple):
@@ -108,6 +103,9 @@ class Popper:
     async def pop(self, call: PopCall) -> list[Delivered]:
         """Lease messages; wait up to `wait_s` for some; empty when there were none.
 
+        Empty at once for a caller who does not know which of the queues are sealed here: some of
+        their messages are elsewhere.
+
         Raises:
             Refused: not owned, limits, leadership lost.
         """
@@ -115,6 +113,8 @@ class Popper:
         deadline_s = self._clock.monotonic_s() + call.wait_s
         while True:
             self._sets.check_open()
+            if not call.repeated and len(self.sealed(call)) != call.known_sealed:
+                return []
             catch = self._take(call)
             if catch.leases:
                 break
@@ -131,6 +131,16 @@ class Popper:
             ):
                 return []
         return await self._deliver(call, catch)
+
+    def sealed(self, call: PopCall) -> Sequence[tuple[int, MoveRow]]:
+        """Return which of the queues that a pop asks for are sealed, and where they went.
+
+        Raises:
+            Refused: a queue is not here.
+        """
+        if not self._machine.moves:
+            return ()
+        return self._machine.sealed_of(call.topic.topic_id, self._queues_here(call))
 
     async def _deliver(self, call: PopCall, catch: _Catch) -> list[Delivered]:
         if catch.sections:
@@ -229,18 +239,22 @@ class Popper:
             catch.leases.append(_Caught(lease_set, lease_set.leases.generation, offset, lease))
             catch.taken_bytes += lease.length
 
-    def _queues(self, call: PopCall) -> Sequence[int]:
+    def _queues_here(self, call: PopCall) -> Sequence[int]:
         topic = call.topic
         if call.queue >= 0:
-            if not self._machine.serves_queue(topic.topic_id, topic.slot_base, call.queue):
+            if not self._machine.serves_queue(topic, call.queue):
                 raise Refused(
                     pb.OUTCOME_WRONG_GROUP,
                     f"queue {call.queue} of topic {topic.topic_id} is not in raft group "
                     f"{self._machine.raft_group}",
                 )
             return (call.queue,)
-        queues = self._machine.queues_here(topic.topic_id, topic.slot_base, topic.queue_count)
-        if len(queues) <= 1:
+        return self._machine.queues_here(topic)
+
+    def _queues(self, call: PopCall) -> Sequence[int]:
+        topic = call.topic
+        queues = self._queues_here(call)
+        if len(queues) <= 1 or call.queue >= 0:
             return queues
         key = (call.consumer_group_id, topic.topic_id)
         turn = (self._turns.get(key, -1) + 1) % len(queues)

@@ -35,6 +35,13 @@ class LeaderReplica(Protocol):
     def disk_mark(self) -> int:
         """The worst disk mark that a quorum of the raft group needs (rule 11)."""
 
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether the leadership is on its way to another replica."""
+
+    def is_sole(self) -> bool:
+        """Whether this replica is its raft group's only one."""
+
     def is_ready_leader(self) -> bool:
         """Whether this replica leads and the no-op of its term is applied."""
 
@@ -131,6 +138,18 @@ class Proposer:
             raise Refused(
                 pb.OUTCOME_NOT_LEADER, "leadership was lost", self.replica.leader_replica_id
             )
+
+    async def applied(self) -> None:
+        """Wait until everything proposed before the call is applied.
+
+        Raises:
+            Refused: leadership was lost; whether all of it will be committed is unknown.
+        """
+        await self.settled()
+        try:
+            await self.replica.read_barrier()
+        except (NotLeader, Overloaded, ReadOnly) as error:
+            raise refusal_of(error) from error
 
 
 async def committed(future: asyncio.Future[int]) -> int:

@@ -21,7 +21,6 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView, MetadataClient, MetaRefused
 from strata_metadata.channels import Channels
-from strata_mq.rows import MoveRow
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -174,11 +173,10 @@ class QueueMoves:
                 leader = await self._leader_of(destination)
                 await engine.seal(topic_id, queue, destination)
                 await engine.barrier()
-                await self._open(topic_id, queue, engine.machine.moves[topic_id, queue], leader)
+                await self._open(engine, topic_id, queue, leader)
             elif self._is_opening(engine, topic_id, queue):
-                move = engine.machine.moves[topic_id, queue]
-                leader = await self._leader_of(move.destination)
-                await self._open(topic_id, queue, move, leader)
+                leader = await self._leader_of(engine.machine.moves[topic_id, queue].destination)
+                await self._open(engine, topic_id, queue, leader)
             else:
                 await self._report_drained(engine, topic_id, queue)
         except (MoveFailed, Refused, MetaRefused, AngeliaError) as error:
@@ -209,7 +207,9 @@ class QueueMoves:
                 return endpoint
         raise MoveFailed(f"raft group {raft_group} has no leader that answers")
 
-    async def _open(self, topic_id: int, queue: int, move: MoveRow, endpoint: str) -> None:
+    async def _open(self, engine: GroupEngine, topic_id: int, queue: int, endpoint: str) -> None:
+        move = engine.machine.moves[topic_id, queue]
+        row = engine.machine.queues.get(topic_id, queue)
         response = await self._channels.get(endpoint).call(
             _SERVICE + "Open",
             pb.OpenRequest(
@@ -218,6 +218,7 @@ class QueueMoves:
                 queue=queue,
                 epoch=move.epoch + 1,
                 start_offset=move.end_offset,
+                queue_count=row.queue_count if row is not None else 0,
             ),
             pb.OpenResponse,
             timeout_s=self._options.call_timeout_ms / 1_000,

@@ -11,7 +11,7 @@ again after `retry_ms`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from strata.meta.v1 import meta_pb2 as meta
@@ -63,21 +63,29 @@ class ReconcilerOptions:
     max_steps_in_flight: int = 4
 
 
-def desired_of(row: meta.RaftGroup, directory: Directory) -> Desired:
-    """Return what a metadata row wants."""
+def desired_of(
+    row: meta.RaftGroup, directory: Directory, is_fit_to_lead: Callable[[int], bool]
+) -> Desired:
+    """Return what a metadata row wants.
+
+    Args:
+        row: of the raft group.
+        directory: tells which nodes are draining.
+        is_fit_to_lead: whether a replica's node may lead, as far as the leader knows.
+    """
     preferred = row.preferred_leader_node_id
-    draining: set[int] = set()
+    unfit: set[int] = set()
     preferred_leader = 0
     for replica in row.replicas:
-        if directory.is_draining(replica.node_id):
-            draining.add(replica.replica_id)
+        if directory.is_draining(replica.node_id) or not is_fit_to_lead(replica.replica_id):
+            unfit.add(replica.replica_id)
         if preferred and replica.node_id == preferred and not replica.learner:
             preferred_leader = replica.replica_id
     return Desired(
         frozenset(replica.replica_id for replica in row.replicas if not replica.learner),
         frozenset(replica.replica_id for replica in row.replicas if replica.learner),
         preferred_leader,
-        frozenset(draining),
+        frozenset(unfit),
     )
 
 
@@ -168,7 +176,8 @@ class Reconciler:
         row = self._view.raft_group(raft_group)
         if row is None:
             return
-        step = next_step(desired_of(row, self._directory), standing_of(replica))
+        desired = desired_of(row, self._directory, replica.is_fit_to_lead)
+        step = next_step(desired, standing_of(replica))
         self._settled.pop(raft_group, None)
         if isinstance(step, Settled):
             self._settled[raft_group] = (replica.term, row.revision)

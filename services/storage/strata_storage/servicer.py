@@ -35,6 +35,7 @@ from strata_storage.translation import (
     find,
     lease_ref,
     reset_target,
+    sealed_queues,
     tag_hashes,
     topic_of,
 )
@@ -104,10 +105,9 @@ class StorageServicer:
         submitted: list[AppendResult | Refused] = []
         for group_batch in request.batches:
             try:
-                self._disk.check(DiskMark.REFUSE_APPENDS)
                 engine = self._engines.engine(group_batch.raft_group)
                 leader = engine.leading()
-                engine.check_disk(DiskMark.REFUSE_APPENDS)
+                engine.check_disk(self._disk, DiskMark.REFUSE_APPENDS)
                 leader.check_ready()
                 submitted.append(
                     leader.appends.submit(group_batch.batch, boot_id, group_batch.sequence)
@@ -125,8 +125,8 @@ class StorageServicer:
                 self._refuse(result.refusal, refused)
                 continue
             result.store_time_ms = outcome.store_time_ms
-            for part in outcome.parts:
-                fill_part(result.parts.add(), part)
+            for number, part in enumerate(outcome.parts):
+                fill_part(result.parts.add(), part, outcome.moves.get(number))
         self._instruments.appended((self._clock.monotonic_s() - began_s) * 1_000)
         return response
 
@@ -163,6 +163,8 @@ class StorageServicer:
             self._refuse(response.refusal, refused)
             return response
         add_stored(response.messages, found[:limit])
+        sealed = engine.machine.sealed_of_topic(request.topic_id)
+        response.sealed.extend(sealed_queues(sealed))
         return response
 
     # Consumers ----------------------------------------------------------------------------------
@@ -171,14 +173,17 @@ class StorageServicer:
         """Take leases."""
         response = pb.PopResponse()
         try:
-            self._disk.check(DiskMark.REFUSE_ALL_BUT_ACKS)
             call = self._pop_call(request)
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
-            engine.check_disk(DiskMark.REFUSE_ALL_BUT_ACKS)
+            engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
             if call.take.auto_renew:
                 self._holders.touch(call.take.holder, self._clock.monotonic_s())
-            delivered = await engine.leading().pops.pop(call)
+            pops = engine.leading().pops
+            delivered = await pops.pop(call)
+            if not delivered and len(sealed := pops.sealed(call)) != call.known_sealed:
+                response.moved = True
+                response.sealed.extend(sealed_queues(sealed))
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
@@ -224,7 +229,7 @@ class StorageServicer:
         try:
             leader = self._engines.engine(request.raft_group).leading()
             lease = await leader.leases.change_invisible(
-                lease_ref(request.lease), request.invisible_ms
+                lease_ref(request.lease), request.invisible_ms, repeated=request.repeated
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
@@ -238,12 +243,13 @@ class StorageServicer:
         """Move a leased message to the dead-letter topic."""
         response = pb.ForwardToDeadLetterResponse()
         try:
-            self._disk.check(DiskMark.REFUSE_APPENDS)
             engine = self._engines.engine(request.raft_group)
             leader = engine.leading()
-            engine.check_disk(DiskMark.REFUSE_APPENDS)
+            engine.check_disk(self._disk, DiskMark.REFUSE_APPENDS)
             await leader.dead_letters.forward(
-                lease_ref(request.lease), request.dead_letter_topic_id
+                lease_ref(request.lease),
+                request.dead_letter_topic_id,
+                repeated=request.repeated,
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
@@ -275,10 +281,13 @@ class StorageServicer:
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
             time_ms = request.time_ms if request.HasField("time_ms") else None
-            found = engine.offsets.of_queues(topic_of(request.topic), request.queues, time_ms)
+            topic = topic_of(request.topic)
+            found = engine.offsets.of_queues(topic, request.queues, time_ms)
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
+        asked = [queue.queue for queue in found]
+        response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
         for queue in found:
             response.queues.add(
                 queue=queue.queue,
@@ -297,13 +306,16 @@ class StorageServicer:
         try:
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
+            topic = topic_of(request.topic)
             states = engine.leading().leases.states(
-                request.consumer_group_id, topic_of(request.topic), request.queues
+                request.consumer_group_id, topic, request.queues
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
         response.queues.extend(consumer_state(state) for state in states)
+        asked = [state.queue for state in states]
+        response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
         return response
 
     async def get_consumer_topics(
@@ -325,19 +337,19 @@ class StorageServicer:
         """Move a consumer group's cursor."""
         response = pb.ResetConsumerResponse()
         try:
-            self._disk.check(DiskMark.REFUSE_ALL_BUT_ACKS)
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
+            engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
+            topic = topic_of(request.topic)
             states = await engine.leading().leases.reset(
-                request.consumer_group_id,
-                topic_of(request.topic),
-                request.queues,
-                reset_target(request),
+                request.consumer_group_id, topic, request.queues, reset_target(request)
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
         response.queues.extend(consumer_state(state) for state in states)
+        asked = [state.queue for state in states]
+        response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
         return response
 
     # Administration -----------------------------------------------------------------------------
@@ -368,8 +380,24 @@ class StorageServicer:
         response = pb.OpenResponse()
         try:
             await self._engines.engine(request.raft_group).open(
-                request.topic_id, request.queue, request.epoch, request.start_offset
+                request.topic_id,
+                request.queue,
+                request.epoch,
+                request.start_offset,
+                request.queue_count,
             )
+        except Refused as refused:
+            self._refuse(response.refusal, refused)
+        return response
+
+    async def rehash(self, request: pb.RehashRequest, context: CallContext) -> pb.RehashResponse:
+        """Let message groups leave a queue that the topic's queue count does not give them."""
+        response = pb.RehashResponse()
+        try:
+            rehashes = self._engines.engine(request.raft_group).leading().rehashes
+            topic = topic_of(request.topic)
+            rehash = rehashes.is_consumed if request.ended else rehashes.rehash
+            response.done = await rehash(topic, request.queue)
         except Refused as refused:
             self._refuse(response.refusal, refused)
         return response
@@ -438,6 +466,7 @@ class StorageServicer:
             request.start == pb.START_POSITION_LATEST,
             request.wait_ms / 1000,
             request.repeated,
+            request.known_sealed,
         )
 
     def _served(self, messages: Iterable[bytes]) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import PartResolution
 from strata_mq.errors import RequestError
 from strata_mq.filters import parse_tag_expression
 from strata_mq.rare_commands import DropKind
+from strata_mq.rows import MoveRow
 from strata_storage.errors import Refused
 from strata_storage.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
 from strata_storage.lookup import Lookup, Stored
-from strata_storage.pop import Delivered, Topic
+from strata_storage.ownership import Topic
+from strata_storage.pop import Delivered
 
 
 async def find(lookup: Lookup, request: pb.QueryRequest, limit: int) -> list[Stored]:
@@ -48,7 +50,7 @@ def dropped(request: pb.DropRequest) -> tuple[DropKind, int]:
 
 def topic_of(ref: pb.TopicRef) -> Topic:
     """Return the topic of a reference."""
-    return Topic(ref.topic_id, ref.slot_base, ref.queue_count)
+    return Topic(ref.topic_id, ref.slot_base, ref.queue_count, ref.dead_letter)
 
 
 def tag_hashes(message_filter: pb.Filter) -> frozenset[int] | None:
@@ -110,11 +112,26 @@ def consumer_state(state: ConsumerQueue) -> pb.ConsumerQueueState:
     )
 
 
-def fill_part(result: pb.PartResult, part: PartResolution) -> None:
-    """Write the result of a part."""
+def sealed_queues(sealed: Iterable[tuple[int, MoveRow]]) -> list[pb.SealedQueue]:
+    """Return queues that are sealed, with where they go on."""
+    return [
+        pb.SealedQueue(
+            queue=queue,
+            next_epoch=move.epoch + 1,
+            start_offset=move.end_offset,
+            raft_group=move.destination,
+        )
+        for queue, move in sealed
+    ]
+
+
+def fill_part(result: pb.PartResult, part: PartResolution, move: MoveRow | None) -> None:
+    """Write the result of a part; `move`: where its queue went, if it is sealed."""
     result.queue = part.queue
     result.base_offset = part.base_offset
     result.outcome = pb.Outcome.ValueType(part.outcome)
+    if move is not None:
+        result.sealed.CopyFrom(sealed_queues(((part.queue, move),))[0])
     for duplicate in part.duplicates:
         result.duplicates.add(
             ordinal=duplicate.ordinal, queue=duplicate.queue, offset=duplicate.offset

@@ -85,6 +85,13 @@ class Waiters:
         for line in self._lines.get(topic_id, {}).values():
             _wake_first(line, queue)
 
+    def wake_all(self, topic_id: int, queue: int) -> None:
+        """Let every pop look again that waits for a queue."""
+        for line in self._lines.get(topic_id, {}).values():
+            for waiter in line.values():
+                if waiter.queue in (-1, queue) and not waiter.woken.done():
+                    waiter.woken.set_result(None)
+
     def wake_group(self, topic_id: int, consumer_group_id: int, queue: int = -1) -> None:
         """Let one pop of a consumer group look again; -1: at any queue."""
         line = self._lines.get(topic_id, {}).get(consumer_group_id)

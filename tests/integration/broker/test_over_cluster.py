@@ -23,7 +23,10 @@ from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_edge import ADMIN, FakeEdge
 
 CONFIG = BrokerConfig.model_validate(
-    {"receive": {"min_polling_ms": 200}, "metadata": {"auto_create_group": False}}
+    {
+        "receive": {"min_polling_ms": 200},
+        "metadata": {"auto_create_group": False, "rehash_period_ms": 50},
+    }
 )
 # Queue 0 of a topic whose slots begin at 0 is in the first raft group.
 SOURCE, DESTINATION = 1, 2
@@ -191,3 +194,71 @@ async def test_a_queue_moves_under_its_clients(
     assert (queue.min_offset, queue.next_offset) == (0, 40)
     numbers = await drain(second, "fifo", "ordered", 40)
     assert numbers == list(range(1, 41))
+
+
+async def test_order_holds_while_the_queue_count_grows(
+    cluster: ClusterUnderTest, clients: list[Client]
+) -> None:
+    """4 -> 8 with a backlog, sent and consumed through two brokers (rule 23).
+
+    Each message group's messages come in order, none is lost; at the end all go by the new count.
+    """
+    groups = [f"group-{number}" for number in range(16)]
+    sent: dict[str, list[int]] = {group: [] for group in groups}
+    got: dict[str, list[int]] = {group: [] for group in groups}
+
+    async def send(group: str, rounds: int, pause_s: float = 0.0) -> None:
+        for number in range(rounds):
+            body = len(sent[group])
+            one = message(
+                "fifo",
+                groups.index(group) * 1_000 + body,
+                body=b"%d" % body,
+                message_group=group,
+                message_type=definition_pb2.FIFO,
+            )
+            answer = await clients[(number + body) % 2].send(one)
+            assert answer.status.code == definition_pb2.OK, answer.status
+            sent[group].append(body)
+            await asyncio.sleep(pause_s)
+
+    async def consume(client: Client) -> None:
+        while True:
+            for one in await client.receive_all("fifo", "ordered", polling_s=0):
+                handle = one.system_properties.receipt_handle
+                got[one.system_properties.message_group].append(number_of(one))
+                assert (await client.ack("fifo", "ordered", handle)).status.code == 20_000
+
+    await asyncio.gather(*(send(group, 8) for group in groups))
+    # The consumer group counts once it has consumed something.
+    for first in await clients[0].receive_all("fifo", "ordered", polling_s=0, batch_size=1):
+        await clients[0].ack("fifo", "ordered", first.system_properties.receipt_handle)
+        got[first.system_properties.message_group].append(number_of(first))
+    topic = cluster.stub.topics[8]
+    grown = meta_pb2.Topic()
+    grown.CopyFrom(topic)
+    grown.queue_count, grown.previous_queue_count = 8, 4
+    for home, more in zip(grown.homes, ([4, 6], [5, 7]), strict=True):
+        home.queues.extend(more)
+    cluster.stub.write(meta_pb2.Change(topic=grown))
+    await asyncio.gather(*(send(group, 4) for group in groups))
+    assert cluster.stub.topics[8].previous_queue_count == 4, "there is a backlog"
+    async with asyncio.timeout(60):
+        consumers = [asyncio.ensure_future(consume(client)) for client in clients]
+        await asyncio.gather(*(send(group, 30, 0.01) for group in groups))
+        await cluster.until(lambda: not cluster.stub.topics[8].previous_queue_count)
+        await asyncio.gather(*(send(group, 2) for group in groups))
+        await cluster.until(lambda: got == sent)
+    for consumer in consumers:
+        consumer.cancel()
+    results = await asyncio.gather(*consumers, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results), results
+    places = {group: fifo_queue(group, 8) for group in groups}
+    assert max(places.values()) > 3, "some message groups go to new queues"
+    for group, queue in places.items():
+        fetched = await cluster.fetch(SOURCE if queue % 2 == 0 else DESTINATION, queue, topic_id=8)
+        newest = [
+            definition_pb2.Message.FromString(stored.message).system_properties.message_group
+            for stored in fetched.messages
+        ]
+        assert group in newest

@@ -132,6 +132,31 @@ def test_a_queue_moves(cluster: SmallCluster) -> None:
     assert sorted(received) == sorted([first["message_id"], second["message_id"]])
 
 
+def test_slots_move(cluster: SmallCluster) -> None:
+    """They are listed with their owners, go where they are sent, and queues with messages stay."""
+    cluster.ask("topic", "create", "slots", "--queues", "1")
+    cluster.ask("message", "send", "slots", "--body", "before")
+    shown = cluster.ask("queue", "show", "slots", "0")
+    slot, other = shown["slot"], 3 - shown["raft_group"]
+    listed = cluster.ask("slot", "list")
+    assert {*listed, *listed["ranges"][0], *listed["raft_groups"][0]} <= promised("slot list")
+    assert sum(each["slots"] for each in listed["raft_groups"]) == 4_096
+
+    moved = cluster.ask("slot", "move", str(slot), "1", "--to", str(other))
+    assert set(moved) == promised("slot move")
+    assert (moved["left"], moved["done"]) == (0, True)
+    later = cluster.ask("queue", "show", "slots", "0")
+    assert (later["slot_raft_group"], later["raft_group"]) == (other, shown["raft_group"])
+    owned = cluster.ask("slot", "list", "--raft-group", str(other))["ranges"]
+    assert any(
+        each["first_slot"] <= slot < each["first_slot"] + each["slot_count"] for each in owned
+    )
+    again = cluster.ask("message", "send", "slots", "--body", "after")
+    assert again["offset"] == 1
+    failed = cluster.run("slot", "move", "4096", "1", "--to", "1", "--endpoint", cluster.endpoint)
+    assert (failed.returncode, "no run of slots" in failed.stderr) == (1, True)
+
+
 def test_one_configuration_serves_all(cluster: SmallCluster) -> None:
     """What the file says holds in each process; the command line adds the addresses."""
     shown = cluster.ask("config", "show")

@@ -125,6 +125,30 @@ async def test_a_dead_broker_is_passed_over_before_the_next_check(
         assert {await who(forwarder.endpoint) for _ in range(4)} == {"b"}
 
 
+async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
+    """Its port is closed already, and it serves to the end who is connected."""
+    hung_up = asyncio.Event()
+
+    async def echo_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5))
+        await hung_up.wait()
+        writer.close()
+
+    server = await asyncio.start_server(echo_once, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with forwarding(f"{host}:{port}") as forwarder:
+        front_host, _, front_port = forwarder.endpoint.rpartition(":")
+        reader, writer = await asyncio.open_connection(front_host, int(front_port))
+        await asyncio.sleep(0.05)
+        server.close()
+        await asyncio.sleep(0.5)
+        writer.write(b"hello")
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.readexactly(5) == b"hello"
+        hung_up.set()
+        writer.close()
+
+
 async def test_connections_to_a_broker_that_hangs_are_closed() -> None:
     """A broker that accepts and says nothing loses its clients, so that they go elsewhere."""
     async with serving(hang) as address, forwarding(address) as forwarder:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from strata_multiraft import TransferFailed
 from strata_raft import Role
+from tests.integration.multiraft.conftest import replica_id
 
 Wait = Callable[..., Awaitable[None]]
 
@@ -148,6 +150,11 @@ async def test_a_node_with_a_wrong_clock_hands_over(cluster: Any, wait_until: Wa
         assert (await cluster.wait_leader(raft_group)) is not node
     others = [other for other in cluster.nodes.values() if other is not node]
     assert all(abs(other.peering.clock_skew_ms()) < 250 for other in others)
+    # Nobody hands it a leadership back, whoever wants it.
+    leader = next(replica for other in others for replica in other.leads())
+    with pytest.raises(TransferFailed, match="clock"):
+        await leader.transfer_leadership(replica_id(leader.raft_group, node.node_id))
+    assert node.peering.clock_is_off()
 
 
 async def test_a_frame_for_another_node_is_refused(cluster: Any, wait_until: Wait) -> None:

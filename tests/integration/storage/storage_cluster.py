@@ -30,6 +30,7 @@ Response = TypeVar("Response", bound=Message)
 
 _STORAGE = "/strata.storage.v1.StorageService/"
 _OK = meta.MetaStatus(outcome=meta.META_OUTCOME_OK)
+_NOT_NOW = meta.MetaStatus(outcome=meta.META_OUTCOME_CONFLICT, reason="not now")
 
 
 class StubNameserver:
@@ -44,6 +45,12 @@ class StubNameserver:
         self.nodes: dict[str, meta.Node] = {}
         self.groups: dict[int, meta.RaftGroup] = {}
         self.overrides: dict[tuple[int, int], meta.QueueOverride] = {}
+        self.topics: dict[int, meta.Topic] = {}
+        # By the raft group that gives up slots.
+        self.slot_moves: dict[int, meta.SlotMove] = {}
+        self.slot_owners: dict[int, int] = {}
+        # Reports of slots that are not taken now.
+        self.refused_reports: set[str] = set()
         self.led: dict[int, str] = {}
         self.heartbeats: list[meta.HeartbeatRequest] = []
         self._replica_ids = itertools.count(101)
@@ -62,6 +69,13 @@ class StubNameserver:
             if change.WhichOneof("row") == "raft_group":
                 change.raft_group.revision = revision
                 self.groups[change.raft_group.raft_group].revision = revision
+            elif change.WhichOneof("row") == "topic":
+                self.topics[change.topic.topic_id] = change.topic
+            elif change.WhichOneof("row") == "slots":
+                run = range(
+                    change.slots.first_slot, change.slots.first_slot + change.slots.slot_count
+                )
+                self.slot_owners |= dict.fromkeys(run, change.slots.raft_group)
         response = meta.WatchResponse(revision=revision, changes=changes)
         self.cache.apply(response)
 
@@ -110,6 +124,51 @@ class StubNameserver:
         row.moving_to = destination
         self.write(meta.Change(queue_override=row))
 
+    def move_slots(self, slots: list[int], source: int, destination: int) -> None:
+        """Want slots elsewhere."""
+        row = self.slot_moves[source] = meta.SlotMove(
+            from_raft_group=source,
+            to_raft_group=destination,
+            began_at_revision=self.cache.revision + 1,
+            slots=slots,
+        )
+        self.write(meta.Change(slot_move=row))
+
+    def take_revoked(self, request: meta.ReportSlotsRevokedRequest) -> None:
+        row = self.slot_moves[request.from_raft_group]
+        assert row.began_at_revision == request.began_at_revision
+        for kept in request.kept:
+            first = meta.Epoch(epoch=0, start_offset=0, raft_group=row.from_raft_group)
+            override = meta.QueueOverride(topic_id=kept.topic_id, queue=kept.queue, epochs=[first])
+            self.overrides.setdefault((kept.topic_id, kept.queue), override)
+        slots = [slot for slot in request.slots if slot in row.slots]
+        for slot in slots:
+            row.slots.remove(slot)
+            row.revoked_slots.append(slot)
+        if slots:
+            self.write(
+                *(meta.Change(queue_override=each) for each in self.overrides.values()),
+                *(
+                    meta.Change(
+                        slots=meta.SlotRange(
+                            first_slot=slot, slot_count=1, raft_group=row.to_raft_group
+                        )
+                    )
+                    for slot in slots
+                ),
+                meta.Change(slot_move=row),
+            )
+
+    def take_granted(self, request: meta.ReportSlotsGrantedRequest) -> None:
+        row = self.slot_moves[request.from_raft_group]
+        for slot in request.slots:
+            if slot in row.revoked_slots:
+                row.revoked_slots.remove(slot)
+        is_over = not row.slots and not row.revoked_slots
+        if is_over:
+            del self.slot_moves[request.from_raft_group]
+        self.write(meta.Change(slot_move=row, deleted=is_over))
+
     def take_heartbeat(self, request: meta.HeartbeatRequest) -> None:
         self.heartbeats.append(request)
         for led in request.led:
@@ -146,6 +205,22 @@ class _StubServicer(CachedMetaServicer):
         self._stub.take_heartbeat(request)
         return meta.HeartbeatResponse(status=_OK)
 
+    async def report_slots_revoked(
+        self, request: meta.ReportSlotsRevokedRequest, context: CallContext
+    ) -> meta.ReportSlotsRevokedResponse:
+        if request.slots and "revoked" in self._stub.refused_reports:
+            return meta.ReportSlotsRevokedResponse(status=_NOT_NOW)
+        self._stub.take_revoked(request)
+        return meta.ReportSlotsRevokedResponse(status=_OK)
+
+    async def report_slots_granted(
+        self, request: meta.ReportSlotsGrantedRequest, context: CallContext
+    ) -> meta.ReportSlotsGrantedResponse:
+        if "granted" in self._stub.refused_reports:
+            return meta.ReportSlotsGrantedResponse(status=_NOT_NOW)
+        self._stub.take_granted(request)
+        return meta.ReportSlotsGrantedResponse(status=_OK)
+
     async def report_queue_moved(
         self, request: meta.ReportQueueMovedRequest, context: CallContext
     ) -> meta.ReportQueueMovedResponse:
@@ -155,6 +230,15 @@ class _StubServicer(CachedMetaServicer):
             row.moving_to = 0
             self._stub.write(meta.Change(queue_override=row))
         return meta.ReportQueueMovedResponse(status=_OK)
+
+    async def confirm_rehashed(
+        self, request: meta.ConfirmRehashedRequest, context: CallContext
+    ) -> meta.ConfirmRehashedResponse:
+        topic = self._stub.topics[request.topic_id]
+        if topic.previous_queue_count and topic.queue_count == request.queue_count:
+            topic.previous_queue_count = 0
+            self._stub.write(meta.Change(topic=topic))
+        return meta.ConfirmRehashedResponse(status=_OK, topic=topic)
 
     async def report_queue_drained(
         self, request: meta.ReportQueueDrainedRequest, context: CallContext
@@ -349,9 +433,15 @@ class ClusterUnderTest:
         response = await self.call(raft_group, "Ack", request, pb.AckResponse)
         return list(response.groups[0].outcomes)
 
-    async def fetch(self, raft_group: int, queue: int, offset: int = 0) -> pb.FetchResponse:
+    async def fetch(
+        self, raft_group: int, queue: int, offset: int = 0, topic_id: int = 7
+    ) -> pb.FetchResponse:
         request = pb.FetchRequest(
-            raft_group=raft_group, topic_id=7, queue=queue, offset=offset, max_messages=1_000
+            raft_group=raft_group,
+            topic_id=topic_id,
+            queue=queue,
+            offset=offset,
+            max_messages=1_000,
         )
         response = await self.call(raft_group, "Fetch", request, pb.FetchResponse)
         return response

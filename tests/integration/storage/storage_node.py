@@ -161,6 +161,7 @@ def batch_of(
     tags: list[str] | None = None,
     message_groups: list[str] | None = None,
     keys: list[str] | None = None,
+    queue_count: int = TOPIC.queue_count,
 ) -> bytes:
     """Build an append batch of one part."""
     builder = BatchBuilder(google_crc32c.value)
@@ -177,7 +178,7 @@ def batch_of(
         )
         for at, body in enumerate(bodies)
     ]
-    builder.add(PartKey(topic_id, queue, TOPIC.slot_base, TOPIC.queue_count), messages)
+    builder.add(PartKey(topic_id, queue, TOPIC.slot_base, queue_count), messages)
     return builder.build()
 
 

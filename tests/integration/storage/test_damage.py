@@ -9,7 +9,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import small_config
+from tests.integration.storage.storage_node import TOPIC, small_config
 
 GROUP = 1
 BODIES = [b"first" * 50, b"poison" * 50, b"third" * 50]
@@ -74,6 +74,11 @@ async def test_a_damaged_leader_gives_up_and_is_replaced(
     assert status.state == pb.REPLICA_STATE_READ_ONLY
     assert "damaged" in status.reason
     await cluster.until(lambda: cluster.leader_of(GROUP) not in (None, leader))
+    asked = pb.GetOffsetsRequest(raft_group=GROUP, topic=TOPIC)
+    offsets = await cluster._channel(leader).call(
+        "/strata.storage.v1.StorageService/GetOffsets", asked, pb.GetOffsetsResponse
+    )
+    assert offsets.refusal.outcome == pb.OUTCOME_NOT_LEADER, "others know more by now"
     await expect_all(cluster)
     await cluster.append(GROUP, [b"later"], queue=1)
     await replaced(cluster, leader)

@@ -1,4 +1,4 @@
-"""Pops whose answer never arrived: a repeat gets what was leased for nobody."""
+"""Calls whose answer never arrived: a repeat gets the same, and what was leased for nobody."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import cast
 
 from strata.storage.v1 import storage_pb2 as pb
-from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, pop_request
+from tests.integration.storage.storage_node import (
+    CONTEXT,
+    DEAD_LETTER_TOPIC_ID,
+    GROUP,
+    NodeUnderTest,
+    lease_of,
+    pop_request,
+)
 
 
 async def pop(node: NodeUnderTest, attempt: int, *, repeated: bool) -> list[tuple[int, int]]:
@@ -64,3 +71,60 @@ async def test_what_a_lost_broker_took_is_delivered_to_a_client_that_lives(
             waited_s += 1
         assert waited_s == 3
         assert again.messages[0].attempt_count == 2
+
+
+async def change(
+    node: NodeUnderTest, lease: pb.LeaseRef, invisible_ms: int, *, repeated: bool
+) -> pb.ChangeInvisibleResponse:
+    """Change when a leased message is visible again."""
+    request = pb.ChangeInvisibleRequest(
+        raft_group=GROUP, lease=lease, invisible_ms=invisible_ms, repeated=repeated
+    )
+    return await node.rpc.change_invisible(request, CONTEXT)
+
+
+async def test_a_repeated_change_is_answered_as_the_first_one(tmp_path: Path) -> None:
+    """At the same leader and at the next one; who does not repeat has a void handle."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"1"], queue=0)
+        lease = lease_of((await node.pop(queue=0)).messages[0])
+        first = await change(node, lease, 60_000, repeated=True)
+        assert first.lease.lease_number == lease.lease_number + 1
+        assert await change(node, lease, 60_000, repeated=True) == first
+    async with NodeUnderTest(tmp_path) as node:
+        assert await change(node, lease, 60_000, repeated=True) == first
+        refused = await change(node, lease, 60_000, repeated=False)
+        assert refused.refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+        assert list((await node.ack(first.lease)).outcomes) == [pb.OUTCOME_OK]
+        late = await change(node, lease, 60_000, repeated=True)
+        assert late.refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+
+
+async def test_a_repeated_forward_copies_nothing_twice(tmp_path: Path) -> None:
+    """The copy in the dead-letter topic tells that it was done; an ack was something else."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"dead", b"acked"], queue=0)
+        popped = await node.pop(queue=0)
+        dead, acked = (lease_of(message) for message in popped.messages)
+        await node.ack(acked)
+
+        async def forward(lease: pb.LeaseRef, *, repeated: bool) -> int:
+            request = pb.ForwardToDeadLetterRequest(
+                raft_group=GROUP,
+                lease=lease,
+                dead_letter_topic_id=DEAD_LETTER_TOPIC_ID,
+                repeated=repeated,
+            )
+            return (await node.rpc.forward_to_dead_letter(request, CONTEXT)).refusal.outcome
+
+        assert await forward(dead, repeated=True) == pb.OUTCOME_UNSPECIFIED
+        assert await forward(dead, repeated=True) == pb.OUTCOME_UNSPECIFIED
+        assert await forward(dead, repeated=False) == pb.OUTCOME_INVALID_HANDLE
+        assert await forward(acked, repeated=True) == pb.OUTCOME_INVALID_HANDLE
+        fetched = await node.rpc.fetch(
+            pb.FetchRequest(
+                raft_group=GROUP, topic_id=DEAD_LETTER_TOPIC_ID, queue=GROUP, max_messages=9
+            ),
+            CONTEXT,
+        )
+        assert [message.message for message in fetched.messages] == [b"dead"]

@@ -10,7 +10,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import small_config
+from tests.integration.storage.storage_node import TOPIC, small_config
 
 TOPIC_ID = 7
 # Queue 0 is in slot 0: with two raft groups that own every other slot, in the first.
@@ -112,12 +112,44 @@ async def test_the_sealed_epoch_keeps_its_leases_and_is_drained(cluster: Cluster
     await until_moved(cluster, DESTINATION)
     await send(cluster, [b"c"])
     assert await cluster.ack(SOURCE, list(first.messages)) == [pb.OUTCOME_OK]
-    rest = await cluster.pop(SOURCE, queue=QUEUE)
+    rest = await cluster.pop(SOURCE, queue=QUEUE, known_sealed=1)
     assert [message.message for message in rest.messages] == [b"b"]
     assert await cluster.ack(SOURCE, list(rest.messages)) == [pb.OUTCOME_OK]
-    assert list((await cluster.pop(SOURCE, queue=QUEUE)).messages) == []
+    assert list((await cluster.pop(SOURCE, queue=QUEUE, known_sealed=1)).messages) == []
     later = await cluster.pop(DESTINATION, queue=QUEUE, start=pb.START_POSITION_LATEST)
     assert [(message.offset, message.message) for message in later.messages] == [(2, b"c")]
+
+
+async def test_whoever_has_not_heard_of_a_move_is_told(cluster: ClusterUnderTest) -> None:
+    """A sealed end is not the end: appends, pops and offset calls say where the queue goes on."""
+    await send(cluster, [b"a", b"b"])
+    waiting = asyncio.ensure_future(
+        cluster.pop(SOURCE, queue=QUEUE, consumer_group_id=6, wait_ms=60_000, max_messages=9)
+    )
+    assert len((await waiting).messages) == 2
+    waiting = asyncio.ensure_future(
+        cluster.pop(SOURCE, queue=QUEUE, consumer_group_id=6, wait_ms=60_000)
+    )
+    cluster.stub.move_queue(TOPIC_ID, QUEUE, DESTINATION, SOURCE)
+    await until_moved(cluster, DESTINATION)
+    place = pb.SealedQueue(queue=QUEUE, next_epoch=1, start_offset=2, raft_group=DESTINATION)
+    async with asyncio.timeout(5):
+        parked = await waiting
+    assert (parked.moved, list(parked.sealed)) == (True, [place])
+    for queue in (QUEUE, -1):
+        popped = await cluster.pop(SOURCE, queue=queue)
+        assert (popped.moved, list(popped.sealed), len(popped.messages)) == (True, [place], 0)
+        popped = await cluster.pop(SOURCE, queue=queue, known_sealed=1, max_messages=1)
+        assert (popped.moved, list(popped.sealed), len(popped.messages)) == (False, [], 1)
+    result = await cluster.append(SOURCE, [b"c"], queue=QUEUE)
+    assert (result.parts[0].outcome, result.parts[0].sealed) == (pb.OUTCOME_SEALED, place)
+    offsets = await cluster.call(
+        SOURCE,
+        "GetOffsets",
+        pb.GetOffsetsRequest(raft_group=SOURCE, topic=TOPIC, queues=[QUEUE, 2]),
+        pb.GetOffsetsResponse,
+    )
+    assert list(offsets.sealed) == [place]
 
 
 async def test_a_drained_and_trimmed_epoch_is_reported_and_the_queue_may_come_back(

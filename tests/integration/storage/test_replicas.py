@@ -236,6 +236,24 @@ async def test_a_cluster_starts_without_its_nameservers(cluster: ClusterUnderTes
     assert set((await work(cluster, random.Random(12), 5)).values()) <= set(range(QUEUES))
 
 
+async def test_a_leader_whose_disk_fills_up_is_followed_by_one_with_room(
+    cluster: ClusterUnderTest,
+) -> None:
+    """Nothing is refused meanwhile: who asks the old leader is told to ask again (rule 11)."""
+    await cluster.append(GROUP, [b"before"])
+    leader = await cluster.until_led(GROUP)
+    low = DiskSpace(300 * 1024 * 1024, 1 << 40)
+    cluster.members[leader].disk.space = lambda: low  # type: ignore[method-assign]
+    deadline_s = asyncio.get_running_loop().time() + 2.5
+    answered = 0
+    while asyncio.get_running_loop().time() < deadline_s:
+        result = await cluster.append(GROUP, [b"x"])
+        assert not result.HasField("refusal"), result.refusal
+        answered += 1
+    assert answered > 20
+    assert await cluster.until_led(GROUP) != leader
+
+
 async def test_a_leader_obeys_the_full_disks_that_its_quorum_needs(
     cluster: ClusterUnderTest,
 ) -> None:

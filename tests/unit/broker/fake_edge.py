@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -71,6 +72,10 @@ class FakeEdge:
         self.streams: dict[str, StreamHandler] = {}
         self.hot: HotHandler | None = None
         self.running = False
+        self.draining = False
+        # Clients go at once unless a test wants it otherwise.
+        self.drained = asyncio.Event()
+        self.drained.set()
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
         assert path not in self.unary
@@ -89,6 +94,12 @@ class FakeEdge:
     async def start(self) -> int:
         self.running = True
         return 18081
+
+    async def drain(self, timeout_s: float) -> None:
+        self.draining = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.drained.wait()
 
     async def stop(self, grace_s: float) -> None:
         self.running = False

@@ -83,6 +83,13 @@ class FakeMeta:
         self.put(meta_pb2.Change(topic=topic))
         return topic
 
+    def grow_topic(self, name: str, queue_count: int) -> meta_pb2.Topic:
+        """Give a topic with message groups more queues, as the nameserver does."""
+        topic: meta_pb2.Topic = self._last("topic", name=name)
+        topic.previous_queue_count, topic.queue_count = topic.queue_count, queue_count
+        self.put(meta_pb2.Change(topic=topic))
+        return topic
+
     def delete_topic(self, namespace: str, name: str) -> bool:
         """Delete a topic and leave its tombstone, in one change; False: there is none."""
         rows = [change for change in self.rows if change.topic.name == name]
@@ -169,6 +176,12 @@ class FakeMeta:
                 done = meta_pb2.Tombstone(kind=what, id=dropped_id, done=True)
                 self.put(meta_pb2.Change(tombstone=done))
                 return meta_pb2.ConfirmDroppedResponse(status=OK)
+            case meta_pb2.ConfirmRehashedRequest(name=name, queue_count=queue_count):
+                topic = self._last("topic", name=name)
+                assert topic.queue_count == queue_count
+                topic.previous_queue_count = 0
+                self.put(meta_pb2.Change(topic=topic))
+                return meta_pb2.ConfirmRehashedResponse(status=OK, topic=topic)
             case meta_pb2.DrainNodeRequest(node_id=node_id, draining=draining):
                 node = self._last("node", node_id=node_id)
                 node.draining = draining
@@ -196,6 +209,15 @@ class FakeMeta:
                 )
                 self.put(meta_pb2.Change(queue_override=override))
                 return meta_pb2.MoveQueueResponse(status=OK, queue_override=override)
+            case meta_pb2.MoveSlotsRequest(first_slot=first, slot_count=count, to_raft_group=to):
+                move = meta_pb2.SlotMove(
+                    from_raft_group=self.slots[first],
+                    to_raft_group=to,
+                    slots=range(first, first + count),
+                    revision=self.revision + 1,
+                )
+                self.put(meta_pb2.Change(slot_move=move))
+                return meta_pb2.MoveSlotsResponse(status=OK, moves=[move], left=count)
             case meta_pb2.ExplainQueueRequest(queue=queue):
                 return meta_pb2.ExplainQueueResponse(status=OK, reasons=[f"queue {queue} is new"])
         raise AngeliaError(UNKNOWN_METHOD, method)

@@ -49,6 +49,10 @@ class FakeStorage:
         self.parked = 0
         self.clients: dict[int, set[int]] = {}
         self.turn = 0
+        # (topic, queue) -> smallest queue count by which message groups are put there; queues that
+        # somebody has not consumed take any.
+        self.queue_counts: dict[tuple[int, int], int] = {}
+        self.unconsumed: set[tuple[int, int]] = set()
         self.on_transfer: Callable[[storage_pb2.TransferLeadershipRequest], None]
 
     async def call(
@@ -157,6 +161,8 @@ class FakeStorage:
             queue = owned[self.turn % len(owned)]
         if queue not in owned:
             return storage_pb2.PartResult(outcome=storage_pb2.OUTCOME_WRONG_GROUP)
+        if key.queue >= 0 and key.queue_count < self.queue_counts.get((key.topic_id, queue), 0):
+            return storage_pb2.PartResult(queue=queue, outcome=storage_pb2.OUTCOME_REHASHED)
         rows = self.queues[key.topic_id, queue]
         result = storage_pb2.PartResult(
             queue=queue, base_offset=len(rows), outcome=storage_pb2.OUTCOME_OK
@@ -360,6 +366,18 @@ class FakeStorage:
                     message=rows[request.position.offset].data,
                 )
         return response
+
+    def _rehash(
+        self, request: storage_pb2.RehashRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.RehashResponse:
+        if trouble is not None:
+            return storage_pb2.RehashResponse(refusal=trouble)
+        key = (request.topic.topic_id, request.queue)
+        if key in self.unconsumed:
+            return storage_pb2.RehashResponse()
+        if not request.ended:
+            self.queue_counts[key] = request.topic.queue_count
+        return storage_pb2.RehashResponse(done=True)
 
     def _drop(
         self, request: storage_pb2.DropRequest, trouble: storage_pb2.Refusal | None

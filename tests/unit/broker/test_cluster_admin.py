@@ -171,6 +171,20 @@ async def test_a_queue_says_where_it_is_and_why(edge: FakeEdge, meta: FakeMeta) 
     assert failure.value.status == "NOT_FOUND"
 
 
+async def test_slots_are_shown_and_moved(edge: FakeEdge, meta: FakeMeta) -> None:
+    """Runs of one owner; what is on its way; a move that only begins."""
+    request = admin_pb2.MoveSlotsRequest(first_slot=5, slot_count=1, to_raft_group=1)
+    moving = await edge.call(ADMIN + "MoveSlots", request, admin_pb2.MoveSlotsResponse)
+    assert moving.left == 1
+    shown = await edge.call(
+        ADMIN + "ListSlots", admin_pb2.ListSlotsRequest(), admin_pb2.ListSlotsResponse
+    )
+    owners = [row.raft_group for row in shown.ranges for _ in range(row.slot_count)]
+    assert owners == meta.slots
+    assert [(list(move.slots), move.to_raft_group) for move in shown.moves] == [([5], 1)]
+    assert list(shown.moves) == list(moving.moves)
+
+
 async def test_a_move_of_a_queue_is_begun(edge: FakeEdge, meta: FakeMeta) -> None:
     """The override row is answered; the raft groups do the rest."""
     request = admin_pb2.MoveQueueRequest(topic="orders", queue=1, to_raft_group=2)

@@ -146,6 +146,23 @@ async def test_a_broker_that_stops_leaves_the_routes_of_the_others(
     assert not meta.nodes
 
 
+async def test_a_broker_behind_a_virtual_address_is_known_by_its_own(
+    config: BrokerConfig, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """Routes name the virtual address; operators name one broker of many."""
+    route = config.route.model_copy(update={"advertised_endpoint": "brokers.example:8081"})
+    edge = FakeEdge()
+    app = broker(config.model_copy(update={"route": route}), edge, storage, {"n1": meta})
+    await app.start()
+    await until(lambda: app.view.node("broker-a"))
+    node = app.view.node("broker-a")
+    assert node is not None
+    assert list(node.endpoints) == ["10.0.0.1:18081"]
+    assert node.advertised_endpoint == app.endpoint == "brokers.example:8081"
+    assert await hosts(edge) == {"brokers.example"}
+    await app.stop(0.1)
+
+
 async def hosts(edge: FakeEdge) -> set[str]:
     """The hosts that a route names."""
     response = await edge.call(

@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.metadata import MetadataView
+from strata_broker.metadata import MetadataView, Name
 from strata_mq.slots import slot_of, striped_slots
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_meta import FakeMeta
@@ -74,6 +74,28 @@ def test_a_dead_letter_topic_has_a_queue_per_raft_group(meta: FakeMeta) -> None:
         (2, (2,)),
     ]
     assert view.owner(topic, 2) == 2
+
+
+def test_a_snapshot_in_parts_is_seen_as_a_whole(meta: FakeMeta) -> None:
+    """Until its last part comes the old rows stand; one that breaks off leaves no trace."""
+    view = view_of(meta)
+    told: list[set[Name]] = []
+    view.on_consumer_groups(lambda names: told.append(set(names)))
+    new = meta_pb2.Change(topic=meta_pb2.Topic(topic_id=900, name="new", queue_count=1))
+    group = meta_pb2.Change(consumer_group=meta_pb2.ConsumerGroup(name="g"))
+    first = meta_pb2.WatchResponse(snapshot=True, snapshot_revision=99, changes=[new])
+    last = meta_pb2.WatchResponse(revision=99, snapshot_revision=99, changes=[group])
+    view.apply(first)
+    revision, version = view.revision, view.placement_version
+    assert view.topic("", "new") is None
+    view.apply(meta_pb2.WatchResponse(revision=revision + 1))
+    assert view.topic("", "orders") is not None
+    view.apply(first)
+    view.apply(last)
+    assert (view.revision, view.topic("", "orders")) == (99, None)
+    assert view.topic("", "new") is not None
+    assert view.placement_version > version
+    assert told == [{("", "g")}]
 
 
 def test_deletions_and_snapshots_forget(meta: FakeMeta) -> None:

@@ -139,6 +139,41 @@ def test_a_name_stands_for_all_its_queues_wherever_they_are(
     assert places_of(view, topic, wanted(view, topic, "strata-1")) == [Place(2, 0), Place(3, 2)]
 
 
+def left(queue: int, raft_group: int, epoch: int = 1) -> storage_pb2.SealedQueue:
+    """What a raft group says of a queue that went to another one."""
+    return storage_pb2.SealedQueue(
+        queue=queue, next_epoch=epoch, start_offset=100 * epoch, raft_group=raft_group
+    )
+
+
+def test_what_storage_says_of_a_move_holds_until_the_metadata_say_more(
+    view: MetadataView, topic: TopicRow
+) -> None:
+    """A row that tells of less, or a snapshot without it, does not take it back."""
+    moves: list[int] = []
+    view.on_move(moves.append)
+    assert view.learn(topic, 1, [left(2, 3)])
+    assert moves == [TOPIC_ID]
+    assert not view.learn(topic, 1, [left(2, 3)]), "it is no news twice"
+    assert view.owner(topic, 2) == 3
+    assert view.is_opening(topic, 3, 2)
+    assert places_of(view, topic, wanted(view, topic, "strata-1", 2))[1] == Place(3, 2, (1,))
+    change(view, moved(2, 1))
+    assert view.owner(topic, 2) == 3
+    rows = [
+        meta_pb2.Change(raft_group=meta_pb2.RaftGroup(raft_group=n, broker_name=f"strata-{n}"))
+        for n in (1, 2, 3)
+    ]
+    rows.append(meta_pb2.Change(topic=topic_row()))
+    view.apply(meta_pb2.WatchResponse(revision=9, snapshot=True, changes=rows))
+    assert view.owner(topic, 2) == 3
+    change(view, moved(2, 1, 2))
+    assert view.owner(topic, 2) == 2
+    assert view.learn(topic, 2, [left(2, 3, 2)])
+    change(view, moved(2, deleted=True))
+    assert not view.overrides(topic)
+
+
 class FakeStorageClient:
     """What raft groups hold, by (raft group, queue): message numbers and whether they move."""
 
@@ -148,6 +183,8 @@ class FakeStorageClient:
         # (raft group, queue) -> cursor and next offset of the consumer group
         self.states: dict[tuple[int, int], tuple[int, int]] = {}
         self.pops: list[tuple[int, int, int]] = []
+        # (raft group, queue) -> what has left it
+        self.left: dict[tuple[int, int], list[storage_pb2.SealedQueue]] = {}
         self.repeated: list[tuple[int, bool]] = []
 
     async def pop(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
@@ -156,6 +193,9 @@ class FakeStorageClient:
         self.repeated.append((request.raft_group, request.repeated))
         if place in self.gone:
             raise errors.refused(storage_pb2.OUTCOME_WRONG_GROUP)
+        sealed = self.left.get(place, [])
+        if len(sealed) != request.known_sealed:
+            return storage_pb2.PopResponse(moved=True, sealed=sealed)
         await asyncio.sleep(0 if self.ready.get(place) else request.wait_ms / 1000)
         response = storage_pb2.PopResponse()
         if self.ready.get(place):
@@ -255,6 +295,27 @@ async def test_a_pop_that_waits_where_a_queue_left_looks_again(
     change(view, moved(2, 1, 3))
     assert (await waiting).raft_group == 3
     assert storage.repeated[:2] == [(1, False), (1, True)]
+
+
+@pytest.mark.parametrize("queue", [ANY_QUEUE, 2])
+async def test_a_pop_learns_of_a_move_before_the_metadata_tell(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient, queue: int
+) -> None:
+    """The raft group says once what has left it; then both places are asked."""
+    storage.left[1, queue] = [left(2, 3)]
+    storage.ready[3, 2] = deque([100, 101])
+    what = wanted(view, topic, "strata-1", queue)
+    first, second = await pop(popper, topic, what), await pop(popper, topic, what)
+    assert [one.response.messages[0].offset for one in (first, second)] == [100, 101]
+    assert first.raft_group == second.raft_group == 3
+    before = len(storage.pops)
+    storage.ready[1, queue] = deque([7])
+    assert (await pop(popper, topic, what)).response.messages[0].offset == 7
+    assert len(storage.pops) <= before + 2, "it is not told again"
+    # The queue came back, and is gone again: the number tells that there is news.
+    storage.left[1, queue] = []
+    storage.ready[1, queue] = deque([8])
+    assert (await pop(popper, topic, what)).response.messages[0].offset == 8
 
 
 async def test_a_place_that_moved_away_is_looked_up_again(

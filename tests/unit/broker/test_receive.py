@@ -7,6 +7,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_mq.hashing import text_hash
 from tests.unit.broker.conftest import Client, message, receive_request, received, resource
@@ -297,6 +298,36 @@ async def test_a_refused_change_gives_the_old_handle_back(
     response = await change(client, handle, seconds)
     assert response.status.code == code
     assert response.receipt_handle == handle
+
+
+@pytest.mark.parametrize(
+    ("trouble", "repeated"),
+    [
+        (AngeliaError(UNAVAILABLE, "gone"), True),
+        (AngeliaError(DEADLINE_EXCEEDED, "silent"), True),
+        (storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER), True),
+        (AngeliaError(OVERLOADED, "busy"), False),
+        (storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_READY), False),
+    ],
+)
+async def test_a_repeat_says_that_it_is_one(
+    client: Client,
+    storage: FakeStorage,
+    trouble: AngeliaError | storage_pb2.Refusal,
+    repeated: bool,
+) -> None:
+    """Where nobody knows whether the first try was carried out; else it was not."""
+    await client.send(message("orders", 1))
+    (got,) = await client.receive_all("orders", "g")
+    storage.trouble["ChangeInvisible"].append(trouble)
+    response = await change(client, got.system_properties.receipt_handle, 30)
+    assert response.status.code == definition_pb2.OK
+    tries = [
+        request
+        for _, request in storage.calls
+        if isinstance(request, storage_pb2.ChangeInvisibleRequest)
+    ]
+    assert [one.repeated for one in tries] == [False, repeated]
 
 
 async def test_a_forwarded_message_is_read_from_the_dead_letter_topic(

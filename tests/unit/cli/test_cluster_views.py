@@ -12,6 +12,7 @@ from strata_cli.cluster_views import (
     placement_view,
     queue_view,
     raft_group_view,
+    slots_view,
 )
 from strata_cli.reference import JSON_KEYS
 
@@ -75,3 +76,29 @@ def test_a_queue_has_the_promised_keys() -> None:
     view = queue_view("t", 3, response)
     assert {*view, *view["epochs"][0]} == promised("queue show")
     assert [epoch["raft_group"] for epoch in view["epochs"]] == [1, 2]
+
+
+def test_slots_have_the_promised_keys() -> None:
+    """Runs, counts and moves; of one raft group those that concern it."""
+    response = admin_pb2.ListSlotsResponse(
+        ranges=[
+            meta_pb2.SlotRange(first_slot=0, slot_count=2, raft_group=1),
+            meta_pb2.SlotRange(first_slot=2, slot_count=1, raft_group=2),
+            meta_pb2.SlotRange(first_slot=3, slot_count=4, raft_group=1),
+        ],
+        moves=[
+            meta_pb2.SlotMove(from_raft_group=1, to_raft_group=2, slots=[4], revoked_slots=[2]),
+            meta_pb2.SlotMove(from_raft_group=3, to_raft_group=1, slots=[9]),
+        ],
+    )
+    view = slots_view(response, 0)
+    keys = {*view, *view["raft_groups"][0], *view["moves"][0], *view["ranges"][0]}
+    assert keys == promised("slot list")
+    assert view["raft_groups"] == [
+        {"raft_group": 1, "slots": 6},
+        {"raft_group": 2, "slots": 1},
+    ]
+    assert view["moves"][0]["slots"] == [2, 4]
+    of_two = slots_view(response, 2)
+    assert [each["first_slot"] for each in of_two["ranges"]] == [2]
+    assert [each["from"] for each in of_two["moves"]] == [1]

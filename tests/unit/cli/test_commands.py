@@ -35,6 +35,8 @@ FLAGS = {
     "queue show": [],
     "queue explain": [],
     "queue move": ["--to"],
+    "slot list": ["--raft-group"],
+    "slot move": ["--to"],
     "replica add": ["--node", "--learner"],
     "replica remove": ["--node"],
     "leader transfer": ["--to"],

@@ -81,6 +81,15 @@ def test_http2_is_served_where_it_is_called() -> None:
     assert "--storage-transport=http2" in broker
 
 
+def test_brokers_are_told_the_codec() -> None:
+    """Storage nodes understand all; a plan of before there was a choice means protobuf."""
+    for codec in ("protobuf", "json", "avro"):
+        made = new_plan({"storage": 1, "broker": 1}, ports(), storage_codec=codec)
+        arguments = made.arguments(made.member("broker-1"), Path("/x"))
+        assert f"--storage-codec={codec}" in arguments
+    assert plan().storage_codec == "protobuf"
+
+
 def test_a_virtual_address_is_a_forwarder_that_all_brokers_advertise() -> None:
     """The forwarder listens on the address; port 0 takes a free one."""
     made = plan("127.0.0.1:19000")

@@ -47,7 +47,7 @@ class Sink(ClusterView):
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         super().apply(response)
         self.snapshots += response.snapshot
-        if not self.revisions or self.revisions[-1] != response.revision:
+        if response.revision and self.revisions[-1:] != [response.revision]:
             self.revisions.append(response.revision)
 
 
@@ -91,6 +91,35 @@ async def test_a_snapshot_in_parts_is_taken_in_at_once(
 
     assert (sink.revisions, sink.snapshots) == ([9, 10], 1)
     assert all(sink.retention_ms(topic_id) for topic_id in range(1, 7))
+
+
+async def test_a_snapshot_that_breaks_off_counts_for_nothing(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """The next source begins anew, or goes on from the last revision that counted."""
+    half = [
+        meta_pb2.WatchResponse(
+            snapshot=number == 0, snapshot_revision=9, changes=[topic(f"x{number}", 50 + number)]
+        )
+        for number in range(2)
+    ]
+    sources[1].tell(5, topic("t0", 1))
+    sink = Sink()
+    endpoints = [source.endpoint for source in sources[:2]]
+    async with following(network, sink, endpoints):
+        await until(lambda: sink.revision == 5)
+        for part in half:
+            sink.apply(part)
+        assert (sink.revision, sink.retention_ms(50), sink.retention_ms(1)) == (5, None, 1_000)
+        sources[1].tell(6, topic("t1", 2))
+        await until(lambda: sink.revision == 6)
+
+    assert [sink.retention_ms(topic_id) for topic_id in (1, 2, 50, 51)] == [
+        1_000,
+        1_000,
+        None,
+        None,
+    ]
 
 
 async def test_a_lost_source_is_replaced_and_resumed(
@@ -168,7 +197,7 @@ async def test_a_cache_survives_and_serves(network: InprocNetwork, sources: list
     sources[0].tell(3, topic("t0", 1), topic("t1", 2))
     store = MemoryMetadataStore()
     cache = MetadataCache(store, WatchOptions(), Metrics.disabled())
-    cache.apply(next_of(sources[0].cache))
+    cache.apply(await next_of(sources[0].cache))
     cache.apply(
         meta_pb2.WatchResponse(
             revision=5,
@@ -183,13 +212,13 @@ async def test_a_cache_survives_and_serves(network: InprocNetwork, sources: list
     again = MetadataCache(store, WatchOptions(), Metrics.disabled(), sinks=[view])
 
     assert again.revision == view.revision == 5
-    assert again.snapshot() == cache.snapshot()
+    assert await again.snapshot() == await cache.snapshot()
     assert (view.retention_ms(1), view.retention_ms(2)) == (None, 1_000)
     assert (view.slot_owner(0), view.slot_owner(4_095)) == (7, 7)
 
 
-def next_of(cache: MetadataCache) -> meta_pb2.WatchResponse:
-    revision, rows = cache.snapshot()
+async def next_of(cache: MetadataCache) -> meta_pb2.WatchResponse:
+    revision, rows = await cache.snapshot()
     return meta_pb2.WatchResponse(revision=revision, snapshot=True, changes=rows)
 
 
@@ -200,7 +229,7 @@ async def test_a_snapshot_replaces_what_a_cache_knew() -> None:
     cache.apply(meta_pb2.WatchResponse(revision=2, changes=[topic("old", 1)]))
     cache.apply(meta_pb2.WatchResponse(revision=9, snapshot=True, changes=[topic("new", 2)]))
 
-    assert [row.topic.name for row in cache.snapshot()[1]] == ["new"]
+    assert [row.topic.name for row in (await cache.snapshot())[1]] == ["new"]
     assert cache.revision == 9
 
 

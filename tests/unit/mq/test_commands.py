@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -30,6 +31,10 @@ from strata_mq.rare_commands import (
     EpochCommand,
     LostCommand,
     NextOffset,
+    OwnCommand,
+    QueueGrant,
+    QueuePlace,
+    RehashCommand,
     SlotGrant,
     TrimCommand,
     TrimmedQueue,
@@ -38,6 +43,7 @@ from strata_mq.rare_commands import (
     decode_lost,
     decode_open,
     decode_own,
+    decode_rehash,
     decode_seal,
     decode_trim,
     encode_dead_letter,
@@ -45,6 +51,7 @@ from strata_mq.rare_commands import (
     encode_lost,
     encode_open,
     encode_own,
+    encode_rehash,
     encode_seal,
     encode_trim,
 )
@@ -57,6 +64,15 @@ RESOLUTION = [
 ]
 LEASE = Lease(LeaseState.LEASED, 2, 17, 3, 5, STORE_TIME_MS, 1, 77, 88, 99, False, 1024)
 CHANGE = LeaseChange(1, 12, True, [(10, LEASE), (11, LEASE)], [9])
+OWN = OwnCommand(
+    [SlotGrant(0, 2048, True), SlotGrant(4095, 1, False)],
+    [
+        QueueGrant(7, 3, QueuePlace.HERE),
+        QueueGrant(7, 4, QueuePlace.ELSEWHERE),
+        QueueGrant(2**32 - 1, 0, QueuePlace.BY_SLOT),
+    ],
+    2**40,
+)
 
 words = st.integers(0, 2**32 - 1)
 longs = st.integers(0, 2**64 - 1)
@@ -108,12 +124,13 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "append": append,
             "leases": section,
             "dead letter": encode_dead_letter(section, append),
-            "own": encode_own([SlotGrant(0, 2048, True), SlotGrant(4095, 1, False)]),
+            "own": encode_own(OWN),
             "seal": encode_seal(EpochCommand(7, 3, 1, 1000, 2)),
             "open": encode_open(EpochCommand(7, 3, 2, 1000, 1)),
             "trim": encode_trim(TrimCommand(55, STORE_TIME_MS, [TrimmedQueue(7, 3, 900)])),
             "drop": encode_drop(DropCommand(DropKind.CONSUMER_GROUP, 6)),
             "lost": encode_lost(LostCommand([NextOffset(7, 3, 900)], 5, frozenset((4, 2)))),
+            "rehash": encode_rehash(RehashCommand(7, 3, 8)),
         },
     )
 
@@ -191,10 +208,14 @@ def test_a_dead_letter_holds_its_two_commands() -> None:
 
 def test_rare_commands_round_trip() -> None:
     """Decoding undoes encoding."""
-    grants = [SlotGrant(0, 4096, True), SlotGrant(5, 1, False)]
-    assert decode_own(encode_own(grants)) == grants
+    assert decode_own(encode_own(OWN)) == OWN
+    assert decode_own(encode_own(OWN)[:-8]) == replace(OWN, revision=0)
     epoch = EpochCommand(1, 2, 3, 2**40, 5)
     assert decode_seal(encode_seal(epoch)) == epoch == decode_open(encode_open(epoch))
+    reopened = replace(epoch, queue_count=16)
+    assert decode_open(encode_open(reopened)) == reopened
+    rehash = RehashCommand(1, 2, 16)
+    assert decode_rehash(encode_rehash(rehash)) == rehash
     trim = TrimCommand(2**40, STORE_TIME_MS, [TrimmedQueue(1, 2, 2**40), TrimmedQueue(1, 3, 0)])
     assert decode_trim(encode_trim(trim)) == trim
     drop = DropCommand(DropKind.TOPIC, 9)
@@ -233,7 +254,7 @@ def test_cut_commands_are_refused() -> None:
     cases: list[tuple[bytes, Callable[[bytes], object]]] = [
         (encode_append(1, 2, 3, RESOLUTION), decode_append),
         (encode_leases(1, [(1, 2, 3, CHANGE)]), decode_leases),
-        (encode_own([SlotGrant(0, 1, True)]), decode_own),
+        (encode_own(OWN)[:-8], decode_own),
         (encode_trim(TrimCommand(1, 2, [TrimmedQueue(1, 2, 3)])), decode_trim),
         (encode_lost(LostCommand([NextOffset(1, 2, 3)], 0, frozenset((1,)))), decode_lost),
     ]

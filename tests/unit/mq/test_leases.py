@@ -146,6 +146,61 @@ def test_change_invisible_gives_a_new_handle_and_voids_the_old_one() -> None:
     assert ack(leases, offset, changed)
 
 
+def change(
+    leases: QueueLeases, lease: Lease, invisible_ms: int, now_ms: int = NOW_MS
+) -> Lease | None:
+    """Change when offset 0 is visible again, by the handle of a lease."""
+    handle = (0, lease.lease_number, leases.generation, lease.visible_at_ms)
+    return leases.change_invisible(*handle, invisible_ms, now_ms)[0]
+
+
+def changed_before(
+    leases: QueueLeases, lease: Lease, invisible_ms: int, now_ms: int = NOW_MS + 900
+) -> Lease | None:
+    """Ask what a lost call with these arguments made of offset 0."""
+    handle = (0, lease.lease_number, leases.generation, lease.visible_at_ms)
+    return leases.changed_before(*handle, invisible_ms, now_ms)
+
+
+@pytest.mark.parametrize("auto_renew", [False, True])
+@pytest.mark.parametrize("invisible_ms", [0, 60_000])
+def test_a_repeated_change_finds_what_the_first_one_made(
+    invisible_ms: int, auto_renew: bool
+) -> None:
+    """The same lease number and time as in the answer that was lost; else nothing is found."""
+    leases = QueueLeases(head=0)
+    ((_, lease),) = leases.take(request(auto_renew=auto_renew), NOW_MS, 1, columns(1)).leases
+    assert changed_before(leases, lease, invisible_ms) is None, "nothing was changed"
+    changed = change(leases, lease, invisible_ms, NOW_MS + 500)
+    assert changed_before(leases, lease, invisible_ms) == changed
+    assert changed_before(leases, lease, 59_000) is None, "another wish"
+    assert changed is not None
+    assert changed_before(leases, changed, invisible_ms) is None, "another handle"
+    leases.reset(0)
+    assert changed_before(leases, lease, invisible_ms) is None, "another generation"
+
+
+def test_a_repeat_is_no_excuse_for_a_lease_that_ran_out() -> None:
+    """Delivered anew after the handle's end: the first try was too late already."""
+    leases = QueueLeases(head=0)
+    ((_, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    leases.take(request(), LATER_MS, 1, ())
+    for invisible_ms in (0, INVISIBLE_MS):
+        assert changed_before(leases, lease, invisible_ms, LATER_MS + 1) is None
+
+
+def test_a_message_made_visible_may_be_taken_before_the_repeat() -> None:
+    """It was visible at once, as wished; the new holder is not disturbed."""
+    leases = QueueLeases(head=0)
+    ((_, lease),) = leases.take(request(), NOW_MS, 1, columns(1)).leases
+    change(leases, lease, 0)
+    ((_, taken),) = leases.take(request(), NOW_MS + 10, 1, ()).leases
+    found = changed_before(leases, lease, 0)
+    assert found is not None
+    assert found.lease_number == lease.lease_number + 1 == taken.lease_number - 1
+    assert ack(leases, 0, taken)
+
+
 def test_change_invisible_to_zero_makes_the_message_deliverable_at_once() -> None:
     """A nack with 0 is WAITING: peek sees it and the next pop gives it."""
     leases = QueueLeases(head=0)

@@ -10,19 +10,18 @@ from hypothesis import strategies as st
 
 from strata_mq import rows
 from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
+from strata_mq.cq_rows import CqRow, encode_cq_row
 from strata_mq.hashing import pack_message_id
 from strata_mq.rows import (
     AppliedRow,
     BrokerRow,
     ConfigurationRow,
-    CqRow,
     HeadRow,
     LocalRow,
     MessagePosition,
     MoveRow,
     QueueRow,
     RowKind,
-    encode_cq_row,
 )
 
 RAFT_GROUP = 2
@@ -58,6 +57,7 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "owned": rows.encode_owned(96),
             "queue key": rows.queue_key(RAFT_GROUP, 7, 3),
             "queue": QueueRow(100, 20, STORE_TIME_MS, 1, True).encode(),
+            "rehashed queue": QueueRow(100, 20, STORE_TIME_MS, 1, False, 8).encode(),
             "cq key": rows.cq_key(RAFT_GROUP, 7, 3, 98),
             "cq": encode_cq_row(200, 9, STORE_TIME_MS, view.row_columns(0, 2), 2),
             "head key": rows.head_key(RAFT_GROUP, 6, 7, 3),
@@ -73,6 +73,9 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "configuration": ConfigurationRow(8, b"payload").encode(),
             "move key": rows.move_key(RAFT_GROUP, 7, 3),
             "move": MoveRow(1, 100, 2).encode(),
+            "queue place key": rows.queue_place_key(RAFT_GROUP, 7, 3),
+            "queue place": rows.encode_queue_place(True),
+            "own revision": rows.encode_own_revision(900),
             "local": LocalRow(77, 9, 3).encode(),
         },
     )
@@ -112,6 +115,7 @@ def test_values_round_trip(
         MoveRow(word, first, word),
         LocalRow(first, second, third),
         QueueRow(first, second, third, word, flag),
+        QueueRow(first, second, third, word, flag, word % 2**16),
         HeadRow(first, word),
         MessagePosition(word, first),
         BrokerRow(first, second, third, resolution),

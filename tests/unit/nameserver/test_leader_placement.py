@@ -16,7 +16,7 @@ from strata_nameserver.placement import (
     NodeFacts,
     PlacementRules,
     ReplicaFacts,
-    initial_layout,
+    layout_of_new,
 )
 
 RULES = PlacementRules(leader_balance_delay_ms=1_000)
@@ -62,7 +62,7 @@ def test_leaders_end_up_even(node_count: int, group_count: int, seed: int) -> No
     """From any distribution: no node leads two more than another one."""
     chooser = random.Random(seed)
     nodes = nodes_of(node_count)
-    layout = initial_layout(nodes.values(), group_count, RULES)
+    layout = layout_of_new(nodes.values(), group_count, RULES)
     groups = {
         number: group(number, node_ids, chooser.choice(node_ids))
         for number, node_ids in enumerate(layout, start=1)
@@ -103,6 +103,21 @@ def test_leaders_leave_a_slow_node_and_none_comes() -> None:
     groups[9] = group(9, ["n0"], "n0")
     settle(nodes, groups)
 
+    assert leads(nodes, groups) == {"n0": 1, "n1": 2, "n2": 2}
+
+
+def test_a_node_with_a_wrong_clock_gets_no_leader() -> None:
+    """Its leaders leave, wishes for it go, and balance passes it over until its clock is right."""
+    nodes = nodes_of(3)
+    nodes["n0"] = replace(nodes["n0"], clock_is_off=True)
+    groups = {n: group(n, list(nodes), "n1", preferred="n0") for n in range(1, 5)}
+    groups[5] = group(5, list(nodes), "n0")
+    settle(nodes, groups)
+    assert leads(nodes, groups) == {"n0": 0, "n1": 3, "n2": 2}
+    assert all(each.preferred_node_id != "n0" for each in groups.values())
+
+    nodes["n0"] = replace(nodes["n0"], clock_is_off=False)
+    settle(nodes, groups)
     assert leads(nodes, groups) == {"n0": 1, "n1": 2, "n2": 2}
 
 

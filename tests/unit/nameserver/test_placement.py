@@ -17,7 +17,7 @@ from strata_nameserver.placement import (
     NodeFacts,
     PlacementRules,
     ReplicaFacts,
-    initial_layout,
+    layout_of_new,
     plan_replicas,
 )
 
@@ -76,7 +76,7 @@ class Cluster:
 
 def make_cluster(racks: list[str], group_count: int, rules: PlacementRules = RULES) -> Cluster:
     nodes = {f"n{i}": NodeFacts(f"n{i}", rack) for i, rack in enumerate(racks)}
-    layout = initial_layout(nodes.values(), group_count, rules)
+    layout = layout_of_new(nodes.values(), group_count, rules)
     ids = iter(range(1, 1_000))
     groups = {
         number: GroupFacts(
@@ -99,7 +99,7 @@ def test_a_first_layout_is_even(node_count: int, group_count: int, factor: int) 
     """Replicas and leaders differ by at most one; no node has two replicas of a raft group."""
     rules = PlacementRules(replication_factor=factor)
     nodes = [NodeFacts(f"n{i}") for i in range(node_count)]
-    layout = initial_layout(nodes, group_count, rules)
+    layout = layout_of_new(nodes, group_count, rules)
     counts = Counter({node.node_id: 0 for node in nodes})
     counts.update(node_id for node_ids in layout for node_id in node_ids)
 
@@ -113,7 +113,7 @@ def test_a_first_layout_spreads_over_racks() -> None:
     nodes = [NodeFacts(f"n{i}", f"rack-{i % 3}") for i in range(6)]
     racks = {node.node_id: node.rack for node in nodes}
 
-    for node_ids in initial_layout(nodes, 12, PlacementRules()):
+    for node_ids in layout_of_new(nodes, 12, PlacementRules()):
         assert sorted(racks[node_id] for node_id in node_ids) == ["rack-0", "rack-1", "rack-2"]
 
 

@@ -124,7 +124,7 @@ async def test_a_queue_is_explained(nameserver: Nameserver, topic: meta_pb2.Topi
 
     assert lines == [
         f"slot {topic.slot_base} = ({topic.slot_base} + 0) mod 4096 is owned by raft group "
-        f"{home}; slots are striped over the raft groups",
+        f"{home}; slots are spread evenly over the raft groups",
         f"epoch 0 from offset 0 is in raft group {home}",
         f"it is moving to raft group {3 - home}",
         f"raft group {home} has a replica on storage-a (up)",

@@ -8,90 +8,12 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_nameserver.config import NameserverConfig
 from strata_nameserver.placement import ChangeReplica
 from strata_nameserver.raft_groups import carry_out
+from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
 if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
-
-CONFIG = NameserverConfig(
-    raft_groups_per_storage_node=1,
-    replica_repair_delay_ms=5_000,
-    leader_balance_delay_ms=1_000,
-    max_moves_in_flight=1,
-)
-NODES = ("a", "b", "c")
-
-
-def storage(node_id: str) -> meta_pb2.Node:
-    return meta_pb2.Node(node_id=node_id, kind=meta_pb2.NODE_KIND_STORAGE, boot_id=1)
-
-
-class Storage:
-    """Storage nodes that beat, and leaders that carry out what the rows say."""
-
-    def __init__(self, nameserver: Nameserver, node_ids: tuple[str, ...]) -> None:
-        self.nameserver = nameserver
-        self.alive = set(node_ids)
-        self.index = 1
-        self.told: dict[int, meta_pb2.Membership] = {}
-
-    def row(self, raft_group: int) -> meta_pb2.RaftGroup:
-        return self.nameserver.machine.speculative.topology.raft_groups[raft_group]
-
-    def rows(self) -> dict[int, meta_pb2.RaftGroup]:
-        return self.nameserver.machine.speculative.topology.raft_groups
-
-    def leader_of(self, row: meta_pb2.RaftGroup) -> str:
-        able = [replica.node_id for replica in row.replicas if replica.node_id in self.alive]
-        wish = row.preferred_leader_node_id
-        return wish if wish in able else able[0]
-
-    def membership_of(self, row: meta_pb2.RaftGroup) -> meta_pb2.Membership:
-        """Return the desired configuration, with a higher index when it is another one."""
-        voters = sorted(r.replica_id for r in row.replicas if not r.learner)
-        learners = sorted(r.replica_id for r in row.replicas if r.learner)
-        known = self.told.get(row.raft_group, row.membership)
-        if voters == sorted(known.voters) and learners == sorted(known.learners):
-            return known
-        self.index += 1
-        self.told[row.raft_group] = meta_pb2.Membership(
-            configuration_index=self.index, voters=voters, learners=learners
-        )
-        return self.told[row.raft_group]
-
-    def beat(self) -> None:
-        leaders = {number: self.leader_of(row) for number, row in self.rows().items()}
-        for node_id in sorted(self.alive):
-            led = [
-                meta_pb2.LedGroup(
-                    raft_group=number,
-                    term=1,
-                    membership=self.membership_of(self.row(number)),
-                    caught_up=[replica.replica_id for replica in self.row(number).replicas],
-                    settled_revision=self.row(number).revision,
-                )
-                for number, leader in leaders.items()
-                if leader == node_id
-            ]
-            others = set(self.nameserver.machine.speculative.topology.nodes) - {node_id}
-            self.nameserver.metadata.heartbeat(
-                meta_pb2.HeartbeatRequest(
-                    node_id=node_id,
-                    boot_id=1,
-                    full=True,
-                    led=led,
-                    heard_node_ids=sorted(others & self.alive),
-                    unheard_node_ids=sorted(others - self.alive),
-                )
-            )
-
-    async def run(self, duration_ms: int) -> None:
-        for _ in range(0, duration_ms, 100):
-            self.nameserver.clock.now_ms += 100
-            self.beat()
-            await self.nameserver.metadata.controller.step(0.0)
+    from tests.unit.nameserver.conftest import MakeNameserver
 
 
 @pytest.fixture
@@ -209,14 +131,17 @@ async def test_a_leader_is_preferred_among_the_voters(three: Storage) -> None:
 
 
 async def test_a_node_that_joins_gets_replicas_one_by_one(three: Storage) -> None:
-    """Raft groups change one after another (max_moves_in_flight), leaders follow, then rest."""
+    """Raft groups change one after another (max_moves_in_flight), leaders follow, then rest.
+
+    The node brings a raft group of its own.
+    """
     three.alive.add("d")
     await three.nameserver.metadata.register_node(storage("d"))
     for _ in range(30):
         await three.run(200)
         assert sum(bool(row.leaving) for row in three.rows().values()) <= 1
     counts = [sum(n in hosts(row) for row in three.rows().values()) for n in (*NODES, "d")]
-    assert sorted(counts) == [2, 2, 2, 3]
+    assert counts == [3, 3, 3, 3], "three replicas of each of the four raft groups"
     revision = three.nameserver.machine.revision
     await three.run(5_000)
 
@@ -261,6 +186,25 @@ async def test_a_drained_node_can_be_removed_when_it_is_empty(three: Storage) ->
     assert all("b" not in hosts(row) for row in three.rows().values())
     assert all(row.preferred_leader_node_id != "b" for row in three.rows().values())
     await metadata.remove_node("b", force=False)
+
+
+async def test_leaders_stay_off_a_node_whose_clock_was_wrong_just_now(three: Storage) -> None:
+    """None is sent there while it says so, nor for leader_balance_delay_ms afterwards."""
+
+    def preferred() -> set[str]:
+        return {row.preferred_leader_node_id for row in three.rows().values()}
+
+    await three.run(2_000)
+    assert preferred() == set(NODES)
+    three.clocks_off = {"b"}
+    await three.run(2_000)
+    assert "b" not in preferred()
+    for off in (set(), {"b"}, set()):
+        three.clocks_off = off
+        await three.run(900)
+        assert "b" not in preferred()
+    await three.run(2_000)
+    assert preferred() == set(NODES)
 
 
 async def test_many_transitions_share_one_change(three: Storage) -> None:

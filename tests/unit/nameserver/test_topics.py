@@ -88,6 +88,42 @@ async def test_queues_may_grow_and_keep_their_names(nameserver: Nameserver) -> N
         await nameserver.metadata.update_topic(topic(queue_count=5), ["queue_count"])
 
 
+@pytest.mark.parametrize("kind", [meta_pb2.TOPIC_TYPE_FIFO, meta_pb2.TOPIC_TYPE_MIXED])
+async def test_a_topic_with_message_groups_grows_in_two_steps(
+    nameserver: Nameserver, kind: meta_pb2.TopicType.ValueType
+) -> None:
+    """The old queue count stays until brokers confirm that it is not needed (rule 23)."""
+    metadata = nameserver.metadata
+    made = await metadata.create_topic(topic(type=kind, queue_count=4))
+    grown = await metadata.update_topic(topic(queue_count=8), ["queue_count"])
+    assert (grown.queue_count, grown.previous_queue_count) == (8, 4)
+    with pytest.raises(MetaRefused) as refused:
+        await metadata.update_topic(topic(queue_count=16), ["queue_count"])
+    assert refused.value.outcome == Outcome.META_OUTCOME_CONFLICT
+    kept = await metadata.update_topic(topic(retention_ms=60_000), ["retention_ms"])
+    assert kept.previous_queue_count == 4
+
+    confirm = meta_pb2.ConfirmRehashedRequest(topic_id=made.topic_id, name="orders", queue_count=7)
+    assert (await metadata.confirm_rehashed(confirm)).previous_queue_count == 4
+    confirm.queue_count = 8
+    assert (await metadata.confirm_rehashed(confirm)).previous_queue_count == 0
+    revision = nameserver.machine.revision
+    await metadata.confirm_rehashed(confirm)
+    assert nameserver.machine.revision == revision
+    wider = await metadata.update_topic(topic(queue_count=16), ["queue_count"])
+    assert (wider.queue_count, wider.previous_queue_count) == (16, 8)
+
+
+async def test_a_topic_without_message_groups_grows_at_once(nameserver: Nameserver) -> None:
+    """Its messages may take any queue."""
+    await nameserver.metadata.create_topic(topic(queue_count=4))
+    for queue_count in (8, 16):
+        grown = await nameserver.metadata.update_topic(
+            topic(queue_count=queue_count), ["queue_count"]
+        )
+        assert (grown.queue_count, grown.previous_queue_count) == (queue_count, 0)
+
+
 async def test_an_update_changes_only_what_its_mask_names(nameserver: Nameserver) -> None:
     """A field outside the mask keeps its value, whatever the request holds there."""
     await nameserver.metadata.create_topic(topic(attributes={"team": "a"}))

@@ -102,6 +102,23 @@ async def test_replicas_come_and_go_with_the_rows() -> None:
     assert host.removed == [11, 21]
 
 
+async def test_rows_are_durable_before_a_replica_is_hosted_because_of_them() -> None:
+    """Else a power loss could leave the replica beside a copy by which it would be removed."""
+    host, view = FakeHost(), view_of(row(1, replica(11, ME)), row(2, replica(21, "other")))
+    hosted_at: list[list[int]] = []
+
+    async def keep_rows() -> None:
+        hosted_at.append(sorted(host.groups))
+
+    hosting = Hosting(host, view, ME, keep_rows)
+    await hosting.settle()
+    assert (hosted_at, sorted(host.groups)) == ([[]], [1])
+    await hosting.settle()
+    tell(view, row(2, replica(22, ME)))
+    await hosting.settle()
+    assert (hosted_at, sorted(host.groups)) == ([[], [1]], [1, 2])
+
+
 async def test_a_raft_group_without_a_row_is_left_alone() -> None:
     """What is not known is not removed."""
     host = FakeHost()

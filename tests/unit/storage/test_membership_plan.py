@@ -62,13 +62,13 @@ def test_a_preferred_leader_gets_the_leadership_when_it_is_caught_up() -> None:
     desired = Desired(ids(1, 2, 3), preferred_leader=3)
     assert next_step(desired, Standing(1, ids(1, 2, 3), caught_up=ids(1, 2, 3))) == HandOver(3)
     assert isinstance(next_step(desired, Standing(1, ids(1, 2, 3), caught_up=ids(1, 2))), Wait)
-    draining = Desired(ids(1, 2, 3), preferred_leader=3, draining=ids(3))
+    draining = Desired(ids(1, 2, 3), preferred_leader=3, unfit=ids(3))
     assert isinstance(next_step(draining, Standing(1, ids(1, 2, 3), caught_up=ids(1, 2, 3))), Wait)
 
 
 def test_a_draining_leader_hands_over() -> None:
     """To a voter whose node is not drained."""
-    desired = Desired(ids(1, 2, 3), draining=ids(1, 2))
+    desired = Desired(ids(1, 2, 3), unfit=ids(1, 2))
     assert next_step(desired, Standing(1, ids(1, 2, 3), caught_up=ids(1, 2, 3))) == HandOver(3)
 
 
@@ -80,8 +80,8 @@ def test_nothing_is_done_without_a_wish_or_during_a_change() -> None:
 
 
 wishes = st.builds(
-    lambda voters, learners, preferred, draining: Desired(
-        frozenset(voters), frozenset(learners) - frozenset(voters), preferred, frozenset(draining)
+    lambda voters, learners, preferred, unfit: Desired(
+        frozenset(voters), frozenset(learners) - frozenset(voters), preferred, frozenset(unfit)
     ),
     st.sets(st.sampled_from(IDS), min_size=1, max_size=5),
     st.sets(st.sampled_from(IDS), max_size=2),
@@ -131,7 +131,7 @@ def test_every_schedule_keeps_a_quorum_and_ends_where_it_is_wanted(data: st.Data
     assert standing.voters == desired.voters
     assert standing.learners == desired.learners
     preferred = desired.preferred_leader
-    if preferred in desired.voters - desired.draining:
+    if preferred in desired.voters - desired.unfit:
         assert standing.leader == preferred
-    elif desired.voters - desired.draining:
-        assert standing.leader not in desired.draining
+    elif desired.voters - desired.unfit:
+        assert standing.leader not in desired.unfit

@@ -18,10 +18,14 @@ class FakeReplica:
 
     read_only = ""
     disk_mark = 0
+    is_handing_over = False
     leader_replica_id = 2
 
     def __init__(self) -> None:
         self.futures: list[asyncio.Future[int]] = []
+
+    def is_sole(self) -> bool:
+        return False
 
     def is_ready_leader(self) -> bool:
         return True

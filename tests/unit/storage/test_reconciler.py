@@ -49,6 +49,7 @@ class FakeReplica:
     read_only: str = ""
     leads: bool = True
     fails: bool = False
+    unfit: frozenset[int] = frozenset()
     calls: list[object] = field(default_factory=list)
 
     def is_ready_leader(self) -> bool:
@@ -66,6 +67,9 @@ class FakeReplica:
 
     def caught_up(self, replica_id: int) -> bool:
         return True
+
+    def is_fit_to_lead(self, replica_id: int) -> bool:
+        return replica_id not in self.unfit
 
     async def transfer_leadership(self, target: int | None = None) -> None:
         self.calls.append(target)
@@ -161,15 +165,28 @@ async def test_steps_at_once_are_limited_and_followers_do_nothing() -> None:
 
 
 def test_what_is_desired_comes_from_row_and_nodes() -> None:
-    """Learners, the preferred node's replica, and replicas on draining nodes."""
+    """Learners, the preferred node's replica, and replicas on nodes that shall not lead."""
     learner = meta.Replica(replica_id=4, node_id="node-4", learner=True)
     node = meta.Change(node=meta.Node(node_id="node-3", draining=True))
     change = row(1, replicas=[learner], preferred_leader_node_id="node-2")
-    desired = desired_of(change.raft_group, Directory(view_of(node, change)))
+    directory = Directory(view_of(node, change))
+    desired = desired_of(change.raft_group, directory, lambda replica_id: replica_id != 1)
     assert desired.voters == {1, 2, 3}
     assert desired.learners == {4}
     assert desired.preferred_leader == 2
-    assert desired.draining == {3}
+    assert desired.unfit == {1, 3}
+
+
+async def test_a_node_that_must_not_lead_is_not_handed_the_leadership() -> None:
+    """Not even when the row prefers it: nothing is tried until clock and disk let it."""
+    replica = FakeReplica(1, unfit=frozenset({2}))
+    setup = Setup(view_of(row(1, preferred_leader_node_id="node-2")), replica)
+    await setup.look()
+    assert replica.calls == []
+    replica.unfit = frozenset()
+    setup.clock.now_s += 10
+    await setup.look()
+    assert replica.calls == [2]
 
 
 class FakeNode:
@@ -195,8 +212,17 @@ class FakeNode:
 def test_a_heartbeat_tells_changes_and_a_full_one_everything() -> None:
     """What is led, what no longer, who is damaged, whom it hears, and the load since the last."""
     node = FakeNode(FakeReplica(1), FakeReplica(2))
-    heartbeats = Heartbeats("me", 7, node, lambda: (["a"], ["b"]), ManualClock(), lambda: [99])
+    heartbeats = Heartbeats(
+        "me",
+        7,
+        node,
+        lambda: (["a"], ["b"]),
+        ManualClock(),
+        lambda: [99],
+        clock_is_off=lambda: node.appended > 1_000,
+    )
     first = heartbeats.make(True)
+    assert not first.clock_is_off
     assert [led.raft_group for led in first.led] == [1, 2]
     assert list(first.led[0].membership.voters) == [1, 2, 3]
     assert list(first.led[0].caught_up) == [1, 2, 3]
@@ -209,6 +235,7 @@ def test_a_heartbeat_tells_changes_and_a_full_one_everything() -> None:
     second = heartbeats.make(False)
     assert [(led.raft_group, led.term) for led in second.led] == [(1, 5)]
     assert list(second.led_no_longer) == [2]
+    assert second.clock_is_off
     assert sorted(second.damaged_replica_ids) == [1, 99]
     assert (second.load.appended_bytes, second.load.disk_free_bytes) == (50, 10)
     assert heartbeats.make(False).led == []

@@ -13,10 +13,18 @@ from strata_sim.invariants.group_rows import EqualRows
 from strata_sim.invariants.metadata_rows import EqualMetadata
 from strata_sim.invariants.port import Invariant
 from strata_sim.invariants.queue_ends import EndsNeverFall
+from strata_sim.invariants.slot_owners import OneOwnerPerSlot
 
 __all__ = ["Invariant", "all_invariants"]
 
 
 def all_invariants() -> list[Invariant]:
     """Return fresh invariants for one run."""
-    return [OneLeaderPerTerm(), CommittedStay(), EqualRows(), EqualMetadata(), EndsNeverFall()]
+    return [
+        OneLeaderPerTerm(),
+        CommittedStay(),
+        EqualRows(),
+        EqualMetadata(),
+        EndsNeverFall(),
+        OneOwnerPerSlot(),
+    ]

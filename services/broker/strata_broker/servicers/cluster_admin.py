@@ -1,4 +1,4 @@
-"""The cluster's half of `strata.admin.v1.AdminService`: nodes, raft groups, places of queues."""
+"""The cluster's half of `strata.admin.v1.AdminService`: nodes, raft groups, queues, slots."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class ClusterAdminServicer:
         add(edge, "TransferLeader", admin_pb2.TransferLeaderRequest, self.transfer_leader)
         add(edge, "GetQueue", admin_pb2.GetQueueRequest, self.get_queue)
         add(edge, "MoveQueue", admin_pb2.MoveQueueRequest, self.move_queue)
+        add(edge, "ListSlots", admin_pb2.ListSlotsRequest, self.list_slots)
+        add(edge, "MoveSlots", admin_pb2.MoveSlotsRequest, self.move_slots)
 
     async def get_cluster(self, _: admin_pb2.GetClusterRequest) -> admin_pb2.GetClusterResponse:
         """Show nodes, raft groups and their state."""
@@ -74,3 +76,11 @@ class ClusterAdminServicer:
         """Begin to move a queue."""
         override = await self._operations.move_queue(request)
         return admin_pb2.MoveQueueResponse(queue_override=override)
+
+    async def list_slots(self, _: admin_pb2.ListSlotsRequest) -> admin_pb2.ListSlotsResponse:
+        """Show which raft group owns which slots."""
+        return self._operations.slots()
+
+    async def move_slots(self, request: admin_pb2.MoveSlotsRequest) -> admin_pb2.MoveSlotsResponse:
+        """Begin to move slots."""
+        return await self._operations.move_slots(request)

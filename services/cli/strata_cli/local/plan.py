@@ -23,6 +23,8 @@ Role = Literal["nameserver", "storage", "broker", "forwarder"]
 
 Transport = Literal["tcp", "http2"]
 
+Codec = Literal["protobuf", "json", "avro"]
+
 FORMAT_VERSION = 1
 HOST = "127.0.0.1"
 FORWARDER = "forwarder"
@@ -79,6 +81,7 @@ class Plan:
         initial_storage_nodes: storage nodes the cluster began with: raft groups are made once so
             many are there.
         storage_transport: how brokers call storage nodes.
+        storage_codec: encoding of those calls.
         format_version: of the file.
     """
 
@@ -87,6 +90,7 @@ class Plan:
     config: str = ""
     initial_storage_nodes: int = 1
     storage_transport: Transport = "tcp"
+    storage_codec: Codec = "protobuf"
     format_version: int = field(default=FORMAT_VERSION, kw_only=True)
 
     def of(self, role: Role) -> list[Member]:
@@ -168,6 +172,7 @@ class Plan:
             return [*arguments, f"--port={member.port}", *http2]
         arguments.append(f"--grpc-port={member.port}")
         arguments.append(f"--storage-transport={self.storage_transport}")
+        arguments.append(f"--storage-codec={self.storage_codec}")
         if seeds := ",".join(each.address for each in self.of("storage")):
             arguments.append(f"--storage-seeds={seeds}")
         if self.virtual_address:
@@ -182,6 +187,7 @@ def new_plan(
     virtual_address: str = "",
     config: Path | None = None,
     storage_transport: Transport = "tcp",
+    storage_codec: Codec = "protobuf",
 ) -> Plan:
     """Return a plan with that many members of each role.
 
@@ -191,6 +197,7 @@ def new_plan(
         virtual_address: host:port the forwarder listens on; port 0: any free one; empty: none.
         config: file for every process.
         storage_transport: how brokers call storage nodes.
+        storage_codec: encoding of those calls.
 
     Raises:
         CliError: the virtual address is no host:port.
@@ -211,6 +218,7 @@ def new_plan(
         str(config.resolve()) if config else "",
         counts.get("storage", 0),
         storage_transport,
+        storage_codec,
     )
 
 

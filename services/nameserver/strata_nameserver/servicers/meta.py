@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError, CallContext
 from strata_metadata.errors import MetaRefused
+from strata_metadata.servicer import snapshot_response
 from strata_nameserver.metadata import Metadata
 
 Response = TypeVar("Response", bound=Message)
@@ -170,6 +171,37 @@ class MetaServicer:
         call = self.metadata.confirm_dropped(request.kind, request.id)
         return await self._answer(meta_pb2.ConfirmDroppedResponse, call, "")
 
+    async def confirm_rehashed(
+        self, request: meta_pb2.ConfirmRehashedRequest, context: CallContext
+    ) -> meta_pb2.ConfirmRehashedResponse:
+        """Forget a topic's old queue count."""
+        call = self.metadata.confirm_rehashed(request)
+        return await self._answer(meta_pb2.ConfirmRehashedResponse, call, "topic")
+
+    async def move_slots(
+        self, request: meta_pb2.MoveSlotsRequest, context: CallContext
+    ) -> meta_pb2.MoveSlotsResponse:
+        """Begin to move slots to another raft group."""
+        try:
+            moving = await self.metadata.move_slots(request)
+        except MetaRefused as error:
+            return meta_pb2.MoveSlotsResponse(status=self._status_of(error))
+        return meta_pb2.MoveSlotsResponse(status=_OK, moves=moving.moves, left=moving.left)
+
+    async def report_slots_revoked(
+        self, request: meta_pb2.ReportSlotsRevokedRequest, context: CallContext
+    ) -> meta_pb2.ReportSlotsRevokedResponse:
+        """Record that slots were given up."""
+        call = self.metadata.slots_revoked(request)
+        return await self._answer(meta_pb2.ReportSlotsRevokedResponse, call, "")
+
+    async def report_slots_granted(
+        self, request: meta_pb2.ReportSlotsGrantedRequest, context: CallContext
+    ) -> meta_pb2.ReportSlotsGrantedResponse:
+        """Record that slots were taken."""
+        call = self.metadata.slots_granted(request)
+        return await self._answer(meta_pb2.ReportSlotsGrantedResponse, call, "")
+
     async def get_snapshot(
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
     ) -> meta_pb2.GetSnapshotResponse:
@@ -178,7 +210,7 @@ class MetaServicer:
             revision, rows = await self.metadata.snapshot()
         except MetaRefused as error:
             return meta_pb2.GetSnapshotResponse(status=self._status_of(error))
-        return meta_pb2.GetSnapshotResponse(status=_OK, revision=revision, rows=rows)
+        return await snapshot_response(revision, rows)
 
     async def watch(
         self, request: meta_pb2.WatchRequest, context: CallContext

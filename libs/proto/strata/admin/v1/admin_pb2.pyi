@@ -1259,3 +1259,95 @@ class MoveQueueResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MoveQueueResponse: _TypeAlias = MoveQueueResponse  # noqa: Y015
+
+@_typing.final
+class ListSlotsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSlotsRequest: _TypeAlias = ListSlotsRequest  # noqa: Y015
+
+@_typing.final
+class ListSlotsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANGES_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ranges(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.SlotRange]:
+        """Runs of one owner, by first slot."""
+
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.SlotMove]: ...
+    def __init__(
+        self,
+        *,
+        ranges: _abc.Iterable[_meta_pb2.SlotRange] | None = ...,
+        moves: _abc.Iterable[_meta_pb2.SlotMove] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moves", b"moves", "ranges", b"ranges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSlotsResponse: _TypeAlias = ListSlotsResponse  # noqa: Y015
+
+@_typing.final
+class MoveSlotsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_SLOT_FIELD_NUMBER: _builtins.int
+    SLOT_COUNT_FIELD_NUMBER: _builtins.int
+    TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    first_slot: _builtins.int
+    slot_count: _builtins.int
+    to_raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_slot: _builtins.int = ...,
+        slot_count: _builtins.int = ...,
+        to_raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_slot", b"first_slot", "slot_count", b"slot_count", "to_raft_group", b"to_raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveSlotsRequest: _TypeAlias = MoveSlotsRequest  # noqa: Y015
+
+@_typing.final
+class MoveSlotsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    left: _builtins.int
+    """Slots of the run that the raft group does not own yet."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.SlotMove]:
+        """Moves to the raft group that are under way."""
+
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[_meta_pb2.SlotMove] | None = ...,
+        left: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left", b"left", "moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveSlotsResponse: _TypeAlias = MoveSlotsResponse  # noqa: Y015

@@ -139,6 +139,16 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueResponse.FromString,
                 _registered_method=True)
+        self.ListSlots = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListSlots',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListSlotsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListSlotsResponse.FromString,
+                _registered_method=True)
+        self.MoveSlots = channel.unary_unary(
+                '/strata.admin.v1.AdminService/MoveSlots',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -276,6 +286,21 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSlots(self, request, context):
+        """Which raft group owns which slots, and which slots are on their way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MoveSlots(self, request, context):
+        """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
+        of them is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -383,6 +408,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.MoveQueue,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueResponse.SerializeToString,
+            ),
+            'ListSlots': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSlots,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListSlotsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListSlotsResponse.SerializeToString,
+            ),
+            'MoveSlots': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveSlots,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -952,6 +987,60 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/MoveQueue',
             strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.MoveQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSlots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListSlots',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListSlotsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListSlotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveSlots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/MoveSlots',
+            strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsResponse.FromString,
             options,
             channel_credentials,
             insecure,

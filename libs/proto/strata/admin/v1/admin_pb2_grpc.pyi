@@ -61,6 +61,12 @@ class AdminServiceStub:
     GetQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQueueRequest, _admin_pb2.GetQueueResponse]
     """Where a queue is, where it was, and why."""
     MoveQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MoveQueueRequest, _admin_pb2.MoveQueueResponse]
+    ListSlots: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListSlotsRequest, _admin_pb2.ListSlotsResponse]
+    """Which raft group owns which slots, and which slots are on their way."""
+    MoveSlots: _grpc.UnaryUnaryMultiCallable[_admin_pb2.MoveSlotsRequest, _admin_pb2.MoveSlotsResponse]
+    """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
+    of them is left.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -92,6 +98,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     GetQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQueueRequest, _admin_pb2.GetQueueResponse]  # type: ignore[assignment]
     """Where a queue is, where it was, and why."""
     MoveQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.MoveQueueRequest, _admin_pb2.MoveQueueResponse]  # type: ignore[assignment]
+    ListSlots: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListSlotsRequest, _admin_pb2.ListSlotsResponse]  # type: ignore[assignment]
+    """Which raft group owns which slots, and which slots are on their way."""
+    MoveSlots: _aio.UnaryUnaryMultiCallable[_admin_pb2.MoveSlotsRequest, _admin_pb2.MoveSlotsResponse]  # type: ignore[assignment]
+    """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
+    of them is left.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -246,5 +258,23 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.MoveQueueRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.MoveQueueResponse, _abc.Awaitable[_admin_pb2.MoveQueueResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListSlots(
+        self,
+        request: _admin_pb2.ListSlotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListSlotsResponse, _abc.Awaitable[_admin_pb2.ListSlotsResponse]]:
+        """Which raft group owns which slots, and which slots are on their way."""
+
+    @_abc_1.abstractmethod
+    def MoveSlots(
+        self,
+        request: _admin_pb2.MoveSlotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.MoveSlotsResponse, _abc.Awaitable[_admin_pb2.MoveSlotsResponse]]:
+        """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
+        of them is left.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

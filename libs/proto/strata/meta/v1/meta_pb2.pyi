@@ -281,6 +281,7 @@ class Topic(_message.Message):
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
     SLOT_BASE_FIELD_NUMBER: _builtins.int
     HOMES_FIELD_NUMBER: _builtins.int
+    PREVIOUS_QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.int
     """Given once, never reused."""
     namespace: _builtins.str
@@ -294,6 +295,8 @@ class Topic(_message.Message):
     """Metadata revision that last changed this row; given back on update for optimistic locking."""
     slot_base: _builtins.int
     """crc32c(namespace, topic) mod 4096 (rule 19)."""
+    previous_queue_count: _builtins.int
+    """Message groups may still be in the queue that this count gives them (rule 23); 0: in none."""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -315,10 +318,11 @@ class Topic(_message.Message):
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         slot_base: _builtins.int = ...,
         homes: _abc.Iterable[Global___HomeQueues] | None = ...,
+        previous_queue_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "created_at_ms", b"created_at_ms", "homes", b"homes", "name", b"name", "namespace", b"namespace", "queue_count", b"queue_count", "retention_ms", b"retention_ms", "revision", b"revision", "slot_base", b"slot_base", "topic_id", b"topic_id", "type", b"type", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "created_at_ms", b"created_at_ms", "homes", b"homes", "name", b"name", "namespace", b"namespace", "previous_queue_count", b"previous_queue_count", "queue_count", b"queue_count", "retention_ms", b"retention_ms", "revision", b"revision", "slot_base", b"slot_base", "topic_id", b"topic_id", "type", b"type", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -724,6 +728,51 @@ class SlotRange(_message.Message):
 Global___SlotRange: _TypeAlias = SlotRange  # noqa: Y015
 
 @_typing.final
+class SlotMove(_message.Message):
+    """Slots on their way from one raft group to another (rule 17). A raft group gives up slots in one
+    move at a time; the row goes when the last one has arrived.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_REVISION_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    REVOKED_SLOTS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    from_raft_group: _builtins.int
+    to_raft_group: _builtins.int
+    began_at_revision: _builtins.int
+    """Tells the move from others of the same slots."""
+    revision: _builtins.int
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Still `from_raft_group`'s, whose leader shall revoke them; rising."""
+
+    @_builtins.property
+    def revoked_slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Revoked, and `to_raft_group`'s by their rows, whose leader shall grant them; rising."""
+
+    def __init__(
+        self,
+        *,
+        from_raft_group: _builtins.int = ...,
+        to_raft_group: _builtins.int = ...,
+        began_at_revision: _builtins.int = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        revoked_slots: _abc.Iterable[_builtins.int] | None = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at_revision", b"began_at_revision", "from_raft_group", b"from_raft_group", "revision", b"revision", "revoked_slots", b"revoked_slots", "slots", b"slots", "to_raft_group", b"to_raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SlotMove: _TypeAlias = SlotMove  # noqa: Y015
+
+@_typing.final
 class Tombstone(_message.Message):
     """A deleted topic or consumer group whose data storage must drop (rule 17); written in the same
     change as the deletion. Brokers repeat the drop until every raft group has confirmed it.
@@ -780,6 +829,7 @@ class Change(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     TOMBSTONE_FIELD_NUMBER: _builtins.int
     QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
+    SLOT_MOVE_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___Topic: ...
@@ -795,6 +845,8 @@ class Change(_message.Message):
     def tombstone(self) -> Global___Tombstone: ...
     @_builtins.property
     def queue_override(self) -> Global___QueueOverride: ...
+    @_builtins.property
+    def slot_move(self) -> Global___SlotMove: ...
     def __init__(
         self,
         *,
@@ -806,12 +858,13 @@ class Change(_message.Message):
         slots: Global___SlotRange | None = ...,
         tombstone: Global___Tombstone | None = ...,
         queue_override: Global___QueueOverride | None = ...,
+        slot_move: Global___SlotMove | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override"]  # noqa: Y015
+    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move"]  # noqa: Y015
     _WhichOneofArgType_row: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_row) -> _WhichOneofReturnType_row | None: ...
 
@@ -1134,6 +1187,59 @@ class ConfirmDroppedResponse(_message.Message):
 Global___ConfirmDroppedResponse: _TypeAlias = ConfirmDroppedResponse  # noqa: Y015
 
 @_typing.final
+class ConfirmRehashedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    QUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    queue_count: _builtins.int
+    """Of the topic's row that was carried out; another one by now: nothing changes."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.int = ...,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        queue_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "queue_count", b"queue_count", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRehashedRequest: _TypeAlias = ConfirmRehashedRequest  # noqa: Y015
+
+@_typing.final
+class ConfirmRehashedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def topic(self) -> Global___Topic: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        topic: Global___Topic | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConfirmRehashedResponse: _TypeAlias = ConfirmRehashedResponse  # noqa: Y015
+
+@_typing.final
 class GetSnapshotRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1210,7 +1316,7 @@ class WatchResponse(_message.Message):
     snapshot: _builtins.bool
     """The changes are the whole state; forget everything else. Only the first part says so."""
     snapshot_revision: _builtins.int
-    """First part of a snapshot: revision that its last part will have."""
+    """Every part of a snapshot: revision that its last part has. Other responses: 0."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     def __init__(
@@ -1398,11 +1504,14 @@ class HeartbeatRequest(_message.Message):
     UNHEARD_NODE_IDS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
     DAMAGED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.int
     wall_ms: _builtins.int
     full: _builtins.bool
     """Storage nodes only. Complete when `full`, else only what changed since the last heartbeat."""
+    clock_is_off: _builtins.bool
+    """Its clock is too far from those of the others: it does not campaign (rule 4)."""
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedGroup]: ...
     @_builtins.property
@@ -1432,10 +1541,11 @@ class HeartbeatRequest(_message.Message):
         unheard_node_ids: _abc.Iterable[_builtins.str] | None = ...,
         load: Global___StorageLoad | None = ...,
         damaged_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
+        clock_is_off: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1814,6 +1924,185 @@ class ReportQueueDrainedResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportQueueDrainedResponse: _TypeAlias = ReportQueueDrainedResponse  # noqa: Y015
+
+@_typing.final
+class MoveSlotsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_SLOT_FIELD_NUMBER: _builtins.int
+    SLOT_COUNT_FIELD_NUMBER: _builtins.int
+    TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    first_slot: _builtins.int
+    slot_count: _builtins.int
+    to_raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        first_slot: _builtins.int = ...,
+        slot_count: _builtins.int = ...,
+        to_raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_slot", b"first_slot", "slot_count", b"slot_count", "to_raft_group", b"to_raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveSlotsRequest: _TypeAlias = MoveSlotsRequest  # noqa: Y015
+
+@_typing.final
+class MoveSlotsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    left: _builtins.int
+    """Slots of the run that the raft group does not own yet."""
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___SlotMove]:
+        """Moves to the raft group that are under way."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        moves: _abc.Iterable[Global___SlotMove] | None = ...,
+        left: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["left", b"left", "moves", b"moves", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveSlotsResponse: _TypeAlias = MoveSlotsResponse  # noqa: Y015
+
+@_typing.final
+class QueueRef(_message.Message):
+    """A queue by its numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    queue: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.int = ...,
+        queue: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueRef: _TypeAlias = QueueRef  # noqa: Y015
+
+@_typing.final
+class ReportSlotsRevokedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_REVISION_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    KEPT_FIELD_NUMBER: _builtins.int
+    from_raft_group: _builtins.int
+    """These two name the move."""
+    began_at_revision: _builtins.int
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def kept(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueRef]:
+        """Queues of these slots that have state: they stay where they are."""
+
+    def __init__(
+        self,
+        *,
+        from_raft_group: _builtins.int = ...,
+        began_at_revision: _builtins.int = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+        kept: _abc.Iterable[Global___QueueRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at_revision", b"began_at_revision", "from_raft_group", b"from_raft_group", "kept", b"kept", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportSlotsRevokedRequest: _TypeAlias = ReportSlotsRevokedRequest  # noqa: Y015
+
+@_typing.final
+class ReportSlotsRevokedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportSlotsRevokedResponse: _TypeAlias = ReportSlotsRevokedResponse  # noqa: Y015
+
+@_typing.final
+class ReportSlotsGrantedRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    BEGAN_AT_REVISION_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    from_raft_group: _builtins.int
+    """These two name the move."""
+    began_at_revision: _builtins.int
+    @_builtins.property
+    def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        from_raft_group: _builtins.int = ...,
+        began_at_revision: _builtins.int = ...,
+        slots: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at_revision", b"began_at_revision", "from_raft_group", b"from_raft_group", "slots", b"slots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportSlotsGrantedRequest: _TypeAlias = ReportSlotsGrantedRequest  # noqa: Y015
+
+@_typing.final
+class ReportSlotsGrantedResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportSlotsGrantedResponse: _TypeAlias = ReportSlotsGrantedResponse  # noqa: Y015
 
 @_typing.final
 class ExplainQueueRequest(_message.Message):

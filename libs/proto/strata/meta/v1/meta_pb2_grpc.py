@@ -69,6 +69,11 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedResponse.FromString,
                 _registered_method=True)
+        self.ConfirmRehashed = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ConfirmRehashed',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmRehashedRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmRehashedResponse.FromString,
+                _registered_method=True)
         self.GetSnapshot = channel.unary_unary(
                 '/strata.meta.v1.MetaService/GetSnapshot',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetSnapshotRequest.SerializeToString,
@@ -124,6 +129,21 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedResponse.FromString,
                 _registered_method=True)
+        self.MoveSlots = channel.unary_unary(
+                '/strata.meta.v1.MetaService/MoveSlots',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveSlotsRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveSlotsResponse.FromString,
+                _registered_method=True)
+        self.ReportSlotsRevoked = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ReportSlotsRevoked',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsRevokedRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsRevokedResponse.FromString,
+                _registered_method=True)
+        self.ReportSlotsGranted = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ReportSlotsGranted',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsGrantedRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsGrantedResponse.FromString,
+                _registered_method=True)
         self.ExplainQueue = channel.unary_unary(
                 '/strata.meta.v1.MetaService/ExplainQueue',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.SerializeToString,
@@ -172,6 +192,13 @@ class MetaServiceServicer(object):
 
     def ConfirmDropped(self, request, context):
         """A broker tells that every raft group has dropped the data behind a tombstone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConfirmRehashed(self, request, context):
+        """A broker tells that message groups are in the queues that the topic's present count gives them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -255,6 +282,28 @@ class MetaServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def MoveSlots(self, request, context):
+        """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
+        allows; to be repeated until none of them is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportSlotsRevoked(self, request, context):
+        """The leader that gives up slots tells that they are revoked: they are the other one's from here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportSlotsGranted(self, request, context):
+        """The leader that gets slots tells that it owns them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExplainQueue(self, request, context):
         """Why a queue is where it is, for people.
         """
@@ -299,6 +348,11 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.ConfirmDropped,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedResponse.SerializeToString,
+            ),
+            'ConfirmRehashed': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmRehashed,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmRehashedRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmRehashedResponse.SerializeToString,
             ),
             'GetSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSnapshot,
@@ -354,6 +408,21 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.ReportQueueDrained,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedResponse.SerializeToString,
+            ),
+            'MoveSlots': grpc.unary_unary_rpc_method_handler(
+                    servicer.MoveSlots,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveSlotsRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.MoveSlotsResponse.SerializeToString,
+            ),
+            'ReportSlotsRevoked': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportSlotsRevoked,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsRevokedRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsRevokedResponse.SerializeToString,
+            ),
+            'ReportSlotsGranted': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportSlotsGranted,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsGrantedRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsGrantedResponse.SerializeToString,
             ),
             'ExplainQueue': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainQueue,
@@ -550,6 +619,33 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/ConfirmDropped',
             strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmDroppedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmRehashed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ConfirmRehashed',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmRehashedRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ConfirmRehashedResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -847,6 +943,87 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/ReportQueueDrained',
             strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.ReportQueueDrainedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MoveSlots(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/MoveSlots',
+            strata_dot_meta_dot_v1_dot_meta__pb2.MoveSlotsRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.MoveSlotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportSlotsRevoked(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ReportSlotsRevoked',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsRevokedRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsRevokedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportSlotsGranted(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ReportSlotsGranted',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsGrantedRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ReportSlotsGrantedResponse.FromString,
             options,
             channel_credentials,
             insecure,

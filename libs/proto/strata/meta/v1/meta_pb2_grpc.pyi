@@ -39,6 +39,8 @@ class MetaServiceStub:
     DeleteConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteConsumerGroupRequest, _meta_pb2.DeleteConsumerGroupResponse]
     ConfirmDropped: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ConfirmDroppedRequest, _meta_pb2.ConfirmDroppedResponse]
     """A broker tells that every raft group has dropped the data behind a tombstone."""
+    ConfirmRehashed: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ConfirmRehashedRequest, _meta_pb2.ConfirmRehashedResponse]
+    """A broker tells that message groups are in the queues that the topic's present count gives them."""
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetSnapshotRequest, _meta_pb2.GetSnapshotResponse]
     """All rows at one revision."""
     Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]
@@ -63,6 +65,14 @@ class MetaServiceStub:
     """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
     ReportQueueDrained: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueDrainedRequest, _meta_pb2.ReportQueueDrainedResponse]
     """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+    MoveSlots: _grpc.UnaryUnaryMultiCallable[_meta_pb2.MoveSlotsRequest, _meta_pb2.MoveSlotsResponse]
+    """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
+    allows; to be repeated until none of them is left.
+    """
+    ReportSlotsRevoked: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsRevokedRequest, _meta_pb2.ReportSlotsRevokedResponse]
+    """The leader that gives up slots tells that they are revoked: they are the other one's from here."""
+    ReportSlotsGranted: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsGrantedRequest, _meta_pb2.ReportSlotsGrantedResponse]
+    """The leader that gets slots tells that it owns them."""
     ExplainQueue: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]
     """Why a queue is where it is, for people."""
 
@@ -77,6 +87,8 @@ class MetaServiceAsyncStub(MetaServiceStub):
     DeleteConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteConsumerGroupRequest, _meta_pb2.DeleteConsumerGroupResponse]  # type: ignore[assignment]
     ConfirmDropped: _aio.UnaryUnaryMultiCallable[_meta_pb2.ConfirmDroppedRequest, _meta_pb2.ConfirmDroppedResponse]  # type: ignore[assignment]
     """A broker tells that every raft group has dropped the data behind a tombstone."""
+    ConfirmRehashed: _aio.UnaryUnaryMultiCallable[_meta_pb2.ConfirmRehashedRequest, _meta_pb2.ConfirmRehashedResponse]  # type: ignore[assignment]
+    """A broker tells that message groups are in the queues that the topic's present count gives them."""
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetSnapshotRequest, _meta_pb2.GetSnapshotResponse]  # type: ignore[assignment]
     """All rows at one revision."""
     Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]  # type: ignore[assignment]
@@ -101,6 +113,14 @@ class MetaServiceAsyncStub(MetaServiceStub):
     """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
     ReportQueueDrained: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueDrainedRequest, _meta_pb2.ReportQueueDrainedResponse]  # type: ignore[assignment]
     """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+    MoveSlots: _aio.UnaryUnaryMultiCallable[_meta_pb2.MoveSlotsRequest, _meta_pb2.MoveSlotsResponse]  # type: ignore[assignment]
+    """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
+    allows; to be repeated until none of them is left.
+    """
+    ReportSlotsRevoked: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsRevokedRequest, _meta_pb2.ReportSlotsRevokedResponse]  # type: ignore[assignment]
+    """The leader that gives up slots tells that they are revoked: they are the other one's from here."""
+    ReportSlotsGranted: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsGrantedRequest, _meta_pb2.ReportSlotsGrantedResponse]  # type: ignore[assignment]
+    """The leader that gets slots tells that it owns them."""
     ExplainQueue: _aio.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]  # type: ignore[assignment]
     """Why a queue is where it is, for people."""
 
@@ -154,6 +174,14 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ConfirmDroppedResponse, _abc.Awaitable[_meta_pb2.ConfirmDroppedResponse]]:
         """A broker tells that every raft group has dropped the data behind a tombstone."""
+
+    @_abc_1.abstractmethod
+    def ConfirmRehashed(
+        self,
+        request: _meta_pb2.ConfirmRehashedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ConfirmRehashedResponse, _abc.Awaitable[_meta_pb2.ConfirmRehashedResponse]]:
+        """A broker tells that message groups are in the queues that the topic's present count gives them."""
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -244,6 +272,32 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ReportQueueDrainedResponse, _abc.Awaitable[_meta_pb2.ReportQueueDrainedResponse]]:
         """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+
+    @_abc_1.abstractmethod
+    def MoveSlots(
+        self,
+        request: _meta_pb2.MoveSlotsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.MoveSlotsResponse, _abc.Awaitable[_meta_pb2.MoveSlotsResponse]]:
+        """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
+        allows; to be repeated until none of them is left.
+        """
+
+    @_abc_1.abstractmethod
+    def ReportSlotsRevoked(
+        self,
+        request: _meta_pb2.ReportSlotsRevokedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ReportSlotsRevokedResponse, _abc.Awaitable[_meta_pb2.ReportSlotsRevokedResponse]]:
+        """The leader that gives up slots tells that they are revoked: they are the other one's from here."""
+
+    @_abc_1.abstractmethod
+    def ReportSlotsGranted(
+        self,
+        request: _meta_pb2.ReportSlotsGrantedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ReportSlotsGrantedResponse, _abc.Awaitable[_meta_pb2.ReportSlotsGrantedResponse]]:
+        """The leader that gets slots tells that it owns them."""
 
     @_abc_1.abstractmethod
     def ExplainQueue(

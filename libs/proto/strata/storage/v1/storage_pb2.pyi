@@ -56,6 +56,10 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """Bytes read from disk do not match their checksum; they are never served."""
     OUTCOME_NOT_READY: _Outcome.ValueType  # 14
     """The replica is still loading."""
+    OUTCOME_REHASHED: _Outcome.ValueType  # 15
+    """The queue takes no message group any more that an older queue count puts there: choose by
+    the topic's present one (rule 23).
+    """
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """Why a part of a request was refused."""
@@ -88,6 +92,10 @@ OUTCOME_CORRUPT: Outcome.ValueType  # 13
 """Bytes read from disk do not match their checksum; they are never served."""
 OUTCOME_NOT_READY: Outcome.ValueType  # 14
 """The replica is still loading."""
+OUTCOME_REHASHED: Outcome.ValueType  # 15
+"""The queue takes no message group any more that an older queue count puts there: choose by
+the topic's present one (rule 23).
+"""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _StartPosition:
@@ -254,6 +262,38 @@ class DuplicateMessage(_message.Message):
 Global___DuplicateMessage: _TypeAlias = DuplicateMessage  # noqa: Y015
 
 @_typing.final
+class SealedQueue(_message.Message):
+    """A queue whose epoch has ended in the raft group that answers, and where the next one begins. A
+    broker that has not heard of the move learns it from here.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    NEXT_EPOCH_FIELD_NUMBER: _builtins.int
+    START_OFFSET_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    next_epoch: _builtins.int
+    start_offset: _builtins.int
+    raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+        next_epoch: _builtins.int = ...,
+        start_offset: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_epoch", b"next_epoch", "queue", b"queue", "raft_group", b"raft_group", "start_offset", b"start_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SealedQueue: _TypeAlias = SealedQueue  # noqa: Y015
+
+@_typing.final
 class PartResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -261,13 +301,18 @@ class PartResult(_message.Message):
     BASE_OFFSET_FIELD_NUMBER: _builtins.int
     DUPLICATES_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     base_offset: _builtins.int
     """Messages that are no duplicates take offsets from here on, in order."""
     outcome: Global___Outcome.ValueType
-    """OK, WRONG_GROUP or SEALED; a refused part goes into a new batch with a new sequence."""
+    """OK, WRONG_GROUP, SEALED or REHASHED; a refused part goes into a new batch with a new sequence."""
     @_builtins.property
     def duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___DuplicateMessage]: ...
+    @_builtins.property
+    def sealed(self) -> Global___SealedQueue:
+        """SEALED: where the queue goes on, if that is decided."""
+
     def __init__(
         self,
         *,
@@ -275,10 +320,11 @@ class PartResult(_message.Message):
         base_offset: _builtins.int = ...,
         duplicates: _abc.Iterable[Global___DuplicateMessage] | None = ...,
         outcome: Global___Outcome.ValueType = ...,
+        sealed: Global___SealedQueue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicates", b"duplicates", "outcome", b"outcome", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicates", b"duplicates", "outcome", b"outcome", "queue", b"queue", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -347,20 +393,24 @@ class TopicRef(_message.Message):
     TOPIC_ID_FIELD_NUMBER: _builtins.int
     SLOT_BASE_FIELD_NUMBER: _builtins.int
     QUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.int
     slot_base: _builtins.int
     """crc32c(namespace, topic) mod 4096; slot of a queue = (slot_base + queue) mod 4096."""
     queue_count: _builtins.int
+    dead_letter: _builtins.bool
+    """Its queues have the numbers of raft groups, and no slots (rule 26)."""
     def __init__(
         self,
         *,
         topic_id: _builtins.int = ...,
         slot_base: _builtins.int = ...,
         queue_count: _builtins.int = ...,
+        dead_letter: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queue_count", b"queue_count", "slot_base", b"slot_base", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter", b"dead_letter", "queue_count", b"queue_count", "slot_base", b"slot_base", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -504,6 +554,7 @@ class PopRequest(_message.Message):
     ONE_PER_MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     REPEATED_FIELD_NUMBER: _builtins.int
     BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_SEALED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -530,6 +581,10 @@ class PopRequest(_message.Message):
     """
     broker_boot_id: _builtins.int
     """Boot id of the broker that calls: when it is lost, what it took last is leased anew."""
+    known_sealed: _builtins.int
+    """How many of the queues it asks for the broker knows to be sealed here. If it is another number,
+    the answer comes at once and names them.
+    """
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -556,10 +611,11 @@ class PopRequest(_message.Message):
         one_per_message_group: _builtins.bool = ...,
         repeated: _builtins.bool = ...,
         broker_boot_id: _builtins.int = ...,
+        known_sealed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -613,19 +669,29 @@ class PopResponse(_message.Message):
 
     REFUSAL_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    MOVED_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
+    moved: _builtins.bool
+    """Nothing was leased because `known_sealed` is not the number of `sealed`: these queues are to be
+    looked for elsewhere, too.
+    """
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeasedMessage]: ...
+    @_builtins.property
+    def sealed(self) -> _containers.RepeatedCompositeFieldContainer[Global___SealedQueue]: ...
     def __init__(
         self,
         *,
         refusal: Global___Refusal | None = ...,
         messages: _abc.Iterable[Global___LeasedMessage] | None = ...,
+        moved: _builtins.bool = ...,
+        sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "moved", b"moved", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -769,8 +835,11 @@ class ChangeInvisibleRequest(_message.Message):
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     INVISIBLE_MS_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     invisible_ms: _builtins.int
+    repeated: _builtins.bool
+    """The answer of an earlier try of this call may be lost: a change that it made is answered again."""
     @_builtins.property
     def lease(self) -> Global___LeaseRef: ...
     def __init__(
@@ -779,10 +848,11 @@ class ChangeInvisibleRequest(_message.Message):
         raft_group: _builtins.int = ...,
         lease: Global___LeaseRef | None = ...,
         invisible_ms: _builtins.int = ...,
+        repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["invisible_ms", b"invisible_ms", "lease", b"lease", "raft_group", b"raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["invisible_ms", b"invisible_ms", "lease", b"lease", "raft_group", b"raft_group", "repeated", b"repeated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -821,8 +891,11 @@ class ForwardToDeadLetterRequest(_message.Message):
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     DEAD_LETTER_TOPIC_ID_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     dead_letter_topic_id: _builtins.int
+    repeated: _builtins.bool
+    """The answer of an earlier try of this call may be lost: a message that it moved is no error."""
     @_builtins.property
     def lease(self) -> Global___LeaseRef: ...
     def __init__(
@@ -831,10 +904,11 @@ class ForwardToDeadLetterRequest(_message.Message):
         raft_group: _builtins.int = ...,
         lease: Global___LeaseRef | None = ...,
         dead_letter_topic_id: _builtins.int = ...,
+        repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter_topic_id", b"dead_letter_topic_id", "lease", b"lease", "raft_group", b"raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter_topic_id", b"dead_letter_topic_id", "lease", b"lease", "raft_group", b"raft_group", "repeated", b"repeated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -966,19 +1040,25 @@ class GetOffsetsResponse(_message.Message):
 
     REFUSAL_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueOffsets]: ...
+    @_builtins.property
+    def sealed(self) -> _containers.RepeatedCompositeFieldContainer[Global___SealedQueue]:
+        """Those of the queues that were asked for whose epoch has ended here."""
+
     def __init__(
         self,
         *,
         refusal: Global___Refusal | None = ...,
         queues: _abc.Iterable[Global___QueueOffsets] | None = ...,
+        sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1062,19 +1142,25 @@ class GetConsumerStateResponse(_message.Message):
 
     REFUSAL_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerQueueState]: ...
+    @_builtins.property
+    def sealed(self) -> _containers.RepeatedCompositeFieldContainer[Global___SealedQueue]:
+        """Those of the queues that were asked for whose epoch has ended here."""
+
     def __init__(
         self,
         *,
         refusal: Global___Refusal | None = ...,
         queues: _abc.Iterable[Global___ConsumerQueueState] | None = ...,
+        sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1182,19 +1268,25 @@ class ResetConsumerResponse(_message.Message):
 
     REFUSAL_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConsumerQueueState]: ...
+    @_builtins.property
+    def sealed(self) -> _containers.RepeatedCompositeFieldContainer[Global___SealedQueue]:
+        """Those of the queues that were asked for whose epoch has ended here."""
+
     def __init__(
         self,
         *,
         refusal: Global___Refusal | None = ...,
         queues: _abc.Iterable[Global___ConsumerQueueState] | None = ...,
+        sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1265,19 +1357,25 @@ class QueryResponse(_message.Message):
 
     REFUSAL_FIELD_NUMBER: _builtins.int
     MESSAGES_FIELD_NUMBER: _builtins.int
+    SEALED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredMessage]: ...
+    @_builtins.property
+    def sealed(self) -> _containers.RepeatedCompositeFieldContainer[Global___SealedQueue]:
+        """Queues of the topic whose epoch has ended here."""
+
     def __init__(
         self,
         *,
         refusal: Global___Refusal | None = ...,
         messages: _abc.Iterable[Global___StoredMessage] | None = ...,
+        sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1441,11 +1539,14 @@ class OpenRequest(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     START_OFFSET_FIELD_NUMBER: _builtins.int
+    QUEUE_COUNT_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     topic_id: _builtins.int
     queue: _builtins.int
     epoch: _builtins.int
     start_offset: _builtins.int
+    queue_count: _builtins.int
+    """The queue count that the last `Rehash` of the queue named; 0: none did."""
     def __init__(
         self,
         *,
@@ -1454,10 +1555,11 @@ class OpenRequest(_message.Message):
         queue: _builtins.int = ...,
         epoch: _builtins.int = ...,
         start_offset: _builtins.int = ...,
+        queue_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "queue", b"queue", "raft_group", b"raft_group", "start_offset", b"start_offset", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "queue", b"queue", "queue_count", b"queue_count", "raft_group", b"raft_group", "start_offset", b"start_offset", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1482,6 +1584,63 @@ class OpenResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
+
+@_typing.final
+class RehashRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    queue: _builtins.int
+    """Of the older queue count."""
+    ended: _builtins.bool
+    """Of an epoch that has ended: it takes nothing any more, only say whether it is consumed."""
+    @_builtins.property
+    def topic(self) -> Global___TopicRef: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic: Global___TopicRef | None = ...,
+        queue: _builtins.int = ...,
+        ended: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "queue", b"queue", "raft_group", b"raft_group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RehashRequest: _TypeAlias = RehashRequest  # noqa: Y015
+
+@_typing.final
+class RehashResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    done: _builtins.bool
+    """Whether every consumer group has consumed what the older queue count put here. Once this is
+    answered it stays so: the queue takes nothing more of it.
+    """
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RehashResponse: _TypeAlias = RehashResponse  # noqa: Y015
 
 @_typing.final
 class DropRequest(_message.Message):

@@ -114,6 +114,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.OpenRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.OpenResponse.FromString,
                 _registered_method=True)
+        self.Rehash = channel.unary_unary(
+                '/strata.storage.v1.StorageService/Rehash',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.RehashRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.RehashResponse.FromString,
+                _registered_method=True)
         self.Drop = channel.unary_unary(
                 '/strata.storage.v1.StorageService/Drop',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.DropRequest.SerializeToString,
@@ -246,6 +251,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rehash(self, request, context):
+        """Ends the use of a queue by message groups that an older queue count put there (rule 23).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Drop(self, request, context):
         """Drops all data and state of a topic or of a consumer group.
         """
@@ -349,6 +361,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.Open,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.OpenRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.OpenResponse.SerializeToString,
+            ),
+            'Rehash': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rehash,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.RehashRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.RehashResponse.SerializeToString,
             ),
             'Drop': grpc.unary_unary_rpc_method_handler(
                     servicer.Drop,
@@ -798,6 +815,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/Open',
             strata_dot_storage_dot_v1_dot_storage__pb2.OpenRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.OpenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rehash(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/Rehash',
+            strata_dot_storage_dot_v1_dot_storage__pb2.RehashRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.RehashResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -66,6 +66,8 @@ class StorageServiceStub:
     """Ends an epoch of a queue: no append is taken after it."""
     Open: _grpc.UnaryUnaryMultiCallable[_storage_pb2.OpenRequest, _storage_pb2.OpenResponse]
     """Opens an epoch of a queue at a start offset."""
+    Rehash: _grpc.UnaryUnaryMultiCallable[_storage_pb2.RehashRequest, _storage_pb2.RehashResponse]
+    """Ends the use of a queue by message groups that an older queue count put there (rule 23)."""
     Drop: _grpc.UnaryUnaryMultiCallable[_storage_pb2.DropRequest, _storage_pb2.DropResponse]
     """Drops all data and state of a topic or of a consumer group."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetStatusRequest, _storage_pb2.GetStatusResponse]
@@ -108,6 +110,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Ends an epoch of a queue: no append is taken after it."""
     Open: _aio.UnaryUnaryMultiCallable[_storage_pb2.OpenRequest, _storage_pb2.OpenResponse]  # type: ignore[assignment]
     """Opens an epoch of a queue at a start offset."""
+    Rehash: _aio.UnaryUnaryMultiCallable[_storage_pb2.RehashRequest, _storage_pb2.RehashResponse]  # type: ignore[assignment]
+    """Ends the use of a queue by message groups that an older queue count put there (rule 23)."""
     Drop: _aio.UnaryUnaryMultiCallable[_storage_pb2.DropRequest, _storage_pb2.DropResponse]  # type: ignore[assignment]
     """Drops all data and state of a topic or of a consumer group."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetStatusRequest, _storage_pb2.GetStatusResponse]  # type: ignore[assignment]
@@ -243,6 +247,14 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.OpenResponse, _abc.Awaitable[_storage_pb2.OpenResponse]]:
         """Opens an epoch of a queue at a start offset."""
+
+    @_abc_1.abstractmethod
+    def Rehash(
+        self,
+        request: _storage_pb2.RehashRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.RehashResponse, _abc.Awaitable[_storage_pb2.RehashResponse]]:
+        """Ends the use of a queue by message groups that an older queue count put there (rule 23)."""
 
     @_abc_1.abstractmethod
     def Drop(

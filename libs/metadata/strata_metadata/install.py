@@ -1,0 +1,70 @@
+"""Replaces all rows of a durable copy by those of a snapshot, part by part.
+
+Topics, consumer groups and tombstones are many: they are written as they come, and what the
+snapshot leaves out is deleted on the way. Every single one is true, so a crash between leaves rows
+that are newer than the revision that is told; the change that would bring them does no harm. What
+tells where things are is few, and makes sense as a whole only: it is written at the end, in one
+batch with the revision.
+
+Invariant: no row that the snapshot brought is ever deleted, in whatever order they come.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from strata.meta.v1 import meta_pb2
+from strata_metadata.rows import SNAPSHOT_ORDER, key_of, value_of
+from strata_state.metadata import MetadataStore
+from strata_state.metadata_keys import APPLIED_KEY, RowKind, kind_of, kind_range
+
+_MANY = frozenset((RowKind.TOPIC, RowKind.CONSUMER_GROUP, RowKind.TOMBSTONE))
+
+
+class SnapshotInstall:
+    """One snapshot on its way into a store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        # Rows that tell where things are.
+        self._few: dict[bytes, bytes] = {}
+        # Kind -> first key that is not compared with the snapshot yet: above all that have come.
+        self._swept = {kind: kind_range(kind)[0] for kind in SNAPSHOT_ORDER}
+
+    def take(self, changes: Iterable[meta_pb2.Change]) -> None:
+        """Take in the rows of one part."""
+        rows: defaultdict[RowKind, dict[bytes, bytes]] = defaultdict(dict)
+        for change in changes:
+            key, value = key_of(change), value_of(change)
+            assert value is not None, "a snapshot deletes nothing"
+            kind = kind_of(key)
+            if kind in _MANY:
+                rows[kind][key] = value
+            else:
+                self._few[key] = value
+        stale: list[bytes] = []
+        for kind, of_kind in rows.items():
+            end = max(of_kind) + b"\x00"
+            stale += [key for key in self._sweep(kind, end) if key not in of_kind]
+        puts = [row for of_kind in rows.values() for row in of_kind.items()]
+        if puts or stale:
+            self._store.write(puts, stale)
+
+    def finish(self, applied_row: bytes) -> None:
+        """Take in that all parts have come; `applied_row` tells their revision."""
+        stale = [
+            key
+            for kind in SNAPSHOT_ORDER
+            for key in self._sweep(kind, kind_range(kind)[1])
+            if key not in self._few
+        ]
+        self._store.write([*self._few.items(), (APPLIED_KEY, applied_row)], stale)
+
+    def _sweep(self, kind: RowKind, end: bytes) -> list[bytes]:
+        """Return the stored keys of a kind up to `end` that were not compared yet."""
+        first = self._swept[kind]
+        if end <= first:
+            return []
+        self._swept[kind] = end
+        return [key for key, _ in self._store.scan(first, end)]

@@ -1,0 +1,100 @@
+"""Values of consume queue rows: where the messages of a run are. Layout: docs/data-layout.md, 5.
+
+One row per run of messages that one entry stored in one queue: columns, read in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from itertools import accumulate
+
+from strata_mq.columns import LONG_BYTES, WORD_BYTES, unpack_longs, unpack_words
+
+_VERSION = 1
+# Version, flags, count, first message's offset in the payload, raft index, store time.
+_CQ = struct.Struct(">BBHIQQ")
+_COUNT_MAX = 0xFFFF
+
+
+def encode_cq_row(
+    first_message_at: int, raft_index: int, store_time_ms: int, columns: bytes, count: int
+) -> bytes:
+    """Return the value of a consume queue row.
+
+    Args:
+        first_message_at: Offset of the run's first message in the entry's payload.
+        raft_index: Index of the entry.
+        store_time_ms: Group time stamped into the entry.
+        columns: `BatchView.row_columns` of the run.
+        count: Messages in the run, at most 65,535.
+    """
+    assert 0 < count <= _COUNT_MAX, f"a run of {count} messages does not fit a row"
+    return _CQ.pack(_VERSION, 0, count, first_message_at, raft_index, store_time_ms) + columns
+
+
+class CqRow:
+    """A consume queue row, read in place: columns are unpacked when first asked for.
+
+    Attributes:
+        count: Messages in the run.
+        message_at: Offset of the first message in the entry's payload.
+        raft_index: Index of the entry.
+        store_time_ms: When the run was stored, group time.
+    """
+
+    __slots__ = (
+        "_lengths",
+        "_starts",
+        "_value",
+        "count",
+        "message_at",
+        "raft_index",
+        "store_time_ms",
+    )
+
+    def __init__(self, value: bytes) -> None:
+        _, _, self.count, self.message_at, self.raft_index, self.store_time_ms = _CQ.unpack_from(
+            value
+        )
+        self._value = value
+        self._lengths: array[int] | None = None
+        self._starts: list[int] | None = None
+
+    @property
+    def lengths(self) -> array[int]:
+        """Lengths of the stored messages."""
+        if self._lengths is None:
+            self._lengths = self._words(0)
+        return self._lengths
+
+    @property
+    def checksums(self) -> array[int]:
+        """CRC32C of the stored messages."""
+        return self._words(1)
+
+    @property
+    def tag_hashes(self) -> array[int]:
+        """Tag hashes, 0 for no tag."""
+        return self._longs(0)
+
+    @property
+    def group_hashes(self) -> array[int]:
+        """Message-group hashes, 0 for none."""
+        return self._longs(1)
+
+    def location(self, ordinal: int) -> tuple[int, int, int]:
+        """Return (offset in the entry's payload, length, crc) of one message of the run."""
+        if self._starts is None:
+            self._starts = list(accumulate(self.lengths, initial=self.message_at))
+        checksum_at = _CQ.size + WORD_BYTES * (self.count + ordinal)
+        checksum = int.from_bytes(self._value[checksum_at : checksum_at + WORD_BYTES])
+        return self._starts[ordinal], self.lengths[ordinal], checksum
+
+    def _words(self, column: int) -> array[int]:
+        start = _CQ.size + WORD_BYTES * self.count * column
+        return unpack_words(self._value[start : start + WORD_BYTES * self.count])
+
+    def _longs(self, column: int) -> array[int]:
+        start = _CQ.size + (2 * WORD_BYTES + LONG_BYTES * column) * self.count
+        return unpack_longs(self._value[start : start + LONG_BYTES * self.count])

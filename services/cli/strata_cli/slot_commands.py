@@ -1,0 +1,83 @@
+"""The commands of `strata slot`; `common` is described by its type."""
+
+# ruff: noqa: D417
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from strata.admin.v1 import admin_pb2
+from strata_cli.client import Client, connect
+from strata_cli.cluster_views import slots_view
+from strata_cli.options import COMMON, CliError, Common
+from strata_cli.output import show
+
+_POLL_S = 0.1
+
+app = App(name="slot", help="Slots: which raft group new queues go to.")
+
+
+@app.command(name="list")
+def list_(*, raft_group: int = 0, common: Common = COMMON) -> None:
+    """List the slots with the raft groups that own them, and those that are on their way.
+
+    For instance: strata slot list -o json
+
+    Args:
+        raft_group: Only slots of this raft group, or on their way from or to it.
+    """
+    with connect(common) as client:
+        response = client.call(client.admin.ListSlots, admin_pb2.ListSlotsRequest())
+    show(slots_view(response, raft_group), common, rows="ranges")
+
+
+@app.command
+def move(
+    first_slot: Annotated[int, Parameter(help="Number of the first slot.")],
+    slot_count: Annotated[int, Parameter(help="How many.")],
+    /,
+    *,
+    to: int,
+    wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
+    common: Common = COMMON,
+) -> None:
+    """Move slots to another raft group: queues without messages go there, the others stay.
+
+    Waits, within --timeout, until the raft group owns them all. Unless nameserver.balance_slots is
+    off, other slots leave the raft group in exchange.
+
+    For instance: strata slot move 0 64 --to 5
+
+    Args:
+        to: Number of the raft group.
+        wait: Return when the slots are there, not when some have begun to move.
+    """
+    request = admin_pb2.MoveSlotsRequest(
+        first_slot=first_slot, slot_count=slot_count, to_raft_group=to
+    )
+    with connect(common) as client:
+        left = _move(client, request, wait=wait)
+    view = {"first_slot": first_slot, "slot_count": slot_count, "to": to}
+    show(view | {"left": left, "done": left == 0}, common)
+
+
+def _move(client: Client, request: admin_pb2.MoveSlotsRequest, *, wait: bool) -> int:
+    """Begin to move what can be moved, with `wait` again and again; return how many are left.
+
+    Raises:
+        CliError: some are left after the time of one call.
+    """
+    deadline_s = time.monotonic() + client.timeout_s
+    while True:
+        left: int = client.call(client.admin.MoveSlots, request).left
+        if not left or not wait:
+            return left
+        if time.monotonic() >= deadline_s:
+            raise CliError(
+                f"{left} slots are still on their way to raft group {request.to_raft_group}, or "
+                "wait for others to arrive; call again to move those too"
+            )
+        time.sleep(_POLL_S)
