@@ -57,7 +57,7 @@ class Load:
     normal: str
     fifo: str
     group: str
-    pause_s: float = 0.02
+    pause_s: float = 0.05
     history: History = field(default_factory=History)
     answers: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     """sender -> its answered sends in their order"""

@@ -226,15 +226,17 @@ def popper(view: MetadataView, storage: FakeStorageClient) -> Popper:
     return Popper(view, storage, config, SystemClock())  # type: ignore[arg-type]
 
 
-async def pop(popper: Popper, topic: TopicRow, what: Wanted, *, fifo: bool = False) -> Popped:
-    """Pop with a wait of 60 ms."""
+async def pop(
+    popper: Popper, topic: TopicRow, what: Wanted, *, fifo: bool = False, wait_ms: int = 60
+) -> Popped:
+    """Pop, with a short wait."""
 
     def request(place: Place, wait_ms: int) -> storage_pb2.PopRequest:
         return storage_pb2.PopRequest(
             raft_group=place.raft_group, queue=place.queue, wait_ms=wait_ms, fifo=fifo
         )
 
-    return await popper.pop(topic, what, request, 60)
+    return await popper.pop(topic, what, request, wait_ms)
 
 
 async def test_one_place_is_asked_once_for_the_whole_wait(
@@ -264,7 +266,8 @@ async def test_a_message_that_comes_later_is_found_at_any_place(
 ) -> None:
     """The wait goes round in slices."""
     change(view, moved(2, 1, 3))
-    waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1")))
+    what = wanted(view, topic, "strata-1")
+    waiting = asyncio.ensure_future(pop(popper, topic, what, wait_ms=5_000))
     await until(lambda: len(storage.pops) >= 6)
     storage.ready[3, 2] = deque([100])
     popped = await waiting
