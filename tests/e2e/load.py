@@ -188,6 +188,7 @@ class Load:
                 message.offset,
                 since=asked,
                 lease=lease,
+                attempt=message.attempt,
             )
         if delivered:
             await client.ack(topic, group, delivered)

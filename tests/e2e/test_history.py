@@ -155,9 +155,20 @@ def overtake_in_another_queue(history: History) -> None:
 def share(history: History) -> None:
     """Deliver a message to a second receiver while the first one holds it."""
     history.attempt("t", "m2", b"body")
-    for called_s in (10, 18):
+    for attempt, called_s in enumerate((10, 18), 1):
         lease = Lease(called_s, called_s + 1, 10)
-        history.deliver("c", "t", "m2", b"body", queue=0, offset=2, lease=lease)
+        history.deliver("c", "t", "m2", b"body", 0, 2, lease=lease, attempt=attempt)
+
+
+def test_a_late_answer_is_no_second_holder() -> None:
+    """A lease whose answer took longer than itself ended before the next one began."""
+    history = History()
+    history.attempt("t", "m2", b"body")
+    history.answer("m2", 2)
+    for attempt, called_s, received_s in ((2, 18, 19), (1, 5, 20)):
+        lease = Lease(called_s, received_s, 10)
+        history.deliver("c", "t", "m2", b"body", 0, 2, lease=lease, attempt=attempt)
+    assert check(history) == []
 
 
 BAD: list[tuple[Callable[[History], None], str]] = [

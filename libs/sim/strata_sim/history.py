@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 Position = tuple[str, int, int]
@@ -31,11 +31,14 @@ class Lease:
         called_s: when the receiver asked; the lease was not taken before.
         received_s: when it got the message.
         length_s: what it asked for.
+        attempt: which delivery of the message to its consumer group it is. They are in the order
+            in which the leases began; answers may arrive in another one.
     """
 
     called_s: float
     received_s: float
     length_s: float
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class History:
         *,
         since: int | None = None,
         lease: Lease | None = None,
+        attempt: int = 0,
     ) -> None:
         """Note a delivery to a consumer group.
 
@@ -109,6 +113,7 @@ class History:
             since: `mark` of when the receiver asked: what was acknowledged later may still come;
                 None: it asked just now.
             lease: how long nobody else may get it; None: not judged.
+            attempt: the message's delivery attempt, for the lease.
         """
         acknowledged = self.acknowledged.get((group, message_id))
         if acknowledged is not None and (since is None or acknowledged < since):
@@ -119,7 +124,7 @@ class History:
             self.received[group].add(message_id)
             self.first_delivered[group].append((message_id, (topic, queue, offset)))
         if lease is not None:
-            self.leases[group, message_id].append(lease)
+            self.leases[group, message_id].append(replace(lease, attempt=attempt))
 
     def acknowledge(self, group: str, message_id: str) -> None:
         """Note that an acknowledgement was answered with OK."""
@@ -235,7 +240,8 @@ def overtaken(history: History) -> Iterator[str]:
 def shared(history: History) -> Iterator[str]:
     """Find messages delivered again while an earlier receiver still held them."""
     for (group, message_id), leases in history.leases.items():
-        for earlier, later in pairwise(leases):
+        in_order = sorted(leases, key=lambda lease: lease.attempt)
+        for earlier, later in pairwise(in_order):
             ends_s = earlier.called_s + earlier.length_s - _LEASE_TOLERANCE_S
             if later.received_s < ends_s:
                 yield (

@@ -277,6 +277,7 @@ class Workload:
                     message.offset,
                     since=since,
                     lease=lease,
+                    attempt=message.attempt,
                 )
             await self._acknowledge(client, topic, delivered, chance)
 

@@ -12,7 +12,7 @@ no broker that serves, all of them are tried before a client is let go.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,7 +53,7 @@ class ForwarderOptions:
         check_interval_ms: pause between two health checks of a broker.
         check_timeout_ms: for one health check.
         failures_to_drop: checks without an answer after which the connections of a broker that
-            still listens are closed.
+            still listens are closed, if another one serves: else they have nowhere to go.
         buffer_bytes: kept for a side that reads slowly; beyond it the other side is not read.
     """
 
@@ -187,6 +187,11 @@ class Forwarder:
             gauge.close()
 
     @property
+    def brokers(self) -> Mapping[str, Broker]:
+        """What it knows of the brokers, by address."""
+        return self._brokers
+
+    @property
     def serving(self) -> set[str]:
         """Addresses of the brokers that said they serve."""
         return {each.address for each in self._brokers.values() if each.serving is True}
@@ -294,7 +299,8 @@ class Forwarder:
         if broker.serving is not serving:
             self._log.info("broker", address=broker.address, serving=serving)
         broker.serving = serving
-        if broker.failures >= self._options.failures_to_drop and broker.links:
+        silent = broker.failures >= self._options.failures_to_drop
+        if silent and broker.links and self.serving:
             self._log.warning("broker does not answer", address=broker.address)
             _drop(broker)
 

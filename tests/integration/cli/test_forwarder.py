@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import grpc
 import pytest
@@ -45,14 +46,14 @@ class FakeBroker:
 
 @asynccontextmanager
 async def forwarding(
-    *brokers: str, options: ForwarderOptions = OPTIONS
+    *brokers: str, options: ForwarderOptions = OPTIONS, file: Path | None = None
 ) -> AsyncIterator[Forwarder]:
-    """Run a forwarder before some brokers."""
+    """Run a forwarder before some brokers, more of them in a file."""
 
     def fail(name: str, failure: BaseException) -> None:
         raise AssertionError(name) from failure
 
-    forwarder = Forwarder(options, BrokerList(brokers, None), Metrics.disabled(), fail)
+    forwarder = Forwarder(options, BrokerList(brokers, file), Metrics.disabled(), fail)
     await forwarder.start()
     yield forwarder
     await forwarder.stop(1.0)
@@ -67,6 +68,12 @@ async def two() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
     yield a, b
     await a.stop()
     await b.stop()
+
+
+def host_and_port(endpoint: str) -> tuple[str, int]:
+    """Take an address apart."""
+    host, _, port = endpoint.rpartition(":")
+    return host, int(port)
 
 
 async def who(endpoint: str) -> str | None:
@@ -149,15 +156,34 @@ async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
         writer.close()
 
 
-async def test_connections_to_a_broker_that_hangs_are_closed() -> None:
+async def test_connections_to_a_broker_that_hangs_are_closed(
+    two: tuple[FakeBroker, FakeBroker], tmp_path: Path
+) -> None:
     """A broker that accepts and says nothing loses its clients, so that they go elsewhere."""
+    file = tmp_path / "brokers"
+    async with serving(hang) as address:
+        file.write_text(address)
+        async with forwarding(file=file) as forwarder:
+            await until(lambda: address in forwarder.load())
+            reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
+            writer.write(b"anybody there?")
+            await until(lambda: forwarder.load() == {address: 1})
+            file.write_text(f"{address} {two[0].address}")
+            async with asyncio.timeout(LIMIT_S):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            await closed(writer)
+
+
+async def test_the_last_broker_keeps_its_connections() -> None:
+    """One that is only slow to say that it is well is left alone when nobody else serves."""
     async with serving(hang) as address, forwarding(address) as forwarder:
-        host, _, own_port = forwarder.endpoint.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(own_port))
-        writer.write(b"anybody there?")
-        async with asyncio.timeout(LIMIT_S):
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
+        await until(lambda: address in forwarder.load())
+        _, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
+        await until(lambda: forwarder.load() == {address: 1})
+        broker = forwarder.brokers[address]
+        await until(lambda: broker.failures > 2 * OPTIONS.failures_to_drop)
+        assert forwarder.load() == {address: 1}
         await closed(writer)
 
 
