@@ -463,8 +463,12 @@ async def test_slow_reader_blocks_nobody(way: Way) -> None:
     await other.close()
 
 
-async def test_front_dies_with_its_parent(tmp_path: Path, open_way: OpenWay) -> None:
+async def test_front_dies_with_its_parent(
+    tmp_path_factory: pytest.TempPathFactory, open_way: OpenWay
+) -> None:
     """Kill -9 of the server's process ends its front; the port and its folder are free again."""
+    # A short name: the path of a socket has 107 characters at most.
+    tmp_path = tmp_path_factory.mktemp("e")
     script = tmp_path / "serve.py"
     script.write_text(
         "import asyncio, pathlib, sys\n"
@@ -472,12 +476,10 @@ async def test_front_dies_with_its_parent(tmp_path: Path, open_way: OpenWay) -> 
         "from strata_edge.options import EdgeOptions\n"
         "from strata_runtime.tls import self_signed\n"
         "async def main():\n"
-        "    certificate = self_signed(pathlib.Path(sys.argv[1]))\n"
         "    folder = pathlib.Path(sys.argv[1])\n"
-        "    options = EdgeOptions(port=0, certificate=certificate, socket_folder=folder)\n"
+        "    options = EdgeOptions(port=0, certificate=self_signed(folder), socket_folder=folder)\n"
         "    edge = GrpcioEdge(options)\n"
-        "    port = await edge.start()\n"
-        "    print(port, edge._front.pid, flush=True)\n"
+        "    print(await edge.start(), edge._front.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
     )
