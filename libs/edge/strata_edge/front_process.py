@@ -1,7 +1,8 @@
 """Keeps the front process running: hands it the port, restarts it, reads its reports.
 
 The listening socket belongs to this process, so that the port stays and clients queue while the
-front is restarted.
+front is restarted. The front is started by a way that forks no copy of this process: uvloop's own
+forks, which runs gRPC's fork handlers in the midst of its threads, and now and then that aborts.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -48,7 +50,7 @@ class FrontProcess:
         self._log = get_logger("edge.front")
         self._tasks = Tasks("edge.front", self._supervision_failed)
         self._listener: socket.socket | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._ready = asyncio.Event()
         self._stopping = False
@@ -66,7 +68,7 @@ class FrontProcess:
     def pid(self) -> int | None:
         """Process id of the running front; None while there is none."""
         process = self._process
-        return process.pid if process is not None and process.returncode is None else None
+        return process.pid if process is not None and process.poll() is None else None
 
     def listen(self) -> int:
         """Take the port; return its number. Connections queue from now on.
@@ -127,9 +129,9 @@ class FrontProcess:
         """Let the last bytes out, then end the front."""
         self.drain()
         await self._tasks.drain(_DRAIN_TIMEOUT_S)
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            await self._process.wait()
+            await asyncio.to_thread(self._process.wait)
         await self._tasks.stop()
         for gauge in self._gauges:
             gauge.close()
@@ -162,11 +164,7 @@ class FrontProcess:
             handshake_timeout_ms=self._options.handshake_timeout_ms,
         )
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "strata_edge.front", config.to_json()),
-                pass_fds=(config.listen_descriptor, config.control_descriptor),
-                stdin=asyncio.subprocess.DEVNULL,
-            )
+            self._process = await asyncio.to_thread(_start_process, config)
         finally:
             its.close()
         reader, self._writer = await asyncio.open_connection(sock=mine)
@@ -179,7 +177,7 @@ class FrontProcess:
             self._writer.close()
             self._writer = None
             self._report = FrontReport()
-        await self._process.wait()
+        await asyncio.to_thread(self._process.wait)
 
     def _take(self, line: bytes) -> None:
         if line == b"ready\n":
@@ -193,3 +191,11 @@ class FrontProcess:
 
     def _supervision_failed(self, name: str, failure: BaseException) -> None:
         self._log.error("supervision failed", task=name, error=one_line(failure), exc_info=failure)
+
+
+def _start_process(config: FrontConfig) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-m", "strata_edge.front", config.to_json()],
+        pass_fds=(config.listen_descriptor, config.control_descriptor),
+        stdin=subprocess.DEVNULL,
+    )
