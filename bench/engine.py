@@ -192,7 +192,7 @@ async def pop_and_ack(engine: GroupEngine, rounds: int) -> dict[str, object]:
 
 async def _consume(engine: GroupEngine, rounds: int) -> int:
     assert engine.leader is not None
-    take = TakeRequest(32, 1 << 20, 30_000, False, 0, 0, False, 16, 9, None)
+    take = TakeRequest(32, 1 << 20, 30_000, False, 0, 0, False, 16, 9)
     call = PopCall(5, TOPIC, -1, take, False, 0.0)
     done = 0
     for _ in range(rounds):

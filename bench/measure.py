@@ -100,10 +100,10 @@ class Bench:
         """Return a node over an empty folder, not started; the caller closes it."""
         return Standalone(self.folder / f"data-{next(self._names)}")
 
-    def new_topic(self) -> str:
-        """Create a topic with eight queues on the shared node."""
+    def new_topic(self, *options: str) -> str:
+        """Create a topic with eight queues on the shared node, with CLI options."""
         node = self._shared()
-        return node.create_topic(f"bench-{next(self._names)}", "--queues", str(QUEUES))
+        return node.create_topic(f"bench-{next(self._names)}", "--queues", str(QUEUES), *options)
 
     def load(self, *options: str) -> dict[str, Any]:
         """Put a load on the shared node; return its report with the server's CPU and memory."""

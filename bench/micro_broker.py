@@ -98,6 +98,9 @@ class InstantCluster:
         self, method: str, request: Message, response_type: type[Any]
     ) -> AsyncIterator[Any]:
         """Give everything once, then nothing."""
+        if method.endswith("StorageService/Watch"):
+            yield storage_pb2.WatchResponse(led_groups=(1, 2))
+            await asyncio.Event().wait()
         node = meta_pb2.Node(node_id="s", kind=meta_pb2.NODE_KIND_STORAGE, endpoints=["inproc:s"])
         changes = [
             meta_pb2.Change(topic=TOPIC),

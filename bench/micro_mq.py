@@ -67,15 +67,14 @@ def build(messages: list[OutgoingMessage]) -> bytes:
     return builder.build()
 
 
-def request(*, fifo: bool = False, tags: frozenset[int] | None = None) -> TakeRequest:
+def request(*, fifo: bool = False) -> TakeRequest:
     """Return a pop of 32."""
-    return TakeRequest(POP, 1 << 30, 30_000, False, 5, 0, fifo, 17, 3, tags)
+    return TakeRequest(POP, 1 << 30, 30_000, False, 5, 0, fifo, 17, 3)
 
 
 def take_microseconds(group_hashes: list[int], *, fifo: bool) -> float:
     """Return microseconds per take of 32 new messages, no acks."""
     lengths = [1024] * POP
-    tags = [1] * POP
     best = float("inf")
     for _ in range(ROUNDS):
         leases = QueueLeases(head=0)
@@ -84,7 +83,7 @@ def take_microseconds(group_hashes: list[int], *, fifo: bool) -> float:
         for number in range(CALLS):
             # Another message group per message, also from pop to pop.
             groups = [value and value + number * POP for value in group_hashes]
-            runs.append([Columns(number * POP, tags, groups, lengths)])
+            runs.append([Columns(number * POP, POP, None, groups, lengths)])
         started = perf_counter()
         for number, run in enumerate(runs):
             leases.take(pop, 1_000 + number, (number + 1) * POP, run)
@@ -101,7 +100,7 @@ def drain(*, group_of: Callable[[int], int], fifo: bool) -> float:
         handles: list[tuple[int, Lease]] = []
         for first in range(0, ACKS, POP):
             groups = [group_of(offset) for offset in range(first, first + POP)]
-            columns = [Columns(first, [1] * POP, groups, [1024] * POP)]
+            columns = [Columns(first, POP, None, groups, [1024] * POP)]
             taken: Taken = leases.take(pop, 1_000, first + POP, columns)
             handles.extend(taken.leases)
         started = perf_counter()
@@ -115,8 +114,8 @@ def hot_fifo_group() -> float:
     """Return microseconds per pop of one and its ack, 9,000 messages of its group blocked."""
     blocked = 9_000
     leases = QueueLeases(head=0)
-    pop = TakeRequest(1, 1 << 30, 30_000, False, 5, 0, True, 17, 3, None)
-    columns = [Columns(0, [1] * blocked, [7] * blocked, [10] * blocked)]
+    pop = TakeRequest(1, 1 << 30, 30_000, False, 5, 0, True, 17, 3)
+    columns = [Columns(0, blocked, None, [7] * blocked, [10] * blocked)]
     taken = leases.take(pop, 1_000, blocked, columns)
     while leases.head < blocked:
         leases.take(pop, 1_000, blocked, columns)
@@ -140,7 +139,7 @@ def figures() -> dict[str, float]:
     text = encode_handle(handle)
     leases = QueueLeases(head=0)
     change = leases.take(
-        request(), 1_000, POP, [Columns(0, [1] * POP, [0] * POP, [1024] * POP)]
+        request(), 1_000, POP, [Columns(0, POP, None, [0] * POP, [1024] * POP)]
     ).change
     assert change is not None
     command = encode_leases(1_000, [(1, 2, 3, change)])

@@ -95,6 +95,27 @@ def drain_row(ack_batch: str, to_reach: float) -> Callable[[Bench], Measured]:
     return measure
 
 
+def flows(bench: Bench) -> Measured:
+    """Send FIFO, delayed and transactional messages, between two loads of plain ones."""
+    reports = {}
+    for name, kind, options in (
+        ("plain", "NORMAL", ()),
+        ("fifo", "FIFO", ("-kind", "fifo")),
+        ("delay", "DELAY", ("-kind", "delay", "-delay", "5")),
+        ("transaction", "TRANSACTION", ("-kind", "transaction")),
+        ("plain again", "NORMAL", ()),
+    ):
+        topic = bench.new_topic("--type", kind)
+        reports[name] = bench.load("-topic", topic, *UNARY, "-in-flight", "64", *options)
+    rates = {name: report["messages_per_s"] for name, report in reports.items()}
+    plain = (rates["plain"] + rates["plain again"]) / 2
+    return [
+        Figure("FIFO", rates["fifo"] / plain, 0.8, "of plain sends", True),
+        Figure("delay", rates["delay"] / plain, 0.6, "of plain sends", True),
+        Figure("transaction", rates["transaction"] / plain, 0.35, "of plain sends", True),
+    ], reports
+
+
 def end_to_end(bench: Bench) -> Measured:
     """Send 1,000 messages a second, whatever happens, and measure until each is received."""
     report = bench.load("-topic", bench.new_topic(), "-mode", "end-to-end", "-rate", "1000")
@@ -230,6 +251,7 @@ ROWS: tuple[Row, ...] = (
         "requests of 32 messages, 16 in flight",
         send_row(REQUESTS_OF_32, (*RATE, 40_000, "msg/s", True)),
     ),
+    Row("flows", "FIFO, delay, send and commit; 64 in flight", flows),
     Row("drain-acks-of-32", "receive drain, acks of 32 entries", drain_row("32", 10_000)),
     Row("drain-single-acks", "receive drain, single acks", drain_row("1", 3_500)),
     Row("end-to-end", "end to end, open loop 1,000/s", end_to_end),

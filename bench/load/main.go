@@ -19,6 +19,8 @@ type options struct {
 	mode        string
 	topic       string
 	group       string
+	kind        string
+	delay       float64
 	connections int
 	inFlight    int
 	bodyBytes   int
@@ -63,6 +65,8 @@ func main() {
 	flag.StringVar(&chosen.mode, "mode", "send", "send, fill, drain or end-to-end")
 	flag.StringVar(&chosen.topic, "topic", "", "an existing topic")
 	flag.StringVar(&chosen.group, "group", "load", "consumer group")
+	flag.StringVar(&chosen.kind, "kind", "normal", "messages: normal, fifo, delay or transaction (a half and its commit count once)")
+	flag.Float64Var(&chosen.delay, "delay", 60, "delay messages: seconds until they are due")
 	flag.IntVar(&chosen.connections, "connections", 4, "HTTP/2 connections")
 	flag.IntVar(&chosen.inFlight, "in-flight", 64, "requests in flight; receivers when draining")
 	flag.IntVar(&chosen.bodyBytes, "body", 1024, "body size in bytes, at least 8")
@@ -93,6 +97,9 @@ func run(chosen options) (*report, error) {
 	}
 	if chosen.topic == "" || chosen.bodyBytes < 8 {
 		return nil, fmt.Errorf("-topic is required and -body must be at least 8")
+	}
+	if _, known := messageTypes[chosen.kind]; !known {
+		return nil, fmt.Errorf("unknown kind %q", chosen.kind)
 	}
 	connected, err := connect(chosen)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 // runSend keeps a number of send requests in flight, each worker one after another.
 func runSend(ctx context.Context, c *client, chosen options) (*window, error) {
 	messages := newEncoder(chosen.topic, chosen.bodyBytes)
+	messages.kind, messages.delay = chosen.kind, seconds(chosen.delay)
 	measured := newWindow(seconds(chosen.warmup))
 	end := measured.start.Add(seconds(chosen.seconds))
 	var workers sync.WaitGroup
@@ -19,7 +20,7 @@ func runSend(ctx context.Context, c *client, chosen options) (*window, error) {
 			defer workers.Done()
 			for time.Now().Before(end) {
 				began := time.Now()
-				if _, err := c.call(ctx, "SendMessage", messages.encode(chosen.batch, began)); err != nil {
+				if err := c.sendOnce(ctx, messages.encode(chosen.batch, began), chosen); err != nil {
 					if !measured.fail(err) {
 						return
 					}
@@ -33,6 +34,16 @@ func runSend(ctx context.Context, c *client, chosen options) (*window, error) {
 	measured.close()
 	workers.Wait()
 	return measured, nil
+}
+
+// sendOnce sends a request; a transaction is committed too.
+func (c *client) sendOnce(ctx context.Context, request []byte, chosen options) error {
+	answer, err := c.call(ctx, "SendMessage", request)
+	if err != nil || chosen.kind != transactionKind {
+		return err
+	}
+	_, err = c.call(ctx, "EndTransaction", encodeCommit(chosen.topic, decodeEntry(answer)))
+	return err
 }
 
 // runFill sends a number of messages as fast as it can, for a later drain.

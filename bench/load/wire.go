@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"sync/atomic"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -17,8 +17,15 @@ const (
 	codeMessageNotFound = 40401
 	tagFilter           = 1
 	identityEncoding    = 1
-	normalType          = 1
+	commit              = 1
+	messageGroups       = 64
+	transactionKind     = "transaction"
 )
+
+var messageTypes = map[string]uint64{"normal": 1, "fifo": 2, "delay": 3, transactionKind: 4}
+
+// entry is what ending a transaction needs of a send's answer.
+type entry struct{ messageID, transactionID []byte }
 
 // received is what a drain and a latency measurement need of a message.
 type received struct {
@@ -50,13 +57,20 @@ type encoder struct {
 	properties []byte
 	bodyBytes  int
 	prefix     string
+	kind       string
+	delay      time.Duration
 	count      atomic.Uint32
 }
 
 func newEncoder(topic string, bodyBytes int) *encoder {
 	var random [12]byte
 	_, _ = rand.Read(random[:])
-	made := &encoder{topic: resource(topic), bodyBytes: bodyBytes, prefix: "01" + strings.ToUpper(hex.EncodeToString(random[:]))}
+	made := &encoder{
+		topic:     resource(topic),
+		bodyBytes: bodyBytes,
+		prefix:    "01" + strings.ToUpper(hex.EncodeToString(random[:])),
+		kind:      "normal",
+	}
 	// About 200 bytes of user properties, as applications have them.
 	for name, value := range map[string]string{
 		"trace-parent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
@@ -79,11 +93,18 @@ func (e *encoder) encode(messages int, at time.Time) []byte {
 		var system []byte
 		system = appendString(system, 1, "tag")
 		system = appendString(system, 2, "key-0123456789")
-		system = appendString(system, 3, fmt.Sprintf("%s%08X", e.prefix, e.count.Add(1)))
+		number := e.count.Add(1)
+		system = appendString(system, 3, fmt.Sprintf("%s%08X", e.prefix, number))
 		system = appendVarint(system, 5, identityEncoding)
-		system = appendVarint(system, 6, normalType)
+		system = appendVarint(system, 6, messageTypes[e.kind])
 		system = appendBytes(system, 7, appendVarint(nil, 1, uint64(at.Unix())))
 		system = appendString(system, 8, "load")
+		switch e.kind {
+		case "fifo":
+			system = appendString(system, 17, fmt.Sprintf("group-%d", number%messageGroups))
+		case "delay":
+			system = appendBytes(system, 11, appendVarint(nil, 1, uint64(at.Add(e.delay).Unix())))
+		}
 
 		var message []byte
 		message = appendBytes(message, 1, e.topic)
@@ -96,6 +117,31 @@ func (e *encoder) encode(messages int, at time.Time) []byte {
 }
 
 func encodeQueryRoute(topic string) []byte { return appendBytes(nil, 1, resource(topic)) }
+
+func encodeCommit(topic string, ended entry) []byte {
+	request := appendBytes(nil, 1, resource(topic))
+	request = appendBytes(request, 2, ended.messageID)
+	request = appendBytes(request, 3, ended.transactionID)
+	return appendVarint(request, 4, commit)
+}
+
+// decodeEntry reads the first entry of a send's answer.
+func decodeEntry(answer []byte) (sent entry) {
+	fields(answer, func(field protowire.Number, _ uint64, value []byte) {
+		if field != 2 || sent.messageID != nil {
+			return
+		}
+		fields(value, func(field protowire.Number, _ uint64, value []byte) {
+			switch field {
+			case 2:
+				sent.messageID = value
+			case 3:
+				sent.transactionID = value
+			}
+		})
+	})
+	return sent
+}
 
 func encodeReceive(group string, queue []byte, poll time.Duration) []byte {
 	filter := appendString(appendVarint(nil, 1, tagFilter), 2, "*")

@@ -58,6 +58,16 @@ class Receipt:
     message_id: str
     transaction_id: str | None = None
     offset: int | None = None
+    recall_handle: str | None = None
+
+
+@dataclass(frozen=True)
+class Half:
+    """What a client shows of a transactional message it sent."""
+
+    ref: int
+    message_id: str
+    transaction_id: str
 
 
 class ClientError(Exception):
@@ -125,26 +135,40 @@ class Driver:
         """
         return self.begin(op, **fields).result(timeout_s)
 
-    def producer(self, *topics: str) -> "Producer":
-        """Start a producer of these topics."""
-        name = self._start("producer", topics=topics)
+    def producer(self, *topics: str, checker: str | None = None) -> "Producer":
+        """Start a producer of these topics.
+
+        With a checker it may begin transactions and answers every check with "commit", "rollback"
+        or "unknown".
+        """
+        name = self._start("producer", topics=topics, checker=checker)
         return Producer(self, name, topics)
 
     def simple(
-        self, group: str, subscriptions: Mapping[str, str], await_ms: int = 5_000
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        await_ms: int = 5_000,
+        *,
+        sql: bool = False,
     ) -> "SimpleConsumer":
-        """Start a simple consumer; subscriptions map a topic to a tag expression."""
+        """Start a simple consumer; subscriptions map a topic to a tag or SQL92 expression."""
         name = self._start(
-            "simple", group=group, subscriptions=dict(subscriptions), await_ms=await_ms
+            "simple", group=group, subscriptions=dict(subscriptions), await_ms=await_ms, sql=sql
         )
         return SimpleConsumer(self, name)
 
     def push(
-        self, group: str, subscriptions: Mapping[str, str], failures: int = 0
+        self,
+        group: str,
+        subscriptions: Mapping[str, str],
+        failures: int = 0,
+        *,
+        sql: bool = False,
     ) -> "PushConsumer":
         """Start a push consumer that fails each message's first deliveries (-1: all of them)."""
         name = self._start(
-            "push", group=group, subscriptions=dict(subscriptions), failures=failures
+            "push", group=group, subscriptions=dict(subscriptions), failures=failures, sql=sql
         )
         return PushConsumer(self, name)
 
@@ -224,14 +248,19 @@ class Producer(_Client):
         keys: Sequence[str] | None = None,
         group: str | None = None,
         properties: Mapping[str, str] | None = None,
+        deliver_at_ms: int | None = None,
     ) -> Receipt:
-        """Send one message; with `size` the body is repeated, and cut, to so many bytes."""
+        """Send one message; with `size` the body is repeated, and cut, to so many bytes.
+
+        The Python client cuts `deliver_at_ms` to whole seconds.
+        """
         optional = {
             "size": size,
             "tag": tag,
             "keys": keys,
             "group": group,
             "properties": properties,
+            "deliver_at_ms": deliver_at_ms,
         }
         given: dict[str, Any] = {
             name: value for name, value in optional.items() if value is not None
@@ -244,6 +273,40 @@ class Producer(_Client):
             **given,
         )
         return Receipt(**result)
+
+    def recall(self, handle: str) -> str:
+        """Recall a message of the first topic; return its id."""
+        result = self._driver.call("recall", name=self._name, topic=self._topic, handle=handle)
+        return str(result["message_id"])
+
+    def send_half(self, body: bytes = b"hello") -> Half:
+        """Send a transactional message to the first topic."""
+        result = self._driver.call(
+            "send_half",
+            name=self._name,
+            topic=self._topic,
+            body=base64.b64encode(body).decode(),
+        )
+        return Half(**result)
+
+    def commit(self, half: Half) -> None:
+        """Commit a transaction of this producer."""
+        self._driver.call("end", name=self._name, ref=half.ref, resolution="commit")
+
+    def rollback(self, half: Half) -> None:
+        """Roll a transaction of this producer back."""
+        self._driver.call("end", name=self._name, ref=half.ref, resolution="rollback")
+
+    def checked(self, count: int, timeout_s: float) -> list[str]:
+        """Return message ids it was asked about, once there are `count` or the time is up."""
+        result = self._driver.call(
+            "checked",
+            timeout_s + COMMAND_TIMEOUT_S,
+            name=self._name,
+            count=count,
+            timeout_ms=int(timeout_s * 1_000),
+        )
+        return list(result["message_ids"])
 
 
 class SimpleConsumer(_Client):

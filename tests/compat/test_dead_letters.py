@@ -1,5 +1,7 @@
 """Retry by the consumer group's policy, then the dead-letter topic."""
 
+import time
+
 from tests.compat.collect import next_one
 from tests.compat.drivers import Driver
 from tests.e2e.standalone import Standalone
@@ -51,3 +53,28 @@ def test_simple_consumer(node: Standalone, driver: Driver, name: str) -> None:
     assert attempts == [1, 2]
     assert letter.keys == ["key-1"]
     assert following.message_id == other
+
+
+def test_redriven(node: Standalone, driver: Driver, name: str) -> None:
+    """A dead letter sent back comes to its consumers with a new id, and says what it was."""
+    topic = node.create_topic(name, "--queues", "1")
+    group = node.create_group(name, "--max-attempts", "2")
+    sent = driver.producer(topic).send(b"try again", tag="bad", keys=["key-1"])
+    consumer = driver.simple(group, {topic: "*"})
+    for _ in range(2):
+        consumer.change_invisible(next_one(consumer), 1_000)
+    deadline_s = time.monotonic() + 30
+    redriven: list[dict[str, object]] = []
+    while not redriven and time.monotonic() < deadline_s:
+        redriven = node.strata("dlq", "redrive", group)["messages"]
+    again = next_one(consumer)
+    consumer.ack(again)
+
+    assert [one["message_id"] for one in redriven] == [sent.message_id]
+    assert again.message_id == redriven[0]["new_message_id"] != sent.message_id
+    assert (again.tag, again.keys, again.attempt) == ("bad", ["key-1"], 1)
+    assert again.properties == {
+        "REDRIVE_COUNT": "1",
+        "REDRIVE_DEAD_LETTER_TOPIC": f"%DLQ%{group}",
+        "REDRIVE_MESSAGE_ID": sent.message_id,
+    }

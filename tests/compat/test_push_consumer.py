@@ -40,6 +40,24 @@ def test_failed_comes_again(node: Standalone, driver: Driver, name: str) -> None
     ]
 
 
+def test_customized_backoff(node: Standalone, driver: Driver, name: str) -> None:
+    """Pauses from a list, one per attempt: no attempt comes before its pause is over."""
+    topic = node.create_topic(name, "--queues", "1")
+    group = node.create_group(name, "--backoff-ms", "1000,2000")
+    consumer = driver.push(group, {topic: "*"}, failures=2)
+    began_s = time.monotonic()
+    sent = driver.producer(topic).send(b"fails twice").message_id
+
+    delivered = consumer.delivered(3)
+    took_s = time.monotonic() - began_s
+    consumer.begin_close()
+
+    assert [(message.message_id, message.attempt) for message in delivered] == [
+        (sent, attempt) for attempt in (1, 2, 3)
+    ]
+    assert took_s >= 3.0
+
+
 def test_changed_policy_holds_at_once(
     node: Standalone, driver: Driver, language: str, name: str
 ) -> None:

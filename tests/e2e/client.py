@@ -44,7 +44,12 @@ class Delivered:
 
 
 class Client:
-    """One connection to one endpoint; a context manager."""
+    """One connection to one endpoint; a context manager.
+
+    Attributes:
+        stub: for calls that have no method here.
+        metadata: what goes with them.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self._channel = grpc.aio.insecure_channel(
@@ -58,8 +63,8 @@ class Client:
                 ("grpc.max_reconnect_backoff_ms", 500),
             ],
         )
-        self._stub = service_pb2_grpc.MessagingServiceStub(self._channel)
-        self._metadata = (("x-mq-client-id", f"e2e@{os.getpid()}@{id(self)}"),)
+        self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
+        self.metadata = (("x-mq-client-id", f"e2e@{os.getpid()}@{id(self)}"),)
         self._ids = itertools.count()
         self._prefix = os.urandom(12).hex().upper()
 
@@ -87,19 +92,19 @@ class Client:
             properties.born_host = "e2e"
             if message_group:
                 properties.message_group = message_group
-        response = await self._stub.SendMessage(
-            request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+        response = await self.stub.SendMessage(
+            request, metadata=self.metadata, timeout=REQUEST_TIMEOUT_S
         )
-        _check(response.status)
+        check_status(response.status)
         return [entry.offset for entry in response.entries]
 
     async def queues(self, topic: str) -> list[definition.MessageQueue]:
         """Return one queue for each broker name; its id 0 means any queue of the topic there."""
         request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
-        response = await self._stub.QueryRoute(
-            request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+        response = await self.stub.QueryRoute(
+            request, metadata=self.metadata, timeout=REQUEST_TIMEOUT_S
         )
-        _check(response.status)
+        check_status(response.status)
         return [queue for queue in response.message_queues if queue.id == 0]
 
     async def receive(
@@ -114,13 +119,13 @@ class Client:
         request.invisible_duration.seconds = INVISIBLE_S
         request.long_polling_timeout.seconds = poll_s
         delivered = []
-        call = self._stub.ReceiveMessage(
-            request, metadata=self._metadata, timeout=poll_s + REQUEST_TIMEOUT_S
+        call = self.stub.ReceiveMessage(
+            request, metadata=self.metadata, timeout=poll_s + REQUEST_TIMEOUT_S
         )
         async for response in call:
             match response.WhichOneof("content"):
                 case "status" if response.status.code != definition.MESSAGE_NOT_FOUND:
-                    _check(response.status)
+                    check_status(response.status)
                 case "message":
                     delivered.append(_delivered(response.message))
         return delivered
@@ -136,10 +141,10 @@ class Client:
         )
         for message in messages:
             request.entries.add(message_id=message.message_id, receipt_handle=message.handle)
-        response = await self._stub.AckMessage(
-            request, metadata=self._metadata, timeout=REQUEST_TIMEOUT_S
+        response = await self.stub.AckMessage(
+            request, metadata=self.metadata, timeout=REQUEST_TIMEOUT_S
         )
-        _check(response.status)
+        check_status(response.status)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -170,6 +175,7 @@ def _delivered(message: definition.Message) -> Delivered:
     )
 
 
-def _check(status: definition.Status) -> None:
+def check_status(status: definition.Status) -> None:
+    """Raise RefusedError unless the status is OK."""
     if status.code != definition.OK:
         raise RefusedError(status.code, status.message)

@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
+from tests.e2e.leftovers import free_disk
 
 STRATA = Path(sys.executable).with_name("strata")
 UP_TIMEOUT_S = 180.0
@@ -72,8 +73,9 @@ class Cluster:
         return took_s
 
     def down(self) -> None:
-        """Stop everything."""
+        """Stop everything, for good."""
         self.local("down", "--wait", "10s")
+        free_disk(self.data_dir)
 
     def local(self, verb: str, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
         """Run `strata local VERB` and return its list of processes.

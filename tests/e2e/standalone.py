@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.leftovers import free_disk
+
 STRATA = Path(sys.executable).with_name("strata")
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60.0
@@ -88,9 +90,10 @@ class Standalone:
         self._forget()
 
     def close(self) -> None:
-        """Kill the process if it runs."""
+        """Kill the process if it runs; nobody starts it again."""
         if self._process is not None:
             self.kill()
+        free_disk(self.data_dir)
 
     @property
     def alive(self) -> bool:

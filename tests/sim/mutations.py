@@ -23,7 +23,7 @@ from strata_raft.types import Configuration, Entry
 from strata_runtime import logs
 from strata_seglog.tail import Tail
 from strata_sim.scenario import Scenario
-from strata_storage import node
+from strata_storage import new_leaders
 from strata_storage.dedupe import DedupeWindow
 from strata_storage.lease_calls import LeaseCalls
 from strata_storage.lease_sets import LeaseSets
@@ -77,7 +77,7 @@ def lose_dedupe_window() -> None:
     ) -> DedupeWindow:
         return DedupeWindow(options)
 
-    node.load_window = empty  # type: ignore[attr-defined]
+    new_leaders.load_window = empty  # type: ignore[attr-defined]
 
 
 def forget_message_ids() -> None:

@@ -118,15 +118,17 @@ class Http2Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = [*self._services, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
         reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+        # An IPv6 address stands in brackets.
+        host = f"[{self._host}]" if ":" in self._host else self._host
         try:
-            port = server.add_insecure_port(f"{self._host}:{self._port}")
+            port = server.add_insecure_port(f"{host}:{self._port}")
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {self._host}:{self._port}") from error
+            raise OSError(f"cannot listen on {host}:{self._port}") from error
         await server.start()
         self._server = server
         for name in ("", *self._services):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return f"{self._host}:{port}"
+        return f"{host}:{port}"
 
     async def stop(self, grace_s: float) -> None:
         """See `ports.Server.stop`."""

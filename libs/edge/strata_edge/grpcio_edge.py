@@ -117,10 +117,12 @@ class GrpcioEdge:
         self._server.add_generic_rpc_handlers((_Router(self._methods),))
         options = self._options
         if not options.front:
+            # An IPv6 address stands in brackets.
+            host = f"[{options.host}]" if ":" in options.host else options.host
             try:
-                self.port = self._server.add_insecure_port(f"{options.host}:{options.port}")
+                self.port = self._server.add_insecure_port(f"{host}:{options.port}")
             except RuntimeError as error:
-                raise OSError(f"cannot listen on {options.host}:{options.port}") from error
+                raise OSError(f"cannot listen on {host}:{options.port}") from error
             await self._server.start()
             return self.port
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=options.socket_folder))

@@ -12,6 +12,7 @@ from strata_state.metadata_keys import (
     names_of,
     node_key,
     queue_override_key,
+    quota_key,
     raft_group_key,
     slot_move_key,
     slots_key,
@@ -28,6 +29,7 @@ StoredRow = (
     | meta_pb2.Tombstone
     | meta_pb2.QueueOverride
     | meta_pb2.SlotMove
+    | meta_pb2.Quota
 )
 """A row's value; which of them is told by the key's kind."""
 
@@ -39,6 +41,7 @@ SNAPSHOT_ORDER = (
     RowKind.QUEUE_OVERRIDE,
     RowKind.CONSUMER_GROUP,
     RowKind.TOPIC,
+    RowKind.QUOTA,
     RowKind.TOMBSTONE,
 )
 """Kinds of a snapshot: what others refer to comes first."""
@@ -63,6 +66,8 @@ def key_of(change: meta_pb2.Change) -> bytes:
             return queue_override_key(change.queue_override.topic_id, change.queue_override.queue)
         case "slot_move":
             return slot_move_key(change.slot_move.from_raft_group)
+        case "quota":
+            return quota_key(change.quota.namespace, change.quota.topic)
         case unknown:
             raise ValueError(f"a change of {unknown}")
 
@@ -115,6 +120,11 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
     elif kind is RowKind.SLOT_MOVE:
         change.slot_move.from_raft_group = int.from_bytes(key[1:], "big")
         change.slot_move.MergeFromString(value or b"")
+    elif kind is RowKind.QUOTA:
+        change.quota.namespace, change.quota.topic = names_of(key)
+        change.quota.MergeFromString(value or b"")
+        # That of the default namespace may have no field set; the oneof must name the row.
+        change.quota.SetInParent()
     else:
         raise ValueError(f"rows of kind {kind.name} are not watched")
     return change
@@ -136,4 +146,6 @@ def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:
         return meta_pb2.Change(deleted=deleted, slots=row)
     if isinstance(row, meta_pb2.SlotMove):
         return meta_pb2.Change(deleted=deleted, slot_move=row)
-    return meta_pb2.Change(deleted=deleted, queue_override=row)
+    if isinstance(row, meta_pb2.QueueOverride):
+        return meta_pb2.Change(deleted=deleted, queue_override=row)
+    return meta_pb2.Change(deleted=deleted, quota=row)

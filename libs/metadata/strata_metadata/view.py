@@ -32,6 +32,7 @@ class TopicFacts(NamedTuple):
     retention_ms: int
     slot_base: int
     is_dead_letter: bool
+    queue_count: int
 
 
 class ClusterView:
@@ -179,6 +180,7 @@ class _Tables:
                 topic.retention_ms,
                 topic.slot_base,
                 topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER,
+                topic.queue_count,
             )
 
 

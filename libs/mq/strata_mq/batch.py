@@ -2,6 +2,10 @@
 
 Byte layout: docs/data-layout.md section 3 (rule 22). A part is a run of messages of one queue;
 columns run over all messages of all parts. Knows bytes and numbers, not what a `Message` is.
+
+Messages of a part that is not plain are *pending*: they take no offset when they are stored, only
+when they are placed (`pending_commands`), and have a due time, in a column that plain batches
+lack.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ import struct
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -37,16 +42,35 @@ _VERSION = 1
 # reserved; then the header crc.
 _HEADER = struct.Struct(">2sBBHHIIIII")
 _HEADER_CHECKSUM = struct.Struct(">I")
-# Topic id, queue, slot base, queue count, message count, reserved.
+# Topic id, queue, slot base, queue count, message count, part kind.
 _PART = struct.Struct(">IiHHII")
+_HAS_DUE_TIMES = 1
 
 # Bytes of all columns per message: length, crc, tag hash, message-group hash, id, type, born time,
 # key count; key hashes come on top.
 _COLUMN_BYTES_PER_MESSAGE = WORD_BYTES * 2 + LONG_BYTES * 3 + MESSAGE_ID_BYTES + 2
 
 
+class PartKind(IntEnum):
+    """What becomes of a part's messages once they are stored."""
+
+    # They take their offsets at once.
+    PLAIN = 0
+    # They take offsets when they are due.
+    DELAYED = 1
+    # They take offsets when their transaction commits.
+    HALF = 2
+
+
+_PART_KINDS = tuple(PartKind)
+
+
 class OutgoingMessage(NamedTuple):
-    """One validated message on its way into a batch."""
+    """One validated message on its way into a batch.
+
+    `due_ms` is for pending messages, in ms of group time: when to deliver a delayed one, when to
+    ask for the first time what became of a half one. 0 for plain ones.
+    """
 
     stored: bytes
     checksum: int
@@ -56,6 +80,7 @@ class OutgoingMessage(NamedTuple):
     message_type: int
     born_ms: int
     key_hashes: Sequence[int]
+    due_ms: int = 0
 
 
 class PartKey(NamedTuple):
@@ -65,6 +90,7 @@ class PartKey(NamedTuple):
     queue: int
     slot_base: int
     queue_count: int
+    kind: PartKind = PartKind.PLAIN
 
 
 class BatchError(Exception):
@@ -79,10 +105,18 @@ class BatchBuilder:
         byte_count: Size of what `build` would return.
     """
 
-    __slots__ = ("_checksum", "_numbers", "_parts", "byte_count", "message_count")
+    __slots__ = (
+        "_checksum",
+        "_has_due_times",
+        "_numbers",
+        "_parts",
+        "byte_count",
+        "message_count",
+    )
 
     def __init__(self, checksum: Checksum) -> None:
         self._checksum = checksum
+        self._has_due_times = False
         self._numbers: dict[PartKey, int] = {}
         self._parts: list[list[OutgoingMessage]] = []
         self.message_count = 0
@@ -99,6 +133,9 @@ class BatchBuilder:
             number = self._numbers[key] = len(self._parts)
             self._parts.append([])
             self.byte_count += _PART.size
+            if key.kind and not self._has_due_times:
+                self._has_due_times = True
+                self.byte_count += LONG_BYTES * self.message_count
         part = self._parts[number]
         first = len(part)
         part.extend(messages)
@@ -106,6 +143,8 @@ class BatchBuilder:
         self.byte_count += _COLUMN_BYTES_PER_MESSAGE * len(messages) + sum(
             [len(message.stored) + LONG_BYTES * len(message.key_hashes) for message in messages]
         )
+        if self._has_due_times:
+            self.byte_count += LONG_BYTES * len(messages)
         return number, first
 
     def build(self) -> bytes:
@@ -117,10 +156,10 @@ class BatchBuilder:
         if not self.message_count:
             raise ValueError("a batch has at least one message")
         parts = b"".join(
-            _PART.pack(*key, len(part), 0)
+            _PART.pack(*key[:4], len(part), key.kind)
             for key, part in zip(self._numbers, self._parts, strict=True)
         )
-        stored, checksums, tag_hashes, group_hashes, ids, types, born, key_hashes = zip(
+        stored, checksums, tag_hashes, group_hashes, ids, types, born, key_hashes, due = zip(
             *chain.from_iterable(self._parts), strict=True
         )
         messages = b"".join(stored)
@@ -136,12 +175,13 @@ class BatchBuilder:
                 pack_longs(born),
                 bytes(map(len, key_hashes)),
                 pack_longs(chain.from_iterable(key_hashes)),
+                pack_longs(due) if self._has_due_times else b"",
             )
         )
         header = _HEADER.pack(
             _MAGIC,
             _VERSION,
-            0,
+            _HAS_DUE_TIMES if self._has_due_times else 0,
             len(self._parts),
             0,
             self.message_count,
@@ -177,7 +217,9 @@ class BatchView:
         "_born_at",
         "_checksum",
         "_checksums_at",
+        "_due_at",
         "_group_hashes_at",
+        "_has_due_times",
         "_ids_at",
         "_key_counts_at",
         "_key_hashes_at",
@@ -205,7 +247,8 @@ class BatchView:
         """
         self.data = data
         self._checksum = checksum
-        part_count, columns_bytes, messages_bytes = self._read_header(verify)
+        part_count, columns_bytes, messages_bytes, due_bytes = self._read_header(verify)
+        self._has_due_times = due_bytes > 0
         count = self.message_count
         self._lengths_at = BATCH_HEADER_BYTES + part_count * _PART.size
         self._checksums_at = self._lengths_at + WORD_BYTES * count
@@ -217,8 +260,10 @@ class BatchView:
         self._key_counts_at = self._born_at + LONG_BYTES * count
         self._key_hashes_at = self._key_counts_at + count
         messages_at = BATCH_HEADER_BYTES + columns_bytes
+        # Where the due times are, or would be.
+        self._due_at = messages_at - due_bytes
         key_counts = data[self._key_counts_at : self._key_hashes_at]
-        if self._key_hashes_at + LONG_BYTES * sum(key_counts) != messages_at:
+        if self._key_hashes_at + LONG_BYTES * sum(key_counts) != self._due_at:
             raise BatchError(f"columns of {columns_bytes} bytes do not fit {count} messages")
         self._lengths = unpack_words(data[self._lengths_at : self._checksums_at])
         # Start of every message and, last, the end of the batch.
@@ -259,6 +304,10 @@ class BatchView:
     def born_times(self, first: int, count: int) -> Sequence[int]:
         """Return when messages of a run were born, in ms by their producers' clocks."""
         return self._longs(self._born_at, first, count)
+
+    def due_times(self, first: int, count: int) -> Sequence[int]:
+        """Return when messages of a pending part are due, in ms of group time (a part's run)."""
+        return self._longs(self._due_at, first, count)
 
     def tag_hashes(self, first: int, count: int) -> Sequence[int]:
         """Return tag hashes of a run."""
@@ -310,15 +359,25 @@ class BatchView:
             if self._checksum(self.data[start:stop]) != expected:
                 raise BatchError(f"message {ordinal} at byte {start} does not match its checksum")
 
-    def _read_header(self, verify: bool) -> tuple[int, int, int]:
+    def _read_header(self, verify: bool) -> tuple[int, int, int, int]:
+        """Return part count, bytes of the columns, of the messages, and of the due times."""
         data = self.data
         if len(data) < BATCH_HEADER_BYTES:
             raise BatchError(f"{len(data)} bytes are no header of {BATCH_HEADER_BYTES}")
-        magic, version, _, part_count, _, count, columns_bytes, messages_bytes, columns_crc, _ = (
-            _HEADER.unpack_from(data)
-        )
-        if magic != _MAGIC or version != _VERSION:
-            raise BatchError(f"bytes 0..2 are magic {magic!r} version {version}")
+        (
+            magic,
+            version,
+            flags,
+            part_count,
+            _,
+            count,
+            columns_bytes,
+            messages_bytes,
+            columns_crc,
+            _,
+        ) = _HEADER.unpack_from(data)
+        if magic != _MAGIC or version != _VERSION or flags > _HAS_DUE_TIMES:
+            raise BatchError(f"bytes 0..3 are magic {magic!r} version {version} flags {flags}")
         if len(data) != BATCH_HEADER_BYTES + columns_bytes + messages_bytes:
             raise BatchError(f"{len(data)} bytes, the header says otherwise")
         least_bytes = part_count * _PART.size + count * _COLUMN_BYTES_PER_MESSAGE
@@ -332,16 +391,23 @@ class BatchView:
             if self._checksum(columns) != columns_crc:
                 raise BatchError("the columns do not match their checksum")
         self.message_count = count
-        return part_count, columns_bytes, messages_bytes
+        return part_count, columns_bytes, messages_bytes, LONG_BYTES * count if flags else 0
 
     def _read_parts(self, part_count: int) -> list[PartView]:
         parts = []
         first = 0
+        # Without due times all parts are plain.
+        kinds = _PART_KINDS if self._has_due_times else _PART_KINDS[:1]
         for number in range(part_count):
-            *key, count, _ = _PART.unpack_from(self.data, BATCH_HEADER_BYTES + number * _PART.size)
+            *key, count, kind = _PART.unpack_from(
+                self.data, BATCH_HEADER_BYTES + number * _PART.size
+            )
             if not 0 < count <= self.message_count - first:
                 raise BatchError(f"part {number} has {count} messages")
-            parts.append(PartView(PartKey(*key), first, count, self._starts[first]))
+            if kind >= len(kinds):
+                raise BatchError(f"part {number} is of kind {kind}")
+            part_key = PartKey._make((*key, kinds[kind]))
+            parts.append(PartView(part_key, first, count, self._starts[first]))
             first += count
         if first != self.message_count:
             raise BatchError(f"parts have {first} messages, the batch {self.message_count}")

@@ -1,7 +1,8 @@
 """Commands: what raft entries of kind normal carry. Layout: docs/data-layout.md section 4.
 
 Encoding is done by the leader when it has decided; decoding by apply, which evaluates nothing
-(rule 1). APPEND and LEASES are here, with the lease row; the rare ones are in `rare_commands`.
+(rule 1). APPEND and LEASES are here, with the lease row; those about messages that wait are in
+`pending_commands`, the rare ones in `rare_commands`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from strata_mq.batch import PartKind
 from strata_mq.leases import Lease, LeaseChange, LeaseState
+from strata_mq.pending_rows import NO_QUEUE, PendingRef
 
 
 class CommandKind(IntEnum):
@@ -26,7 +29,10 @@ class CommandKind(IntEnum):
     TRIM = 7
     DROP = 8
     LOST = 9
-    REHASH = 10
+    RESOLVE = 10
+    RETRACT = 11
+    CLIENT_NAMES = 12
+    REHASH = 13
 
 
 class CommandError(Exception):
@@ -37,9 +43,11 @@ VERSION = 1
 
 # Kind, version, parts, resolution length, store time, broker boot id, sequence.
 _APPEND = struct.Struct(">BBHIQQQ")
-# Queue, base offset, outcome, reserved, duplicates.
+# Queue, base offset (pending: ordinal of the first message), outcome, part kind, duplicates.
 _PART = struct.Struct(">IQBBH")
+# Ordinal in the part, queue, offset; a pending one: no queue, raft index, and its ordinal behind.
 _DUPLICATE = struct.Struct(">IIQ")
+_DUPLICATE_ORDINAL = struct.Struct(">I")
 # Kind, version, sections, reserved, group time.
 _LEASES = struct.Struct(">BBHIQ")
 # Consumer group, topic, queue, generation, head, puts, deletes, flags.
@@ -56,6 +64,7 @@ _COUNT_MAX = 0xFFFF
 _AUTO_RENEWED = 1
 _HEAD_CHANGED = 1
 _CLEAR = 2
+_FORGET = 4
 
 
 def command_kind(payload: bytes) -> CommandKind:
@@ -74,21 +83,39 @@ def command_kind(payload: bytes) -> CommandKind:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """A message whose id is known already: where the first one is."""
+    """A message whose id is known already: where the first one is.
+
+    Attributes:
+        ordinal: of the message, in its part.
+        queue, offset: of the first one.
+        pending: name of the first one if it was stored to wait, whatever became of it since; then
+            queue and offset say nothing. Raft index 0: it is in the same batch.
+    """
 
     ordinal: int
     queue: int
     offset: int
+    pending: PendingRef | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartResolution:
-    """What the leader decided for one part. `outcome` uses strata.storage.v1.Outcome numbers."""
+    """What the leader decided for one part.
+
+    Attributes:
+        queue: where its messages are; `NO_QUEUE` in a pending part.
+        base_offset: of its first message. In a pending part the ordinal of that message in the
+            batch, which with the entry's index is its name.
+        outcome: a number of strata.storage.v1.Outcome.
+        duplicates: messages that are not stored again, by ordinal.
+        kind: the part's.
+    """
 
     queue: int
     base_offset: int
     outcome: int = 1
     duplicates: Sequence[Duplicate] = ()
+    kind: PartKind = PartKind.PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +176,9 @@ def encode_resolution(parts: Sequence[PartResolution]) -> bytes:
     pieces = []
     for part in parts:
         pieces.append(
-            _PART.pack(part.queue, part.base_offset, part.outcome, 0, len(part.duplicates))
+            _PART.pack(part.queue, part.base_offset, part.outcome, part.kind, len(part.duplicates))
         )
-        pieces.extend(
-            _DUPLICATE.pack(duplicate.ordinal, duplicate.queue, duplicate.offset)
-            for duplicate in part.duplicates
-        )
+        pieces.extend(map(_encode_duplicate, part.duplicates))
     return b"".join(pieces)
 
 
@@ -168,15 +192,17 @@ def decode_resolution(resolution: bytes) -> list[PartResolution]:
     at = 0
     try:
         while at < len(resolution):
-            queue, base_offset, outcome, _, count = _PART.unpack_from(resolution, at)
+            queue, base_offset, outcome, kind, count = _PART.unpack_from(resolution, at)
             at += _PART.size
             duplicates = []
             for _ in range(count):
-                duplicates.append(Duplicate(*_DUPLICATE.unpack_from(resolution, at)))
-                at += _DUPLICATE.size
-            parts.append(PartResolution(queue, base_offset, outcome, tuple(duplicates)))
-    except struct.error as error:
-        raise CommandError(f"resolution is cut at byte {at}") from error
+                duplicate, at = _decode_duplicate(resolution, at)
+                duplicates.append(duplicate)
+            parts.append(
+                PartResolution(queue, base_offset, outcome, tuple(duplicates), PartKind(kind))
+            )
+    except (struct.error, ValueError) as error:
+        raise CommandError(f"resolution is wrong at byte {at}: {error}") from error
     return parts
 
 
@@ -191,6 +217,7 @@ class LeasesSection:
     head: int
     head_changed: bool
     clear: bool
+    forget: bool
     puts: Sequence[tuple[bytes, bytes]]  # (offset as 8 bytes, lease row as 60 bytes)
     deletes: Sequence[bytes]
 
@@ -299,6 +326,25 @@ def unpack_head(
     return tuple(fields)
 
 
+def _encode_duplicate(duplicate: Duplicate) -> bytes:
+    pending = duplicate.pending
+    if pending is None:
+        return _DUPLICATE.pack(duplicate.ordinal, duplicate.queue, duplicate.offset)
+    head = _DUPLICATE.pack(duplicate.ordinal, NO_QUEUE, pending.raft_index)
+    return head + _DUPLICATE_ORDINAL.pack(pending.ordinal)
+
+
+def _decode_duplicate(resolution: bytes, at: int) -> tuple[Duplicate, int]:
+    """Return the duplicate at byte `at`, and where it ends."""
+    ordinal, queue, offset = _DUPLICATE.unpack_from(resolution, at)
+    at += _DUPLICATE.size
+    if queue != NO_QUEUE:
+        return Duplicate(ordinal, queue, offset), at
+    (pending_ordinal,) = _DUPLICATE_ORDINAL.unpack_from(resolution, at)
+    pending = PendingRef(offset, pending_ordinal)
+    return Duplicate(ordinal, 0, 0, pending), at + _DUPLICATE_ORDINAL.size
+
+
 def _split(change: LeaseChange) -> Sequence[LeaseChange]:
     """Cut a change into pieces that a section's 16-bit counts can hold."""
     if len(change.puts) <= _COUNT_MAX and len(change.deletes) <= _COUNT_MAX:
@@ -318,7 +364,7 @@ def _split(change: LeaseChange) -> Sequence[LeaseChange]:
 
 
 def _encode_section(pieces: list[bytes], key: tuple[int, int, int], change: LeaseChange) -> None:
-    flags = (_HEAD_CHANGED if change.head_changed else 0) | (_CLEAR if change.clear else 0)
+    flags = _HEAD_CHANGED * change.head_changed | _CLEAR * change.clear | _FORGET * change.forget
     pieces.append(
         _SECTION.pack(
             *key, change.generation, change.head, len(change.puts), len(change.deletes), flags
@@ -354,6 +400,7 @@ def _decode_section(payload: bytes, at: int) -> tuple[LeasesSection, int]:
         head,
         bool(flags & _HEAD_CHANGED),
         bool(flags & _CLEAR),
+        bool(flags & _FORGET),
         [
             (payload[row - _OFFSET_BYTES : row], payload[row : row + LEASE_ROW_BYTES])
             for row in range(puts_at + _OFFSET_BYTES, deletes_at, _PUT_BYTES)

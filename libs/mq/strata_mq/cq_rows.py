@@ -1,6 +1,7 @@
-"""Values of consume queue rows: where the messages of a run are. Layout: docs/data-layout.md, 5.
+"""Consume queue rows: where the messages of a run are. Layout: docs/data-layout.md section 5.
 
-One row per run of messages that one entry stored in one queue: columns, read in place.
+A run is stored by one entry and took its offsets by one entry. The two are the same, but for
+messages that were stored to wait: those were *placed* later.
 """
 
 from __future__ import annotations
@@ -12,25 +13,39 @@ from itertools import accumulate
 from strata_mq.columns import LONG_BYTES, WORD_BYTES, unpack_longs, unpack_words
 
 _VERSION = 1
+_PLACED = 1
 # Version, flags, count, first message's offset in the payload, raft index, store time.
 _CQ = struct.Struct(">BBHIQQ")
-_COUNT_MAX = 0xFFFF
+_PLACED_INDEX = struct.Struct(">Q")
+_CQ_COUNT_MAX = 0xFFFF
+# Lengths, crcs, tag hashes, message-group hashes.
+_COLUMN_WIDTHS = (WORD_BYTES, WORD_BYTES, LONG_BYTES, LONG_BYTES)
 
 
 def encode_cq_row(
-    first_message_at: int, raft_index: int, store_time_ms: int, columns: bytes, count: int
+    first_message_at: int,
+    raft_index: int,
+    store_time_ms: int,
+    columns: bytes,
+    count: int,
+    placed_index: int = 0,
 ) -> bytes:
     """Return the value of a consume queue row.
 
     Args:
         first_message_at: Offset of the run's first message in the entry's payload.
         raft_index: Index of the entry.
-        store_time_ms: Group time stamped into the entry.
+        store_time_ms: Group time stamped into the entry that gave the offsets.
         columns: `BatchView.row_columns` of the run.
         count: Messages in the run, at most 65,535.
+        placed_index: Index of the entry that gave the offsets; 0: the one that stored the run.
     """
-    assert 0 < count <= _COUNT_MAX, f"a run of {count} messages does not fit a row"
-    return _CQ.pack(_VERSION, 0, count, first_message_at, raft_index, store_time_ms) + columns
+    assert 0 < count <= _CQ_COUNT_MAX, f"a run of {count} messages does not fit a row"
+    flags = _PLACED if placed_index else 0
+    head = _CQ.pack(_VERSION, flags, count, first_message_at, raft_index, store_time_ms)
+    if placed_index:
+        return b"".join((head, columns, _PLACED_INDEX.pack(placed_index)))
+    return head + columns
 
 
 class CqRow:
@@ -39,8 +54,9 @@ class CqRow:
     Attributes:
         count: Messages in the run.
         message_at: Offset of the first message in the entry's payload.
-        raft_index: Index of the entry.
-        store_time_ms: When the run was stored, group time.
+        raft_index: Index of the entry that has the messages.
+        offset_index: Index of the entry that gave them their offsets: never falls along a queue.
+        store_time_ms: When they took their offsets, group time: never falls along a queue.
     """
 
     __slots__ = (
@@ -49,14 +65,18 @@ class CqRow:
         "_value",
         "count",
         "message_at",
+        "offset_index",
         "raft_index",
         "store_time_ms",
     )
 
     def __init__(self, value: bytes) -> None:
-        _, _, self.count, self.message_at, self.raft_index, self.store_time_ms = _CQ.unpack_from(
-            value
+        _, flags, self.count, self.message_at, self.raft_index, self.store_time_ms = (
+            _CQ.unpack_from(value)
         )
+        self.offset_index: int = self.raft_index
+        if flags & _PLACED:
+            (self.offset_index,) = _PLACED_INDEX.unpack_from(value, len(value) - _PLACED_INDEX.size)
         self._value = value
         self._lengths: array[int] | None = None
         self._starts: list[int] | None = None
@@ -90,6 +110,24 @@ class CqRow:
         checksum_at = _CQ.size + WORD_BYTES * (self.count + ordinal)
         checksum = int.from_bytes(self._value[checksum_at : checksum_at + WORD_BYTES])
         return self._starts[ordinal], self.lengths[ordinal], checksum
+
+    def part(self, first: int, count: int) -> bytes:
+        """Return the row of `count` messages of the run from ordinal `first` on."""
+        value = self._value
+        columns = []
+        at = _CQ.size
+        for width in _COLUMN_WIDTHS:
+            columns.append(value[at + width * first : at + width * (first + count)])
+            at += width * self.count
+        is_placed = self.offset_index != self.raft_index
+        return encode_cq_row(
+            self.location(first)[0],
+            self.raft_index,
+            self.store_time_ms,
+            b"".join(columns),
+            count,
+            self.offset_index if is_placed else 0,
+        )
 
     def _words(self, column: int) -> array[int]:
         start = _CQ.size + WORD_BYTES * self.count * column

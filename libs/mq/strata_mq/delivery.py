@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from strata_mq.traces import short_client_id
+
 # A field's tag = field number << 3 | wire type (0 varint, 2 length-delimited).
 _MESSAGE_USER_PROPERTIES = b"\x12"
 _MAP_KEY = b"\x0a"
@@ -28,6 +30,7 @@ _TIMESTAMP_SECONDS = b"\x08"
 _TIMESTAMP_NANOS = b"\x10"
 _DEAD_LETTER_TOPIC = b"\x0a"
 _DEAD_LETTER_MESSAGE_ID = b"\x12"
+_SENDER_CLIENT_ID = b"\xca\x3e"  # 1001
 # body_digest of 36 bytes: type MD5, checksum of 32 characters.
 _MD5_DIGITS = 32
 _BODY_DIGEST_MD5 = b"\x22\x24\x08\x02\x12\x20"
@@ -37,6 +40,8 @@ _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 _TWO_BYTES_END = 1 << 14
 # Messages of one batch share their store time.
 _CACHED_STORE_TIMES_MAX = 1024
+# Producers send many messages each.
+_CACHED_SENDERS_MAX = 4096
 
 
 class DeadLetterOrigin(NamedTuple):
@@ -106,6 +111,16 @@ def store_fragment(
     if message_type is not None:
         properties += _MESSAGE_TYPE + _varint(message_type)
     return properties
+
+
+@lru_cache(maxsize=_CACHED_SENDERS_MAX)
+def sender_fragment(client_id: str) -> bytes:
+    """Return what the broker adds to system properties to say who sent a message.
+
+    A field of `strata.broker.v1.StoredProperties`, for traces; clients pass over it.
+    """
+    text = short_client_id(client_id)
+    return _SENDER_CLIENT_ID + _varint(len(text)) + text
 
 
 def user_property_fragment(name: str, value: str) -> bytes:

@@ -1,35 +1,114 @@
-"""Tag filters of subscriptions.
+"""Filters of subscriptions: everything, tags, or SQL92 over the properties.
 
-A filter names hashes, by which a pop passes over messages without reading them, and the tags
-themselves, because different tags can have one hash. Parsing is not cached here.
+A filter names hashes of tags, by which messages are passed over without being read, and decides on
+the bytes of those that are left: different tags can have one hash, and SQL92 asks for properties.
+Parsing is not cached here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
 
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import text_hash
+from strata_mq.sql import SqlCondition, compile_sql
+from strata_mq.stored_properties import PropertyReader, tag_of
 
 MAX_EXPRESSION_LENGTH = 65_536
 
 _EVERYTHING = "*"
 _SEPARATOR = "||"
+_TAG_PROPERTY = "TAGS"
+
+
+class FilterKind(IntEnum):
+    """How an expression is written; `strata.storage.v1.FilterKind`."""
+
+    ALL = 1
+    TAG = 2
+    SQL = 3
+
+
+class MessageFilter(Protocol):
+    """Which messages a subscription wants."""
+
+    @property
+    def tag_hashes(self) -> frozenset[int] | None:
+        """Hashes of the only tags that messages can have which match; None: any, or no tag."""
+
+    @property
+    def needs_messages(self) -> bool:
+        """Whether most messages that the hashes let through must be read to know."""
+
+    def matches(self, message: bytes) -> bool:
+        """Whether a stored message is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which tags a subscription wants; `tags` and `hashes` None: every message."""
+    """Which tags a subscription wants; `tags` and `tag_hashes` None: every message."""
 
     tags: frozenset[str] | None
-    hashes: frozenset[int] | None
+    tag_hashes: frozenset[int] | None
 
-    def matches(self, tag: str | None) -> bool:
-        """Whether a message with this tag (None or "": without one) is wanted."""
-        return self.tags is None or (bool(tag) and tag in self.tags)
+    @property
+    def needs_messages(self) -> bool:
+        """See `MessageFilter`."""
+        return False
+
+    def matches(self, message: bytes) -> bool:
+        """See `MessageFilter`."""
+        if self.tags is None:
+            return True
+        try:
+            return tag_of(message) in self.tags
+        except ValueError:
+            return False
+
+
+class SqlFilter:
+    """Which properties a subscription wants."""
+
+    __slots__ = ("_condition", "_reader", "tag_hashes")
+
+    def __init__(self, condition: SqlCondition) -> None:
+        tags = condition.texts_of(_TAG_PROPERTY)
+        self.tag_hashes = None if tags is None else frozenset(map(text_hash, tags))
+        self._condition = condition
+        self._reader = PropertyReader(condition.names)
+
+    @property
+    def needs_messages(self) -> bool:
+        """See `MessageFilter`."""
+        return True
+
+    def matches(self, message: bytes) -> bool:
+        """See `MessageFilter`."""
+        try:
+            return self._condition.evaluate(self._reader.read(message)) is True
+        except ValueError:
+            # A text that is no number, or bytes that are no message.
+            return False
 
 
 EVERYTHING = TagFilter(None, None)
+
+
+def parse_filter(kind: FilterKind, expression: str) -> MessageFilter:
+    """Parse an expression of any kind.
+
+    Raises:
+        RequestError: ILLEGAL_FILTER_EXPRESSION.
+    """
+    match kind:
+        case FilterKind.ALL:
+            return EVERYTHING
+        case FilterKind.TAG:
+            return parse_tag_expression(expression)
+        case FilterKind.SQL:
+            return SqlFilter(compile_sql(expression))
 
 
 def parse_tag_expression(expression: str) -> TagFilter:

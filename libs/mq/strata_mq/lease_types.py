@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -75,16 +76,33 @@ class LeaseChange(NamedTuple):
     puts: Sequence[tuple[int, Lease]] = ()
     deletes: Sequence[int] = ()
     clear: bool = False
+    # The head row goes too, as if the consumer group had never come.
+    forget: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What a pop may look at of a run of messages: offsets base .. base + len - 1."""
+class Columns(NamedTuple):
+    """What a pop may look at of a run of messages: offsets base .. base + count - 1.
+
+    Attributes:
+        base_offset: Of the first message.
+        message_count: Messages of the run.
+        selected: Ordinals, rising, of the messages that the consumer's filter lets through; the
+            others are passed over. None: all.
+        group_hashes, lengths: By ordinal; may be empty when nothing is selected.
+    """
 
     base_offset: int
-    tag_hashes: Sequence[int]
+    message_count: int
+    selected: Sequence[int] | None
     group_hashes: Sequence[int]
     lengths: Sequence[int]
+
+    def selected_between(self, first: int, end: int) -> Sequence[int]:
+        """Return the selected ordinals from `first` to `end` - 1."""
+        selected = self.selected
+        if selected is None:
+            return range(first, end)
+        return selected[bisect_left(selected, first) : bisect_left(selected, end)]
 
 
 def broker_mark(boot_id: int) -> int:
@@ -108,8 +126,6 @@ class TakeRequest:
     fifo: bool
     max_attempts: int
     dead_letter_topic_id: int
-    # None: everything; else the tag hashes that match.
-    tag_hashes: frozenset[int] | None
     # FIFO: at most one message of each message group, for clients that go on to the next message
     # of a batch while they retry the one before.
     one_per_message_group: bool = False
@@ -139,8 +155,10 @@ def merge_changes(changes: Sequence[LeaseChange]) -> LeaseChange:
         return changes[0]
     puts: dict[int, Lease] = {}
     deletes: dict[int, None] = {}
-    clear = False
+    clear = head_changed = forget = False
     for change in changes:
+        if change.head_changed or change.forget:
+            head_changed, forget = change.head_changed, change.forget
         if change.clear:
             puts, deletes, clear = {}, {}, True
         puts.update(change.puts)
@@ -148,7 +166,12 @@ def merge_changes(changes: Sequence[LeaseChange]) -> LeaseChange:
             puts.pop(offset, None)
             deletes[offset] = None
     last = changes[-1]
-    head_changed = any(change.head_changed for change in changes)
     return LeaseChange(
-        last.generation, last.head, head_changed, tuple(puts.items()), tuple(deletes), clear
+        last.generation,
+        last.head,
+        head_changed,
+        tuple(puts.items()),
+        tuple(deletes),
+        clear,
+        forget,
     )

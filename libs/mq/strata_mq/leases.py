@@ -52,7 +52,7 @@ _BLOCKED = LeaseState.BLOCKED
 class QueueLeases(LeaseRows):
     """See the module docstring; state and attributes are those of `LeaseRows`."""
 
-    __slots__ = ("_max_blocked", "_max_changes", "_max_in_flight", "_max_scanned")
+    __slots__ = ("_max_blocked", "_max_changes", "_max_in_flight")
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class QueueLeases(LeaseRows):
         max_blocked: int = 10_000,
         max_in_flight: int = 100_000,
         auto_renew_limit_ms: int = 10_800_000,
-        max_scanned: int = 4096,
         max_changes: int = 4096,
     ) -> None:
         """Take up state as stored.
@@ -76,14 +75,12 @@ class QueueLeases(LeaseRows):
             max_in_flight: LEASED and WAITING rows at which the head stops; rows in all are at most
                 max_in_flight + max_blocked.
             auto_renew_limit_ms: Longest life of an auto-renewed lease (rule 25).
-            max_scanned: New offsets that one `take` looks at.
             max_changes: Rows after which one `expire` or `release_holder` stops (expire: at the
                 end of a batch).
         """
         super().__init__(head, generation, rows, auto_renew_limit_ms)
         self._max_blocked = max_blocked
         self._max_in_flight = max_in_flight
-        self._max_scanned = max_scanned
         self._max_changes = max_changes
 
     def write_head(self) -> LeaseChange:
@@ -93,12 +90,6 @@ class QueueLeases(LeaseRows):
         """
         return LeaseChange(self.generation, self.head, True)
 
-    def pass_over(self, offset: int) -> LeaseChange:
-        """Move head to `offset`: what lies between holds no message (a repair gave it up)."""
-        assert offset > self.head, "head never goes back"
-        self.head = offset
-        return LeaseChange(self.generation, offset, True)
-
     # Taking -------------------------------------------------------------------------------------
 
     def wants_columns(self, next_offset: int) -> tuple[int, int]:
@@ -106,9 +97,7 @@ class QueueLeases(LeaseRows):
 
         A shorter run from `first` on is enough for a pop; `take` stops where columns end.
         """
-        if not self._may_look():
-            return self.head, 0
-        return self.head, max(0, min(next_offset - self.head, self._max_scanned))
+        return self.head, max(0, next_offset - self.head) if self._may_look() else 0
 
     def peek_ready(self, now_ms: int, next_offset: int) -> bool:
         """Whether `take` might find something: used to decide which parked pop to wake.
@@ -126,15 +115,16 @@ class QueueLeases(LeaseRows):
         """Lease up to max_messages: first visible rows, then new offsets covered by `columns`.
 
         Expired LEASED rows count as visible. A visible row whose attempts are used up is not
-        delivered; it shows in `exhausted`. Filtered-out new offsets are passed over with no row:
-        nothing taken, a changed head and `peek_ready` mean that asking again makes sense.
+        delivered; it shows in `exhausted`. New offsets that are not selected are passed over with
+        no row: nothing taken, a changed head and `peek_ready` mean that asking again makes sense.
         At least one message is given even if it is longer than max_bytes.
 
         Args:
             request: What the pop wants.
             now_ms: Group time.
             next_offset: First offset of the queue that holds no message yet.
-            columns: Runs in order, without a gap, the first starting at or below head.
+            columns: Runs in order, without a gap, the first starting at or below head. Offsets
+                without a message belong to a run of which nothing is selected.
         """
         if request.fifo != self._fifo:
             self._use_order(fifo=request.fifo)
@@ -183,9 +173,8 @@ class QueueLeases(LeaseRows):
 
     def _take_new(self, batch: TakeBatch, next_offset: int, columns: Sequence[Columns]) -> None:
         # Rows and counts follow once per run of columns, not per message.
-        scan_end = min(next_offset, self.head + self._max_scanned)
         for run in columns:
-            end = min(run.base_offset + len(run.lengths), scan_end)
+            end = min(run.base_offset + run.message_count, next_offset)
             if end <= self.head:
                 continue
             assert run.base_offset <= self.head, "columns leave a gap behind head"
@@ -204,12 +193,9 @@ class QueueLeases(LeaseRows):
     def _scan(self, run: Columns, end: int, batch: TakeBatch) -> int:
         """Look at offsets from head to end - 1 of a run; return the first not looked at."""
         base, lengths, group_hashes = run.base_offset, run.lengths, run.group_hashes
-        tag_hashes, wanted = run.tag_hashes, batch.request.tag_hashes
         order, fifo = self._order, self._fifo
         room = self._max_in_flight - (len(self._rows) - self.blocked)
-        for ordinal in range(self.head - base, end - base):
-            if wanted is not None and tag_hashes[ordinal] not in wanted:
-                continue
+        for ordinal in run.selected_between(self.head - base, end - base):
             group_hash, length = group_hashes[ordinal], lengths[ordinal]
             if batch.full or room <= 0 or (fifo and self.blocked >= self._max_blocked):
                 return base + ordinal
@@ -404,11 +390,13 @@ class QueueLeases(LeaseRows):
 
     def reset(self, head: int) -> LeaseChange:
         """Move to `head`, drop all rows, raise the generation: every older handle is void."""
+        # Offsets of pull consumers are stored so: a range deletion for each would pile up.
+        clear = bool(self._rows)
         self.head = head
         self.generation += 1
         self._forget_rows()
         self._use_order(fifo=self._fifo)
-        return LeaseChange(self.generation, head, True, clear=True)
+        return LeaseChange(self.generation, head, True, clear=clear)
 
     def trim(self, min_offset: int) -> tuple[LeaseChange | None, int]:
         """Drop rows below `min_offset` and lift head to it; returns how many were dropped."""

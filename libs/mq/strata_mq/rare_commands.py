@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from strata_mq.commands import VERSION, CommandError, CommandKind, unpack_head
+from strata_mq.pending_rows import PendingKey, PendingRef, PinRun
 
 # Kind, version, reserved, length of the LEASES part.
 _DEAD_LETTER = struct.Struct(">BBHI")
@@ -26,6 +27,11 @@ _EPOCH = struct.Struct(">BBHIIIQI")
 # Kind, version, reserved, queues, low index, group time; topic, queue, min offset.
 _TRIM = struct.Struct(">BBHIQQ")
 _TRIMMED_QUEUE = struct.Struct(">IIQ")
+# Behind the queues, if there are any: runs of pins, pending messages; raft index and ordinal of the
+# first pin of a run and of the one behind it; due time, raft index, ordinal.
+_TRIMMED_PENDING = struct.Struct(">II")
+_PIN_RUN = struct.Struct(">QIQI")
+_PENDING_KEY = struct.Struct(">QQI")
 # Kind, version, what, reserved, id.
 _DROP = struct.Struct(">BBBBI")
 # Kind, version, reserved, queues, messages, advance; topic, queue, next offset; ordinal.
@@ -175,12 +181,21 @@ class TrimmedQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrimCommand:
-    """TRIM: what retention gave up (rule 10)."""
+    """TRIM: what retention gave up (rule 10).
 
-    # Smallest raft index that is still needed.
+    Attributes:
+        low_index: smallest raft index that is still needed.
+        group_time_ms: store time of the oldest message that is kept.
+        queues: where queues begin.
+        pins: pins of messages that are trimmed, or of dropped topics.
+        pending: messages of dropped topics that still wait.
+    """
+
     low_index: int
     group_time_ms: int
     queues: Sequence[TrimmedQueue]
+    pins: Sequence[PinRun] = ()
+    pending: Sequence[PendingKey] = ()
 
 
 def encode_trim(command: TrimCommand) -> bytes:
@@ -193,14 +208,33 @@ def encode_trim(command: TrimCommand) -> bytes:
         command.low_index,
         command.group_time_ms,
     )
-    return head + b"".join([_TRIMMED_QUEUE.pack(*queue) for queue in command.queues])
+    pieces = [head, *[_TRIMMED_QUEUE.pack(*queue) for queue in command.queues]]
+    if command.pins or command.pending:
+        pieces.append(_TRIMMED_PENDING.pack(len(command.pins), len(command.pending)))
+        pieces += [_PIN_RUN.pack(*run.first, *run.end) for run in command.pins]
+        pieces += [_PENDING_KEY.pack(*key) for key in command.pending]
+    return b"".join(pieces)
 
 
 def decode_trim(payload: bytes) -> TrimCommand:
     """Parse a TRIM command."""
     _, _, count, low_index, group_time_ms = unpack_head(_TRIM, payload, CommandKind.TRIM)
     rows = _rows(payload, _TRIM.size, _TRIMMED_QUEUE, count)
-    return TrimCommand(low_index, group_time_ms, [TrimmedQueue(*row) for row in rows])
+    queues = [TrimmedQueue(*row) for row in rows]
+    at = _TRIM.size + count * _TRIMMED_QUEUE.size
+    if at == len(payload):
+        return TrimCommand(low_index, group_time_ms, queues)
+    ((run_count, pending_count),) = _rows(payload, at, _TRIMMED_PENDING, 1)
+    at += _TRIMMED_PENDING.size
+    runs = _rows(payload, at, _PIN_RUN, run_count)
+    pending = _rows(payload, at + run_count * _PIN_RUN.size, _PENDING_KEY, pending_count)
+    return TrimCommand(
+        low_index,
+        group_time_ms,
+        queues,
+        [PinRun(PendingRef(*run[:2]), PendingRef(*run[2:])) for run in runs],
+        [PendingKey(*key) for key in pending],
+    )
 
 
 class DropKind(IntEnum):

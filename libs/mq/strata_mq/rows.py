@@ -1,9 +1,9 @@
 """Keys and values of the replicated state. Layout: docs/data-layout.md section 5.
 
 Key = raft group u32, kind u8, then what the kind says. The lease row's value is in `commands`,
-because commands carry it; that of a consume queue row, which is columns, in `cq_rows`. Builders
-trust their arguments (`struct.error` for numbers that do not fit); parsers trust their bytes, which
-the store's own checksums cover.
+because commands carry it; consume queue rows are in `cq_rows`, those of messages that wait in
+`pending_rows`. Builders trust their arguments (`struct.error` for numbers that do not
+fit); parsers trust their bytes, which the store's own checksums cover.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ class RowKind(IntEnum):
     UNFINISHED = 10
     CONFIGURATION = 11
     MOVE = 12
-    QUEUE_PLACE = 13
-    OWN_REVISION = 14
+    PENDING = 13
+    PIN = 14
+    TRACE = 15
+    CLIENT_NAME = 16
+    QUEUE_PLACE = 17
+    OWN_REVISION = 18
     # This replica's own: in no checkpoint and no snapshot.
     LOCAL = 255
 
@@ -48,10 +52,11 @@ CHECKPOINT_KINDS = (
     RowKind.TOMBSTONE,
     RowKind.CONFIGURATION,
     RowKind.MOVE,
+    RowKind.PENDING,
     RowKind.QUEUE_PLACE,
     RowKind.OWN_REVISION,
 )
-"""Kinds that a checkpoint holds; the others are rebuilt from the frames."""
+"""Kinds that a checkpoint holds; the others are rebuilt from it and from the frames."""
 
 _KIND_KEY = struct.Struct(">IB")
 _OWNED_KEY = struct.Struct(">IBH")
@@ -365,7 +370,7 @@ class HeadRow(NamedTuple):
 
 
 class MessagePosition(NamedTuple):
-    """Value of an id row: where the message is."""
+    """Value of the id row of a message that took its offset when it was stored."""
 
     queue: int
     offset: int

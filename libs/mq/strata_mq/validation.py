@@ -140,6 +140,22 @@ def _are_plain(
     )
 
 
+def check_access_point(addresses: Iterable[tuple[str, int]]) -> None:
+    """Check the addresses under which a client says that it reaches the brokers; none is fine.
+
+    Args:
+        addresses: (host, port) of each.
+
+    Raises:
+        RequestError: ILLEGAL_ACCESS_POINT.
+    """
+    for host, port in addresses:
+        if not host or host.isspace() or not 0 < port < 1 << 16:
+            raise RequestError(
+                Code.ILLEGAL_ACCESS_POINT, f"no access point has the address [{host}:{port}]"
+            )
+
+
 def check_message_id(message_id: str) -> None:
     """Check a message id.
 
@@ -222,6 +238,9 @@ def check_change_invisible(limits: Limits, invisible_ms: int) -> None:
 def polling_ms(limits: Limits, wanted_ms: int, remaining_ms: int | None) -> int:
     """Return how long a receive may wait for messages.
 
+    A client whose wait is as long as its deadline is no error: it waits a little less. Only one
+    that wants to wait much longer than it has time is told so.
+
     Args:
         limits: The wait is brought between their two bounds.
         wanted_ms: What the client asks for.
@@ -229,12 +248,12 @@ def polling_ms(limits: Limits, wanted_ms: int, remaining_ms: int | None) -> int:
             deadline.
 
     Raises:
-        RequestError: ILLEGAL_POLLING_TIME: not even the shortest wait fits.
+        RequestError: ILLEGAL_POLLING_TIME: neither the shortest wait fits, nor half the wanted one.
     """
     wait_ms = min(max(wanted_ms, limits.min_polling_ms), limits.max_polling_ms)
     if remaining_ms is None or wait_ms <= remaining_ms:
         return wait_ms
-    if remaining_ms < limits.min_polling_ms:
+    if remaining_ms < max(0, min(limits.min_polling_ms, wanted_ms // 2)):
         raise RequestError(
             Code.ILLEGAL_POLLING_TIME,
             "The deadline time remaining is not enough for polling, please check network condition",

@@ -17,6 +17,8 @@ import structlog
 LogFormat = Literal["auto", "console", "json"]
 
 _LEVELS = logging.getLevelNamesMapping()
+# Lowest level that is written, of this process: loggers that exist already obey a change, too.
+_threshold = logging.INFO
 
 
 def configure(
@@ -41,7 +43,6 @@ def configure(
         raise ValueError(f"unknown log level {level!r}")
     out = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
-    threshold = _LEVELS[level.upper()]
     renderer: list[Any] = (
         [structlog.dev.ConsoleRenderer(colors=out.isatty())]
         if console
@@ -53,18 +54,50 @@ def configure(
 
     structlog.configure(
         processors=[
+            _drop_below_threshold,
             structlog.contextvars.merge_contextvars,
             add_common,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
     # Libraries that use the standard module (grpc, asyncio) write warnings to the same stream.
-    logging.basicConfig(level=max(threshold, logging.WARNING), stream=out, force=True)
+    logging.basicConfig(stream=out, force=True)
+    set_level(level)
+
+
+def set_level(level: str) -> str:
+    """Change which lines of this process are written, from now on.
+
+    Args:
+        level: as in `configure`.
+
+    Returns:
+        The level before.
+
+    Raises:
+        ValueError: the level is unknown.
+    """
+    global _threshold
+    if level.upper() not in _LEVELS:
+        raise ValueError(f"unknown log level {level!r}")
+    before = logging.getLevelName(_threshold).lower()
+    _threshold = _LEVELS[level.upper()]
+    logging.getLogger().setLevel(max(_threshold, logging.WARNING))
+    return before
+
+
+def _drop_below_threshold(
+    _: Any, method_name: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    # "exception" is the one method that is no level.
+    if _LEVELS.get(method_name.upper(), logging.ERROR) < _threshold:
+        raise structlog.DropEvent
+    return event
 
 
 def get_logger(component: str) -> structlog.typing.FilteringBoundLogger:

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from google.protobuf.message import Message
+
+from strata_angelia.ports import (
+    DEADLINE_EXCEEDED,
+    UNAVAILABLE,
+    UNKNOWN_METHOD,
+    AngeliaError,
+    Response,
+)
 from strata_edge.ports import (
     HOT_METHODS,
     CallError,
@@ -28,6 +37,7 @@ _RESET_S = 0.02
 """Longest time after a process died until its peers know."""
 
 _RETRY_S = 0.5
+_PATIENCE_S = 60.0
 
 
 class Disconnected(Exception):
@@ -283,3 +293,41 @@ class SimConnection:
                 edge.open_calls.pop(call, None)
             if isinstance(edge, SimEdge) and not edge.incarnation.dead:
                 network.post(self._client, broker, self._there, call.leave, edge.context)
+
+
+class SimEdgeChannel:
+    """One broker's way to another one's edge; implements `strata_angelia.ports.Channel`."""
+
+    def __init__(self, network: SimNetwork, source: str, endpoint: str) -> None:
+        self._connection = SimConnection(network, source, endpoint)
+
+    async def call(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[Response],
+        *,
+        timeout_s: float | None = None,
+    ) -> Response:
+        """See `ports.Channel.call`."""
+        data = request.SerializeToString()
+        limit_s = _PATIENCE_S if timeout_s is None else timeout_s
+        try:
+            (answer,) = await self._connection.call(method, data, {}, limit_s)
+        except TimeoutError:
+            raise AngeliaError(DEADLINE_EXCEEDED, method) from None
+        except Disconnected as error:
+            raise AngeliaError(UNAVAILABLE, str(error)) from None
+        except CallRefused as error:
+            raise AngeliaError(UNKNOWN_METHOD, str(error)) from None
+        return response_type.FromString(answer)
+
+    async def stream(
+        self, method: str, request: Message, response_type: type[Response]
+    ) -> AsyncIterator[Response]:
+        """Brokers ask each other for nothing that is streamed."""
+        raise AngeliaError(UNKNOWN_METHOD, method)
+        yield
+
+    async def close(self) -> None:
+        """A simulated connection to an edge lasts for one call."""

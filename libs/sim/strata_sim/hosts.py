@@ -26,7 +26,7 @@ from strata_runtime.metrics import Metrics
 from strata_seglog.errors import LogError
 from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_sim.chance import source
-from strata_sim.edge import SimEdge
+from strata_sim.edge import SimEdge, SimEdgeChannel
 from strata_sim.machine import Machine
 from strata_sim.network import SimNetwork
 from strata_sim.options import BROKER_PORT, NAMESERVER_PORT, STORAGE_PORT, ClusterOptions
@@ -371,6 +371,7 @@ class BrokerHost(Host):
                 self._channel,
                 lambda endpoints: self._channel(endpoints[0]),
                 world.storage_seeds,
+                lambda endpoints: SimEdgeChannel(world.network, self.name, endpoints[0]),
             ),
             self.machine.clock,
             self.chance.random,

@@ -81,6 +81,7 @@ class Workload:
             Topic("events", "events-readers", fifo=True),
         ]
         self._sending = True
+        self._open_sends = 0
         self._consuming = True
         self._forget_share = self._options.forget_share
         self._tried: set[tuple[str, str]] = set()
@@ -145,7 +146,8 @@ class Workload:
         lags: list[str] = []
         while self._cluster.now_s < deadline_s:
             await asyncio.sleep(0.1)
-            if not self._waiting():
+            # A send that is under way may be answered yet, and has to be consumed then.
+            if not self._open_sends and not self._waiting():
                 lags = await self._lags(client) or await self._old_queue_counts(client)
                 if not lags:
                     break
@@ -237,11 +239,14 @@ class Workload:
         called_s = self._cluster.now_s
         self.history.attempt(topic.name, message_id, body, message_group)
         self.ends.sent(message_id, called_s, client.name)
+        self._open_sends += 1
         try:
             offset = await client.send(topic.name, message_id, body, message_group)
         except _UNKNOWN as failure:
             self._note(client, "send", failure)
             return False
+        finally:
+            self._open_sends -= 1
         self.last_answer_s = self._cluster.now_s
         self._cluster.trace.detail(f"{client.name} sent {message_id} at {topic.name} {offset}")
         self.history.answer(message_id, offset)

@@ -23,6 +23,7 @@ class RowKind(IntEnum):
     QUEUE_OVERRIDE = 8
     INSTALLING = 9
     SLOT_MOVE = 10
+    QUOTA = 11
 
 
 APPLIED_KEY = bytes([RowKind.APPLIED])
@@ -64,6 +65,11 @@ def queue_override_key(topic_id: int, queue: int) -> bytes:
     return bytes([RowKind.QUEUE_OVERRIDE]) + topic_id.to_bytes(4, "big") + queue.to_bytes(4, "big")
 
 
+def quota_key(namespace: str, topic: str) -> bytes:
+    """Return the key of the limits of a topic; "": of the namespace as a whole."""
+    return _name_key(RowKind.QUOTA, namespace, topic)
+
+
 def change_key(revision: int) -> bytes:
     """Return the key of the row that names what a revision changed."""
     return bytes([RowKind.CHANGE]) + revision.to_bytes(8, "big")
@@ -85,7 +91,7 @@ def kind_of(key: bytes) -> RowKind:
 
 
 def names_of(key: bytes) -> tuple[str, str]:
-    """Return (namespace, name) of the key of a topic or of a consumer group."""
+    """Return (namespace, name) of the key of a topic, a consumer group or a quota."""
     namespace, _, name = key[1:].partition(b"\x00")
     return namespace.decode(), name.decode()
 

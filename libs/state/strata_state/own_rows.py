@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from strata_mq import rows as layout
 from strata_mq.rows import MoveRow, RowKind
-from strata_state.kind_rows import KindRows
 from strata_state.ports import RowBatch
+from strata_state.rows_of_kind import RowsOfKind
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 
 
-class OwnedRows(KindRows):
+class OwnedRows(RowsOfKind):
     """Runs of owned slots."""
 
     KIND = RowKind.OWNED
@@ -38,7 +38,7 @@ class OwnedRows(KindRows):
             batch.put(layout.owned_key(self._raft_group, first), layout.encode_owned(count))
 
 
-class QueuePlaceRows(KindRows):
+class QueuePlaceRows(RowsOfKind):
     """Queues that are here though their slot is not, or elsewhere though it is."""
 
     KIND = RowKind.QUEUE_PLACE
@@ -65,7 +65,7 @@ class QueuePlaceRows(KindRows):
         ]
 
 
-class OwnRevisionRow(KindRows):
+class OwnRevisionRow(RowsOfKind):
     """The one row of the newest metadata revision on which slots were granted or revoked."""
 
     KIND = RowKind.OWN_REVISION
@@ -81,7 +81,7 @@ class OwnRevisionRow(KindRows):
         batch.put(self._prefix, layout.encode_own_revision(revision))
 
 
-class MoveRows(KindRows):
+class MoveRows(RowsOfKind):
     """Queues that were moved away and are not drained yet."""
 
     KIND = RowKind.MOVE

@@ -3,14 +3,14 @@
 A class knows the ranges that rows of its kind fill and how they are found; their bytes are
 `strata_mq.rows`, and why they are written is the state machine's matter. Every write goes into a
 batch that the caller writes, together with the applied row (rule 5). What the raft group owns is in
-`own_rows`.
+`own_rows`, rows in day buckets are in `day_rows`, those of messages that wait in `pending_rows`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterator
+from itertools import chain
 
 from strata_mq import rows as layout
 from strata_mq.commands import decode_lease
@@ -23,16 +23,16 @@ from strata_mq.rows import (
     ConfigurationRow,
     HeadRow,
     LocalRow,
-    MessagePosition,
     QueueRow,
     RowKind,
 )
-from strata_state.kind_rows import KindRows
+from strata_state.day_rows import IdRows, KeyRows
 from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlaceRows
+from strata_state.pending_rows import PendingRows, PinRows
 from strata_state.ports import Row, RowBatch, StateStore
+from strata_state.rows_of_kind import RowsOfKind
+from strata_state.trace_rows import ClientNameRows, TraceRows
 
-_ID_TAIL_AT = 9
-_DAY = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _CQ_TAIL = struct.Struct(">IIQ")
@@ -42,7 +42,7 @@ ConsumerKey = tuple[int, int, int]
 """(consumer group id, topic id, queue)."""
 
 
-class AppliedRows(KindRows):
+class AppliedRows(RowsOfKind):
     """The one applied row."""
 
     KIND = RowKind.APPLIED
@@ -58,7 +58,7 @@ class AppliedRows(KindRows):
         batch.put(self._prefix, row.encode())
 
 
-class QueueRows(KindRows):
+class QueueRows(RowsOfKind):
     """One row per queue that was ever used here."""
 
     KIND = RowKind.QUEUE
@@ -94,7 +94,7 @@ class QueueRows(KindRows):
         self._delete(batch, self._prefix + _U32.pack(topic_id))
 
 
-class CqRows(KindRows):
+class CqRows(RowsOfKind):
     """One row per run of messages that one entry stored in one queue."""
 
     KIND = RowKind.CQ
@@ -129,6 +129,10 @@ class CqRows(KindRows):
         rows = self._scan(self._prefix)
         return ((*_CQ_TAIL.unpack_from(key, at), CqRow(value)) for key, value in rows)
 
+    def delete(self, batch: RowBatch, topic_id: int, queue: int, base_offset: int) -> None:
+        """Remove one row."""
+        batch.delete(layout.cq_key(self._raft_group, topic_id, queue, base_offset))
+
     def delete_below(self, batch: RowBatch, topic_id: int, queue: int, base_offset: int) -> None:
         """Remove rows whose base is below `base_offset`."""
         prefix = layout.cq_prefix(self._raft_group, topic_id, queue)
@@ -139,7 +143,7 @@ class CqRows(KindRows):
         self._delete(batch, self._prefix + _U32.pack(topic_id))
 
 
-class HeadRows(KindRows):
+class HeadRows(RowsOfKind):
     """Head and generation per (consumer group, topic, queue)."""
 
     KIND = RowKind.HEAD
@@ -201,7 +205,7 @@ class HeadRows(KindRows):
         self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
 
 
-class LeaseRows(KindRows):
+class LeaseRows(RowsOfKind):
     """One row per un-acked message below head."""
 
     KIND = RowKind.LEASE
@@ -232,87 +236,7 @@ class LeaseRows(KindRows):
         self._delete(batch, self._prefix + _U32.pack(consumer_group_id))
 
 
-class _DayRows(KindRows):
-    """Rows in day buckets: they expire by one range deletion (rule 27)."""
-
-    __slots__ = ()
-
-    def first_day(self) -> int | None:
-        """Return the oldest day bucket that has a row."""
-        first = next(self._scan(self._prefix), None)
-        return None if first is None else _DAY.unpack_from(first[0], len(self._prefix))[0]
-
-    def delete_before(self, batch: RowBatch, day: int) -> None:
-        """Remove the buckets of earlier days."""
-        end = layout.day_prefix(self._raft_group, self.KIND, day)
-        batch.delete_range(self._prefix, end)
-
-
-class IdRows(_DayRows):
-    """Where the message with an id is."""
-
-    KIND = RowKind.ID
-    __slots__ = ()
-
-    def put_run(
-        self,
-        batch: RowBatch,
-        day: int,
-        topic_id: int,
-        ids: Sequence[bytes],
-        queue: int,
-        base_offset: int,
-    ) -> None:
-        """Write rows of messages at base_offset, base_offset + 1, ... (the hot path).
-
-        Args:
-            batch: where to.
-            day: `day_of` the store time.
-            topic_id: the messages' topic.
-            ids: 17 bytes each.
-            queue: the messages' queue.
-            base_offset: offset of the first one.
-        """
-        head = layout.id_key(self._raft_group, day, topic_id, b"")
-        offsets = range(base_offset, base_offset + len(ids))
-        # All values of the run in one call, as `MessagePosition` lays out each.
-        values = struct.pack(
-            ">" + "IQ" * len(ids),
-            *chain.from_iterable(zip(repeat(queue), offsets, strict=False)),
-        )
-        put = batch.put
-        at = 0
-        for message_id in ids:
-            put(head + message_id[_ID_TAIL_AT:] + message_id[:_ID_TAIL_AT], values[at : at + 12])
-            at += 12
-
-    def get(self, day: int, topic_id: int, message_id: bytes) -> MessagePosition | None:
-        """Return where the message is that was stored last with this id on that day."""
-        value = self._store.get(layout.id_key(self._raft_group, day, topic_id, message_id))
-        return None if value is None else MessagePosition.decode(value)
-
-
-class KeyRows(_DayRows):
-    """Which messages have a key."""
-
-    KIND = RowKind.KEY
-    __slots__ = ()
-
-    def put(
-        self, batch: RowBatch, day: int, topic_id: int, key_hash: int, queue: int, offset: int
-    ) -> None:
-        """Write one row."""
-        key = layout.message_key_key(self._raft_group, day, topic_id, key_hash, queue, offset)
-        batch.put(key, b"")
-
-    def find(self, day: int, topic_id: int, key_hash: int, limit: int) -> list[tuple[int, int]]:
-        """Return at most `limit` (queue, offset) of messages with a key on that day."""
-        prefix = layout.message_key_prefix(self._raft_group, day, topic_id, key_hash)
-        rows = zip(range(limit), self._scan(prefix), strict=False)
-        return [layout.parse_message_key_key(key) for _, (key, _) in rows]
-
-
-class BrokerRows(KindRows):
+class BrokerRows(RowsOfKind):
     """The last append of each broker."""
 
     KIND = RowKind.BROKER
@@ -337,7 +261,7 @@ class BrokerRows(KindRows):
                 batch.delete(layout.broker_key(self._raft_group, boot_id))
 
 
-class TombstoneRows(KindRows):
+class TombstoneRows(RowsOfKind):
     """Ids of topics and consumer groups that were dropped and never come back (rule 17)."""
 
     KIND = RowKind.TOMBSTONE
@@ -355,7 +279,7 @@ class TombstoneRows(KindRows):
         return [(what, dropped_id) for what, dropped_id in keys]
 
 
-class ConfigurationRows(KindRows):
+class ConfigurationRows(RowsOfKind):
     """The one row of the raft group's configuration."""
 
     KIND = RowKind.CONFIGURATION
@@ -371,7 +295,7 @@ class ConfigurationRows(KindRows):
         batch.put(self._prefix, row.encode())
 
 
-class LocalRows(KindRows):
+class LocalRows(RowsOfKind):
     """The one row that only this node knows."""
 
     KIND = RowKind.LOCAL
@@ -387,7 +311,7 @@ class LocalRows(KindRows):
         batch.put(self._prefix, row.encode())
 
 
-class UnfinishedRow(KindRows):
+class UnfinishedRow(RowsOfKind):
     """A mark: the rows are being rebuilt from the log, or could not be rebuilt in full."""
 
     KIND = RowKind.UNFINISHED
@@ -426,6 +350,10 @@ class GroupRows:
         self.moves = MoveRows(store, raft_group)
         self.queue_places = QueuePlaceRows(store, raft_group)
         self.own_revision = OwnRevisionRow(store, raft_group)
+        self.pending = PendingRows(store, raft_group)
+        self.pins = PinRows(store, raft_group)
+        self.traces = TraceRows(store, raft_group)
+        self.client_names = ClientNameRows(store, raft_group)
         self.local = LocalRows(store, raft_group)
         self.unfinished = UnfinishedRow(store, raft_group)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker import errors
-from strata_broker.channels import StorageChannels
+from strata_broker.channels import NodeChannels
 from strata_broker.config import StorageClientSection
 from strata_broker.lanes import NodeLanes
 from strata_broker.leaders import LeaderMap
@@ -64,7 +64,7 @@ class Acker:
     def __init__(
         self,
         leaders: LeaderMap,
-        channels: StorageChannels,
+        channels: NodeChannels,
         config: StorageClientSection,
         clock: Clock,
         random: Random,

@@ -22,30 +22,34 @@ from strata_angelia.ports import AngeliaError
 from strata_broker.ack import Acknowledger, LeaseKeeper
 from strata_broker.budget import SendBudget
 from strata_broker.channels import BrokerNetwork
-from strata_broker.cluster_operations import ClusterOperations
+from strata_broker.checks import TransactionChecker
 from strata_broker.config import BrokerConfig
 from strata_broker.deliver import Deliverer
-from strata_broker.drops import Dropper
+from strata_broker.filters import Filters
+from strata_broker.holder_calls import HolderCalls
 from strata_broker.hot import HotCalls
 from strata_broker.liveness import LivenessReporter
 from strata_broker.message_groups import MessageGroups
 from strata_broker.metadata import MetadataView
 from strata_broker.metrics import METRICS
-from strata_broker.operations import Operations
+from strata_broker.operators import OperatorParts, Operators
 from strata_broker.popper import Popper
+from strata_broker.producers import Producers
 from strata_broker.provision import Provisioner
+from strata_broker.pulls import Puller
+from strata_broker.quotas import Quotas
+from strata_broker.recalls import Recaller
 from strata_broker.receive import Receiver
 from strata_broker.recorder import Recorder
 from strata_broker.rehashes import Rehasher
 from strata_broker.route import Routes
 from strata_broker.send import Sender
-from strata_broker.servicers import admin_rpc, messaging
-from strata_broker.servicers.admin import AdminServicer
-from strata_broker.servicers.cluster_admin import ClusterAdminServicer
+from strata_broker.servicers import admin_rpc, messaging, rocketmq_rpc
 from strata_broker.servicers.messaging import MessagingServicer
 from strata_broker.sessions import Sessions
 from strata_broker.storage_tier import StorageTier
 from strata_broker.telemetry import Telemetry
+from strata_broker.transactions import Transactions
 from strata_edge.health import Health
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
@@ -118,6 +122,7 @@ class BrokerApp:
         self.endpoint = ""
         self._config = config
         self._edge = edge
+        self._network = network
         self._clock = clock
         self._random = random
         self._metrics = metrics
@@ -127,6 +132,7 @@ class BrokerApp:
         self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
         self.sessions = Sessions(config.session, clock)
+        self._quotas = Quotas(self.view, config.quotas, clock, metrics)
         self._metadata = MetadataClient(
             network.nameservers,
             network.metadata_channels,
@@ -164,35 +170,28 @@ class BrokerApp:
     def _serve_clients(self) -> None:
         config, clock, metrics = self._config, self._clock, self._metrics
         view, storage = self.view, self._storage
-        provisioner = Provisioner(view, self._metadata, config.metadata, self._tasks)
-        recorder = Recorder(clock, metrics)
-        self.liveness = LivenessReporter(
-            self._identity.boot_id, view, storage.channels, self.sessions, config.session
+        provisioner = self._provisioner = Provisioner(
+            view, self._metadata, self._quotas, config.metadata, self._tasks
         )
+        recorder = self._recorder = Recorder(clock, metrics)
+        filters = Filters(config.receive, metrics)
+        producers = self._watch_producers()
+        self._follow_transactions(producers, provisioner)
         self._routes = Routes(view, config.route, config.route.advertised_endpoint)
-        self._telemetry = Telemetry(view, self.sessions, config, self._tasks, metrics)
-        self._deliverer = Deliverer(
-            storage.client, storage.acker, config, self._identity.host, clock, recorder, metrics
+        self._telemetry = Telemetry(
+            view, self.sessions, self._quotas, producers, filters, config, self._tasks, metrics
         )
-        self._receiver = Receiver(
-            self._identity.boot_id,
-            view,
-            provisioner,
-            Popper(view, storage.client, config.receive, clock),
-            self._deliverer,
-            self.sessions,
-            config,
-            clock,
-            self._tasks,
-            recorder,
-            metrics,
-        )
-        sender = Sender(
+        self._telemetry.on_idle(self.checker.wake)
+        self._deliverer = Deliverer(storage.client, self._identity.host, clock, recorder, metrics)
+        self._receiver = self._new_receiver(provisioner, filters, recorder)
+        sender = self._sender = Sender(
             view,
             provisioner,
             storage.appender,
             self._message_groups,
             SendBudget(config.send, metrics),
+            self._quotas,
+            producers,
             config,
             google_crc32c.value,
             clock,
@@ -200,46 +199,118 @@ class BrokerApp:
             recorder,
         )
         acknowledger = Acknowledger(view, provisioner, storage.acker, config, clock, recorder)
+        self._puller = Puller(
+            view,
+            provisioner,
+            storage.client,
+            HolderCalls(view, storage.client, clock, config.metadata.call_timeout_ms / 1000),
+            filters,
+            self.sessions,
+            config,
+            self._identity.host,
+            clock,
+            recorder,
+            metrics,
+        )
         MessagingServicer(
             view,
             provisioner,
             self._routes,
             LeaseKeeper(view, provisioner, storage.client, config),
+            self._transactions,
+            Recaller(view, provisioner, storage.client, clock, metrics),
+            self._puller,
             self._telemetry,
             self.sessions,
             config,
             clock,
             recorder,
+            metrics,
         ).register(self._edge, HotCalls(sender, self._receiver, acknowledger))
 
+    def _new_receiver(
+        self, provisioner: Provisioner, filters: Filters, recorder: Recorder
+    ) -> Receiver:
+        config, clock = self._config, self._clock
+        return Receiver(
+            self._identity.boot_id,
+            self.view,
+            provisioner,
+            Popper(self.view, self._storage.client, config.receive, clock),
+            self._deliverer,
+            filters,
+            self.sessions,
+            config,
+            clock,
+            self._tasks,
+            recorder,
+            self._metrics,
+        )
+
+    def _watch_producers(self) -> Producers:
+        config = self._config.session
+        producers = Producers(
+            self.view, self.sessions, max_topics_per_client=config.max_subscriptions_per_client
+        )
+        self.liveness = LivenessReporter(
+            self._identity.boot_id,
+            self.view,
+            self._storage.channels,
+            self.sessions,
+            producers,
+            config,
+        )
+        return producers
+
+    def _follow_transactions(self, producers: Producers, provisioner: Provisioner) -> None:
+        self._transactions = Transactions(self.view, self._storage.client, self._metrics)
+        self.checker = TransactionChecker(
+            self.view,
+            producers,
+            provisioner,
+            self._transactions,
+            self._config.transaction,
+            self._clock,
+            self._metrics,
+        )
+        self._storage.on_checks(self.checker.take)
+
     def _serve_operators(self, shown_config: Config) -> None:
-        config, view, storage = self._config, self.view, self._storage
-        self._dropper = Dropper(
-            view, self._metadata, storage.client, config.metadata, self._random, self._metrics
+        identity = self._identity
+        self._operators = Operators(
+            OperatorParts(
+                identity.node_id,
+                identity.boot_id,
+                version("strata-broker"),
+                self.view,
+                self._metadata,
+                self._storage,
+                self._provisioner,
+                self._sender,
+                self.sessions,
+                self._telemetry,
+                self._routes,
+                self._quotas,
+                self._transactions,
+                self._recorder,
+                self._network.broker_channels,
+                self._config,
+                shown_config,
+                self._clock,
+                self._random,
+                self._metrics,
+            )
         )
         self._rehasher = Rehasher(
-            view,
+            self.view,
             self._message_groups,
             self._metadata,
-            storage.client,
-            config.metadata,
+            self._storage.client,
+            self._config.metadata,
             self._random,
             self._metrics,
         )
-        operations = Operations(
-            view,
-            self._metadata,
-            storage.client,
-            self._dropper,
-            self.sessions,
-            config,
-            self._clock,
-        )
-        cluster = ClusterOperations(
-            view, self._metadata, storage.client, storage.leaders, config.metadata
-        )
-        AdminServicer(view, operations, self.sessions, shown_config).register(self._edge)
-        ClusterAdminServicer(cluster, version("strata-broker")).register(self._edge)
+        self._operators.register(self._edge)
 
     @property
     def tasks(self) -> Tasks:
@@ -274,11 +345,15 @@ class BrokerApp:
         )
         self._routes.set_own_endpoint(self.endpoint)
         self._deliverer.set_store_host(self.endpoint)
+        self._puller.set_store_host(self.endpoint)
+        self.checker.set_store_host(self.endpoint)
         await self._register()
-        self._tasks.spawn("repeat drops", self._dropper.run())
+        self._operators.start(self._tasks)
         self._tasks.spawn("rehash message groups", self._rehasher.run())
         self._tasks.spawn("push settings", self._telemetry.push_changes())
         self._tasks.spawn("report clients", self.liveness.run())
+        self._tasks.spawn("check transactions", self.checker.send_checks())
+        self._tasks.spawn("give up transactions", self.checker.give_up())
         self._set_health(serving=True)
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
@@ -288,7 +363,7 @@ class BrokerApp:
         node = meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
-            # Its own address also behind a virtual one, which all brokers share.
+            # Where other brokers reach this one: the advertised endpoint may stand for all.
             endpoints=[_join(identity.host, self.port)],
             advertised_endpoint=self.endpoint,
             boot_id=identity.boot_id,
@@ -312,6 +387,7 @@ class BrokerApp:
         await self._tasks.stop()
         if self.endpoint:
             await self.liveness.leave()
+        await self._operators.close()
         await self._storage.close()
         await self._metadata.close()
 
@@ -323,6 +399,7 @@ class BrokerApp:
                 group.create_task(self._edge.drain(drain_s))
             self._telemetry.end_all()
             self._receiver.end_all()
+            self._puller.end_all()
 
     async def _deregister(self, grace_s: float) -> None:
         """Leave the routes of the other brokers before clients are let go."""
@@ -344,7 +421,7 @@ class BrokerApp:
             self._log.warning("not taken off the nodes", reason=str(failure))
 
     def _set_health(self, *, serving: bool) -> None:
-        for service in ("", messaging.SERVICE, admin_rpc.SERVICE):
+        for service in ("", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE):
             self._health.set(service, serving=serving)
 
     def _add_gauges(self, metrics: Metrics) -> None:

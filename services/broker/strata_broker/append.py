@@ -4,7 +4,7 @@ Role: the open batch of each raft group, the order of its batches, their repeats
 - at most one batch of a raft group is under way, so its sequence numbers arrive in order;
 - a batch that was sent once keeps its bytes and its (boot id, sequence) in every repeat (rule 22);
 - a part that was refused goes back to its waiter, which stages it again in a new batch;
-- every staged message is answered once: stored, refused, or timed out.
+- every staged message is answered once: stored, pending, refused, or timed out.
 It does not know what a message is, nor how a raft group is chosen.
 """
 
@@ -19,13 +19,21 @@ from typing import NamedTuple, Protocol
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker import errors
-from strata_broker.channels import StorageChannels
+from strata_broker.channels import NodeChannels
 from strata_broker.config import BrokerConfig
 from strata_broker.lanes import NodeLanes
 from strata_broker.leaders import LeaderMap
 from strata_broker.storage_client import LED_ELSEWHERE, SERVICE
-from strata_mq.batch import MAX_BATCH_BYTES, BatchBuilder, Checksum, OutgoingMessage, PartKey
+from strata_mq.batch import (
+    MAX_BATCH_BYTES,
+    BatchBuilder,
+    Checksum,
+    OutgoingMessage,
+    PartKey,
+    PartKind,
+)
 from strata_mq.errors import RequestError
+from strata_mq.pending_handle import HandleForm
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -43,11 +51,24 @@ _MOVED = frozenset(
 _COLUMNS_BYTES = 64
 
 
+class PendingPlace(NamedTuple):
+    """What names a message of a delayed or half part; `number` and `part` as in a handle."""
+
+    form: HandleForm
+    number: int
+    part: int
+
+
 class Waiter(Protocol):
     """Who waits for staged messages; `indexes` are its own numbers for them."""
 
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
         """The messages are durable at these offsets."""
+
+    def pending(
+        self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
+    ) -> None:
+        """The messages are durable and wait, or a first one with the same id did and is placed."""
 
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
         """The messages were not stored, or nobody knows (a timeout)."""
@@ -101,7 +122,16 @@ class _Batch:
 class _GroupLane:
     """The batches of one raft group, oldest first."""
 
-    __slots__ = ("asked", "backoff", "last_sequence", "pause", "raft_group", "ready", "waiting")
+    __slots__ = (
+        "asked",
+        "backoff",
+        "hindrance",
+        "last_sequence",
+        "pause",
+        "raft_group",
+        "ready",
+        "waiting",
+    )
 
     def __init__(self, raft_group: int, backoff: Backoff) -> None:
         self.raft_group = raft_group
@@ -114,6 +144,8 @@ class _GroupLane:
         # the pause before a repeat.
         self.pause: asyncio.TimerHandle | None = None
         self.last_sequence = 0
+        # Why the last try of the first batch failed, "" before the first.
+        self.hindrance = ""
 
     @property
     def idle(self) -> bool:
@@ -128,7 +160,7 @@ class Appender:
         self,
         boot_id: int,
         leaders: LeaderMap,
-        channels: StorageChannels,
+        channels: NodeChannels,
         config: BrokerConfig,
         checksum: Checksum,
         clock: Clock,
@@ -277,7 +309,9 @@ class Appender:
 
     def _drop_late(self, lane: _GroupLane, now_s: float) -> None:
         while lane.waiting and lane.waiting[0].deadline_s <= now_s:
-            lane.waiting.popleft().fail(errors.timed_out())
+            replicated = self._leaders.has_other_replicas(lane.raft_group)
+            failure = errors.send_timed_out(lane.hindrance, replicated=replicated)
+            lane.waiting.popleft().fail(failure)
 
     def _settle(self, lane: _GroupLane, node: str, result: storage_pb2.GroupResult) -> None:
         outcome = result.refusal.outcome
@@ -308,7 +342,7 @@ class Appender:
     def _done(self, lane: _GroupLane) -> _Batch:
         """Take the batch that was under way off its lane and let the next one go."""
         batch = lane.waiting.popleft()
-        lane.asked = ""
+        lane.asked = lane.hindrance = ""
         lane.backoff.reset()
         if lane.waiting:
             self._make_ready(lane)
@@ -321,6 +355,7 @@ class Appender:
         """Send the same batch again after a pause, wherever the leader is by then."""
         self._retries.add(1, {"reason": reason})
         lane.asked = ""
+        lane.hindrance = reason
         pause_s = lane.backoff.next_s()
         lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 
@@ -370,6 +405,8 @@ def _tell(entry: _Entry, raft_group: int, parts: Sequence[storage_pb2.PartResult
         entry.waiter.moved(entry.indexes, raft_group, entry.key, part)
     elif part.outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
         entry.waiter.refused(entry.indexes, errors.refused(part.outcome))
+    elif entry.key.kind is not PartKind.PLAIN:
+        entry.waiter.pending(entry.indexes, raft_group, _pending_places(entry, part))
     elif part.duplicates:
         entry.waiter.stored(entry.indexes, _offsets_beside_duplicates(entry, part))
     else:
@@ -389,3 +426,22 @@ def _offsets_beside_duplicates(entry: _Entry, part: storage_pb2.PartResult) -> l
             offsets.append(offset)
             offset += 1
     return offsets
+
+
+def _pending_places(entry: _Entry, part: storage_pb2.PartResult) -> list[PendingPlace]:
+    """Return what names the messages of an entry; repeats are where the first one is."""
+    index, ordinal = part.first_pending.index, part.first_pending.ordinal + entry.first
+    places = [
+        PendingPlace(HandleForm.PENDING, index, ordinal + number)
+        for number in range(len(entry.indexes))
+    ]
+    for duplicate in part.duplicates:
+        number = duplicate.ordinal - entry.first
+        if not 0 <= number < len(places):
+            continue
+        if duplicate.HasField("pending"):
+            first = duplicate.pending
+            places[number] = PendingPlace(HandleForm.PENDING, first.index, first.ordinal)
+        else:
+            places[number] = PendingPlace(HandleForm.STORED, duplicate.offset, duplicate.queue)
+    return places

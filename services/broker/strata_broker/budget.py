@@ -1,14 +1,22 @@
 """Back-pressure for sends: bytes taken from clients and not yet answered are bounded.
 
 Three limits: the broker's, one per namespace (so that one tenant's flood leaves room for others)
-and one per raft group (so that one slow raft group does not fill the broker).
+and one per raft group (so that one slow raft group does not fill the broker). Namespaces and raft
+groups come and go: what is idle is forgotten when there are too many.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import TypeVar
+
 from strata_broker.config import SendSection
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+
+Key = TypeVar("Key", bound=Hashable)
+
+_MAX_REMEMBERED = 10_000
 
 
 class SendBudget:
@@ -18,7 +26,6 @@ class SendBudget:
         self._config = config
         self._metrics = metrics
         self._broker = Limit("sends in flight", config.max_bytes_in_flight, "bytes", metrics)
-        # Namespaces and raft groups that exist: their number is bounded by the metadata.
         self._namespaces: dict[str, Limit] = {}
         self._raft_groups: dict[int, Limit] = {}
 
@@ -26,20 +33,14 @@ class SendBudget:
         """Charge a request, to the raft group of its first message; False: a limit is reached."""
         in_namespace = self._namespaces.get(namespace)
         if in_namespace is None:
-            in_namespace = self._namespaces[namespace] = Limit(
-                f"sends in flight of namespace [{namespace}]",
-                self._config.max_namespace_bytes_in_flight,
-                "bytes",
-                self._metrics,
-            )
+            name = f"sends in flight of namespace [{namespace}]"
+            most_bytes = self._config.max_namespace_bytes_in_flight
+            in_namespace = self._add(self._namespaces, namespace, name, most_bytes)
         in_raft_group = self._raft_groups.get(raft_group)
         if in_raft_group is None:
-            in_raft_group = self._raft_groups[raft_group] = Limit(
-                f"sends in flight to raft group {raft_group}",
-                self._config.max_raft_group_bytes_in_flight,
-                "bytes",
-                self._metrics,
-            )
+            name = f"sends in flight to raft group {raft_group}"
+            most_bytes = self._config.max_raft_group_bytes_in_flight
+            in_raft_group = self._add(self._raft_groups, raft_group, name, most_bytes)
         if not self._broker.try_take(size_bytes):
             return False
         if in_namespace.try_take(size_bytes):
@@ -54,3 +55,10 @@ class SendBudget:
         self._broker.give_back(size_bytes)
         self._namespaces[namespace].give_back(size_bytes)
         self._raft_groups[raft_group].give_back(size_bytes)
+
+    def _add(self, limits: dict[Key, Limit], key: Key, name: str, most_bytes: int) -> Limit:
+        if len(limits) >= _MAX_REMEMBERED:
+            for idle in [known for known, limit in limits.items() if not limit.used]:
+                limits.pop(idle).close()
+        limit = limits[key] = Limit(name, most_bytes, "bytes", self._metrics)
+        return limit

@@ -1,12 +1,12 @@
-"""Connections of a broker: to nameservers by endpoint, to storage nodes by node id.
+"""Connections of a broker: to nameservers by endpoint, to other nodes by node id.
 
-Role: which of a node's endpoints is used, with which transport and codec; one channel per storage
-node for the broker's life. It knows nothing of leaders and does not repeat calls.
+Role: which of a node's endpoints is used, with which transport and codec; one channel per node, as
+long as it is a member. It knows nothing of leaders and does not repeat calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,17 @@ Raises AngeliaError when none of them can be used.
 """
 
 
+def broker_channel(endpoints: Sequence[str]) -> Channel:
+    """Return a channel to another broker's gRPC port.
+
+    Raises:
+        AngeliaError: UNAVAILABLE, it registered none.
+    """
+    if not endpoints:
+        raise AngeliaError(UNAVAILABLE, "the broker registered no endpoint")
+    return open_channel(endpoints[0], "http2")
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerNetwork:
     """Whom a broker talks to, and how.
@@ -33,12 +44,14 @@ class BrokerNetwork:
         storage_channels: makes a channel to a storage node.
         storage_seeds: endpoints of storage nodes: when no nameserver answers they say what they
             know of the metadata (rule 16).
+        broker_channels: makes a channel to another broker.
     """
 
     nameservers: Sequence[str]
     metadata_channels: Callable[[str], Channel]
     storage_channels: ChannelFactory
     storage_seeds: Sequence[str] = ()
+    broker_channels: ChannelFactory = broker_channel
 
 
 def cluster_network(
@@ -69,8 +82,8 @@ def cluster_network(
     )
 
 
-class StorageChannels:
-    """One channel per storage node, made when first used, anew when its endpoints change."""
+class NodeChannels:
+    """One channel per node, made when first used, anew when its endpoints change."""
 
     def __init__(self, view: MetadataView, factory: ChannelFactory) -> None:
         self._view = view
@@ -87,7 +100,7 @@ class StorageChannels:
         node = self._view.node(node_id)
         known = self._channels.get(node_id)
         if node is None:
-            raise AngeliaError(UNAVAILABLE, f"storage node {node_id} is not registered")
+            raise AngeliaError(UNAVAILABLE, f"node {node_id} is not registered")
         endpoints = tuple(node.endpoints)
         if known is not None and known[0] == endpoints:
             return known[1]
@@ -102,6 +115,11 @@ class StorageChannels:
         known = self._channels.pop(node_id, None)
         if known is not None:
             self._replaced.append(known[1])
+
+    def forget_others(self, node_ids: Collection[str]) -> None:
+        """Forget all nodes but these."""
+        for node_id in self._channels.keys() - set(node_ids):
+            self.forget(node_id)
 
     async def close_replaced(self) -> None:
         """Close the channels that nothing is begun on any more."""

@@ -118,6 +118,7 @@ class ClusterOperations:
             RequestError: no such raft group, no voter of it on that node, or nobody took over in
                 time.
         """
+        self._row(raft_group)
         before = self._leaders.leader_of(raft_group)
         target = self._voter(raft_group, to_node_id) if to_node_id else 0
         if to_node_id:
@@ -138,9 +139,11 @@ class ClusterOperations:
                 storage_pb2.TransferLeadershipResponse,
                 timeout_s=self._timeout_s,
             )
-        except RequestError:
+        except RequestError as refused:
             # The wish in the metadata may have been faster than this call.
             if self._leaders.leader_of(raft_group) in ("", before):
+                if refused.code is Code.INTERNAL_SERVER_ERROR:
+                    raise RequestError(Code.PRECONDITION_FAILED, refused.text) from refused
                 raise
         leader = await self._leaders.wait_for_other(raft_group, before, self._timeout_s)
         if not leader:

@@ -18,6 +18,8 @@ from strata_metadata.options import (
 from strata_mq.validation import Limits
 from strata_runtime.config import Config, Section
 
+_DAY_MS = 86_400_000
+
 
 class RouteSection(Section):
     """What clients are told to connect to."""
@@ -48,6 +50,9 @@ class SendSection(Section):
     max_message_group_bytes: int = Field(
         default=64, ge=1, description="A message group must be shorter than this."
     )
+    max_delay_ms: int = Field(
+        default=40 * _DAY_MS, ge=0, description="Furthest delivery time of a delay message."
+    )
     max_messages_per_request: int = Field(default=1_024, ge=1, description="Messages at once.")
     max_bytes_in_flight: int = Field(
         default=128 * 1024 * 1024,
@@ -65,6 +70,36 @@ class SendSection(Section):
     )
     timeout_ms: int = Field(
         default=3_000, ge=1, description="Time for a send whose client set no deadline."
+    )
+
+
+class TransactionSection(Section):
+    """Transactional messages that wait for their producer's word."""
+
+    first_check_ms: int = Field(
+        default=6_000,
+        ge=0,
+        description="When a producer is first asked what became of a transaction, unless its "
+        "message says so itself.",
+    )
+    max_first_check_ms: int = Field(
+        default=3_600_000, ge=0, description="The latest that a message may say."
+    )
+    max_checks_waiting: int = Field(
+        default=1_024, ge=1, description="Checks that wait until a producer's stream takes them."
+    )
+    max_check_bytes_waiting: int = Field(
+        default=32 * 1024 * 1024, ge=1, description="Messages of these checks."
+    )
+    check_patience_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="A check that no stream took for this long is left to the next one.",
+    )
+    max_given_up_waiting: int = Field(
+        default=1_024,
+        ge=1,
+        description="Transactions whose checks are used up and that become dead letters next.",
     )
 
 
@@ -124,7 +159,58 @@ class ReceiveSection(Section):
         default=False,
         description="Where a new consumer group starts: at new messages, or at the oldest.",
     )
-    max_cached_filters: int = Field(default=4_096, ge=1, description="Parsed tag expressions.")
+    max_cached_filters: int = Field(default=4_096, ge=1, description="Parsed filters.")
+    max_cached_filter_characters: int = Field(
+        default=1024 * 1024, ge=1, description="Their expressions together."
+    )
+
+
+class PullSection(Section):
+    """PullMessage."""
+
+    max_messages: int = Field(default=1_024, ge=1, description="Messages of one answer.")
+    max_bytes: int = Field(
+        default=8 * 1024 * 1024,
+        ge=1,
+        description="Messages of one answer, except that one always goes.",
+    )
+    max_bytes_in_flight: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1,
+        description="Shared by the pulls under way: each may get as much as an equal part.",
+    )
+    max_parked: int = Field(default=10_000, ge=1, description="Pulls under way.")
+    max_slice_ms: int = Field(
+        default=2_000,
+        ge=1,
+        description="Longest wait in storage; then the raft group is looked up again.",
+    )
+
+
+class PeerSection(Section):
+    """What brokers ask each other for operators: which clients they hold."""
+
+    call_timeout_ms: int = Field(
+        default=1_000, ge=1, description="Time for one call; then the broker is passed over."
+    )
+    max_calls: int = Field(default=32, ge=1, description="Calls to other brokers at once.")
+    max_clients_per_answer: int = Field(
+        default=10_000, ge=1, description="Clients that one broker tells of at once."
+    )
+    command_timeout_ms: int = Field(
+        default=5_000, ge=1, description="Time for a client to answer a command."
+    )
+    max_commands: int = Field(
+        default=256, ge=1, description="Commands that clients have not answered."
+    )
+
+
+class CallsSection(Section):
+    """Calls of clients other than sends, receives and acks, whose bounds are their own."""
+
+    max_in_flight: int = Field(
+        default=20_000, ge=1, description="Calls under way; beyond it TOO_MANY_REQUESTS."
+    )
 
 
 class StorageClientSection(Section):
@@ -272,16 +358,55 @@ class MetadataSection(Section):
     )
 
 
+class QuotasSection(Section):
+    """Limits of namespaces and topics that have none of their own; 0: no limit."""
+
+    namespace_messages_per_s: int = Field(
+        default=0, ge=0, description="Messages that producers of a namespace may send."
+    )
+    namespace_bytes_per_s: int = Field(
+        default=0, ge=0, description="Bytes that producers of a namespace may send."
+    )
+    namespace_topics: int = Field(
+        default=0, ge=0, description="Topics of a namespace, dead-letter topics not counted."
+    )
+    namespace_consumer_groups: int = Field(
+        default=0, ge=0, description="Consumer groups of a namespace."
+    )
+    namespace_connections: int = Field(
+        default=0,
+        ge=0,
+        description="Settings streams of a namespace's clients, one per client and broker.",
+    )
+    topic_messages_per_s: int = Field(
+        default=0, ge=0, description="Messages that may be sent to one topic."
+    )
+    topic_bytes_per_s: int = Field(
+        default=0, ge=0, description="Bytes that may be sent to one topic."
+    )
+    burst_ms: int = Field(
+        default=1_000, ge=1, description="What may come at once after a pause, as time at the rate."
+    )
+    max_tracked: int = Field(
+        default=10_000, ge=2, description="Namespaces and topics whose rate is measured."
+    )
+
+
 class BrokerConfig(Config):
     """All of a broker."""
 
     route: RouteSection = RouteSection()
     send: SendSection = SendSection()
+    transaction: TransactionSection = TransactionSection()
     receive: ReceiveSection = ReceiveSection()
+    pull: PullSection = PullSection()
+    peer: PeerSection = PeerSection()
+    calls: CallsSection = CallsSection()
     storage_client: StorageClientSection = StorageClientSection()
     telemetry: TelemetrySection = TelemetrySection()
     session: SessionSection = SessionSection()
     metadata: MetadataSection = MetadataSection()
+    quotas: QuotasSection = QuotasSection()
 
     def metadata_client(self) -> MetadataClientOptions:
         """Return how the nameservers are called."""
@@ -318,6 +443,7 @@ class BrokerConfig(Config):
             max_property_count=self.send.max_property_count,
             max_key_count=self.send.max_key_count,
             max_message_group_bytes=self.send.max_message_group_bytes,
+            max_delay_ms=self.send.max_delay_ms,
             min_receive_invisible_ms=self.receive.min_invisible_ms,
             max_invisible_ms=self.receive.max_invisible_ms,
             min_polling_ms=self.receive.min_polling_ms,

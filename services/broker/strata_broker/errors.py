@@ -7,8 +7,10 @@ failure. A text is the reason given by who refused, else the code's name.
 from __future__ import annotations
 
 from apache.rocketmq.v2 import definition_pb2
+from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia import ports as angelia
+from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
 
 FLOW_LIMIT = "flow limit"
@@ -41,6 +43,14 @@ ANGELIA_CODES: dict[str, Code] = {
     angelia.UNKNOWN_METHOD: Code.NOT_IMPLEMENTED,
     angelia.BAD_REQUEST: Code.INTERNAL_SERVER_ERROR,
     angelia.INTERNAL: Code.INTERNAL_SERVER_ERROR,
+}
+
+# What a client is told when something cannot be created for it.
+META_CODES: dict[int, Code] = {
+    meta_pb2.META_OUTCOME_INVALID: Code.BAD_REQUEST,
+    meta_pb2.META_OUTCOME_LIMIT_REACHED: Code.TOO_MANY_REQUESTS,
+    meta_pb2.META_OUTCOME_NOT_LEADER: Code.PROXY_TIMEOUT,
+    meta_pb2.META_OUTCOME_UNAVAILABLE: Code.PROXY_TIMEOUT,
 }
 
 # A refusal that says "not here" or "not yet": the same call is made again, perhaps elsewhere.
@@ -92,9 +102,35 @@ def timed_out() -> RequestError:
     return RequestError(Code.PROXY_TIMEOUT, "storage did not answer in time")
 
 
-def too_many_requests() -> RequestError:
-    """Return the error for a limit of this broker."""
-    return RequestError(Code.TOO_MANY_REQUESTS, FLOW_LIMIT)
+def send_timed_out(hindrance: str, *, replicated: bool) -> RequestError:
+    """Return the error for a send that was not stored, or not known to be, before its deadline.
+
+    Args:
+        hindrance: why its last try failed: name of an outcome, or an Angelia code.
+        replicated: whether the raft group has more than one replica.
+    """
+    if hindrance == angelia.OVERLOADED:
+        return too_many_requests()
+    if hindrance == storage_pb2.Outcome.Name(storage_pb2.OUTCOME_NOT_LEADER):
+        return RequestError(Code.HA_NOT_AVAILABLE, "no majority of the replicas elects a leader")
+    if hindrance != angelia.DEADLINE_EXCEEDED:
+        return timed_out()
+    if replicated:
+        text = "a majority of the replicas did not make it durable in time"
+        return RequestError(Code.SLAVE_PERSISTENCE_TIMEOUT, text)
+    text = "the storage node did not make it durable in time"
+    return RequestError(Code.MASTER_PERSISTENCE_TIMEOUT, text)
+
+
+def not_created(what: str, failure: MetaRefused) -> RequestError:
+    """Return the error for something that a client needs and the nameserver refuses to make."""
+    code = META_CODES.get(failure.outcome, Code.INTERNAL_SERVER_ERROR)
+    return RequestError(code, f"cannot create {what}: {failure.reason}")
+
+
+def too_many_requests(text: str = FLOW_LIMIT) -> RequestError:
+    """Return the error for a limit that is reached: of this broker, or a quota."""
+    return RequestError(Code.TOO_MANY_REQUESTS, text)
 
 
 def status_of(error: RequestError) -> definition_pb2.Status:

@@ -1,19 +1,20 @@
-"""One watch stream to every storage node: what it leads, told as soon as it changes.
+"""One watch stream to every storage node: what it leads, told as soon as it changes, and checks.
 
 After a failover the new leader says so itself; nothing has to be refused first, and everything
 that waits for the raft group goes there at once. A stream that breaks is the first sign that a
-node has died. Invariant: a node of the metadata has one stream or pauses before the next try.
+node has has died. Invariant: a node of the metadata has one stream or pauses before the next try.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
-from strata_broker.channels import StorageChannels
+from strata_broker.channels import NodeChannels
 from strata_broker.config import StorageClientSection
 from strata_broker.leaders import LeaderMap
 from strata_broker.metadata import MetadataView
@@ -26,6 +27,9 @@ from strata_runtime.tasks import Tasks
 
 _WATCH = SERVICE + "Watch"
 _SILENCE = frozenset((UNAVAILABLE, DEADLINE_EXCEEDED))
+
+OnChecks = Callable[[Iterable[storage_pb2.TransactionCheck]], None]
+"""Told of half messages that a producer is to be asked about."""
 
 
 class LeaderWatch:
@@ -46,7 +50,7 @@ class LeaderWatch:
         self,
         boot_id: int,
         view: MetadataView,
-        channels: StorageChannels,
+        channels: NodeChannels,
         leaders: LeaderMap,
         config: StorageClientSection,
         random: Random,
@@ -62,9 +66,14 @@ class LeaderWatch:
         self._tasks = tasks
         self._streams = Limit("leader watches", config.max_watches, "streams", metrics)
         self._watching: dict[str, asyncio.Task[None]] = {}
+        self._on_checks: OnChecks = lambda _: None
         self._changed = asyncio.Event()
         view.on_placement(self._changed.set)
         self._log = get_logger("broker")
+
+    def on_checks(self, listener: OnChecks) -> None:
+        """Call back with the transaction checks that nodes send here."""
+        self._on_checks = listener
 
     async def run(self) -> None:
         """Keep streams to the nodes of the metadata until cancelled."""
@@ -114,4 +123,7 @@ class LeaderWatch:
         async with aclosing(stream) as responses:  # type: ignore[type-var]
             async for response in responses:
                 backoff.reset()
-                self._leaders.leads(node_id, response.led_groups)
+                if response.checks:
+                    self._on_checks(response.checks)
+                else:
+                    self._leaders.leads(node_id, response.led_groups)

@@ -15,7 +15,10 @@ from strata_mq.batch import OutgoingMessage
 from strata_mq.slots import queue_of_hash
 from strata_mq.types import TopicType
 
-_ORDERED_TYPES: frozenset[int] = frozenset((TopicType.FIFO, TopicType.MIXED))
+# Topics whose messages may have a message group: it keeps its queue with every type.
+_ORDERED_TYPES: frozenset[int] = frozenset(
+    (TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION, TopicType.MIXED)
+)
 
 
 class QueueChoice(NamedTuple):

@@ -38,6 +38,7 @@ class MetadataView:
         # Parts of a snapshot that is not complete.
         self._coming: Tables | None = None
         self._placement_listeners: list[Callable[[], None]] = []
+        self._quota_listeners: list[Callable[[], None]] = []
         self._move_listeners: list[Callable[[int], None]] = []
         self._slot_listeners: list[Callable[[Set[int]], None]] = []
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -67,6 +68,22 @@ class MetadataView:
     def consumer_groups(self) -> Collection[meta_pb2.ConsumerGroup]:
         """Return all consumer groups, in no order."""
         return self._tables.consumer_groups.values()
+
+    def topic_count(self, namespace: str) -> int:
+        """Return how many topics a namespace has, dead-letter topics not counted."""
+        return self._tables.topic_counts[namespace]
+
+    def consumer_group_count(self, namespace: str) -> int:
+        """Return how many consumer groups a namespace has."""
+        return self._tables.consumer_group_counts[namespace]
+
+    def quota(self, namespace: str, topic: str) -> meta_pb2.Quota | None:
+        """Find what was set for a topic, or ("") for a namespace as a whole."""
+        return self._tables.quotas.get((namespace, topic))
+
+    def quotas(self) -> Collection[meta_pb2.Quota]:
+        """Return all limits that were set, in no order."""
+        return self._tables.quotas.values()
 
     def raft_group(self, raft_group: int) -> meta_pb2.RaftGroup | None:
         """Find a raft group."""
@@ -116,14 +133,12 @@ class MetadataView:
     def is_any(self, topic: TopicRow, raft_group: int, queue: int) -> bool:
         """Whether "any queue" of a topic in a raft group means this one too, if it is there.
 
-        It does if the slot is the raft group's, or was when the queue stayed behind.
+        It does if the queue has been there from its beginning; one that came there is named.
         """
-        if self.slot_owner(topic, queue) == raft_group:
-            return True
         override = self.overrides(topic).get(queue)
-        return override is not None and any(
-            epoch.epoch == 0 and epoch.raft_group == raft_group for epoch in override.epochs
-        )
+        if override is None:
+            return self.slot_owner(topic, queue) == raft_group
+        return any(epoch.epoch == 0 and epoch.raft_group == raft_group for epoch in override.epochs)
 
     def overrides(self, topic: TopicRow) -> Mapping[int, meta_pb2.QueueOverride]:
         """Return the queues of a topic that are, or were, not where their slot is (rule 18)."""
@@ -212,6 +227,10 @@ class MetadataView:
         """Call back with the topic id after a queue of the topic has moved."""
         self._move_listeners.append(listener)
 
+    def on_quotas(self, listener: Callable[[], None]) -> None:
+        """Call back after limits of namespaces or topics have changed."""
+        self._quota_listeners.append(listener)
+
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in one event of the watch (see `follower.MetadataSink`)."""
         if response.snapshot:
@@ -264,6 +283,10 @@ class MetadataView:
         if new_slots:
             for slots_changed in self._slot_listeners:
                 slots_changed(new_slots)
+        if tables.new_quotas:
+            tables.new_quotas = False
+            for quotas_changed in self._quota_listeners:
+                quotas_changed()
         changed_groups, tables.new_consumer_groups = tables.new_consumer_groups, set()
         if changed_groups:
             for callback in self._on_consumer_groups:

@@ -1,31 +1,28 @@
-"""What operators ask for: topics, consumer groups, lag, single messages.
+"""What operators ask for: topics, consumer groups, lag.
 
 Role: the work behind `strata.admin.v1`: forwards writes to the nameserver and waits until this
-broker shows them, asks every raft group concerned (`Asker`) and merges. Failures are
+broker shows them, asks every raft group concerned (`HolderCalls`) and merges. Failures are
 `RequestError`, `MetaRefused` or `AngeliaError`; which gRPC status they become is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import epochs
-from strata_broker.asker import Asker
 from strata_broker.config import BrokerConfig
 from strata_broker.drops import Dropper
+from strata_broker.holder_calls import HolderCalls
 from strata_broker.metadata import MetadataView, TopicRow
+from strata_broker.peers import Peers
 from strata_broker.provision import consumer_group_not_found, topic_not_found
+from strata_broker.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_broker.receive import topic_ref
-from strata_broker.sessions import Sessions
-from strata_broker.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
 from strata_mq.errors import Code, RequestError
-from strata_runtime.clock import Clock
-
-_MAX_FOUND_MESSAGES = 1_000
 
 
 class Operations:
@@ -35,26 +32,28 @@ class Operations:
         self,
         view: MetadataView,
         meta: MetadataClient,
-        storage: StorageClient,
+        holders: HolderCalls,
         dropper: Dropper,
-        sessions: Sessions,
+        peers: Peers,
+        quotas: Quotas,
         config: BrokerConfig,
-        clock: Clock,
     ) -> None:
+        self._quotas = quotas
         self._view = view
         self._meta = meta
+        self._holders = holders
         self._dropper = dropper
-        self._sessions = sessions
+        self._peers = peers
         self._timeout_s = config.metadata.call_timeout_ms / 1000
-        self._asker = Asker(view, storage, clock, self._timeout_s)
 
     # Topics
 
     async def create_topic(self, topic: meta_pb2.Topic) -> meta_pb2.Topic:
         """Make a topic; this broker serves it when the call returns."""
         request = meta_pb2.CreateTopicRequest(topic=topic)
-        response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
-        await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+        with self._quotas.creating(TOPICS, topic.namespace):
+            response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+            await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
         return response.topic
 
     async def update_topic(
@@ -77,7 +76,7 @@ class Operations:
 
     async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
         """Return where each queue of a topic is and what it holds, by number."""
-        answers = await self._asker.ask_holders(
+        answers = await self._holders.of_topic(
             topic,
             "GetOffsets",
             storage_pb2.GetOffsetsResponse,
@@ -108,12 +107,13 @@ class Operations:
 
     async def create_consumer_group(self, group: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
         """Make a consumer group; this broker serves it when the call returns."""
-        response = await self._meta.call(
-            "CreateConsumerGroup",
-            meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
-            meta_pb2.CreateConsumerGroupResponse,
-        )
-        await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+        with self._quotas.creating(CONSUMER_GROUPS, group.namespace):
+            response = await self._meta.call(
+                "CreateConsumerGroup",
+                meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
+                meta_pb2.CreateConsumerGroupResponse,
+            )
+            await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
         return response.consumer_group
 
     async def update_consumer_group(
@@ -157,8 +157,8 @@ class Operations:
     ) -> list[admin_pb2.ConsumerQueueLag]:
         """Return how far a consumer group is, on every queue of every topic it consumes."""
         lags: list[admin_pb2.ConsumerQueueLag] = []
-        for topic in await self._consumed_topics(group):
-            lags.extend(_lag(topic, state) for state in await self._states(group, topic))
+        for topic in await self.consumed_topics(group):
+            lags.extend(_lag(topic, state) for state in await self.consumer_states(group, topic))
         return lags
 
     async def reset_consumer_group(
@@ -176,7 +176,7 @@ class Operations:
         if request.topic:
             topics = [self.topic(request.namespace, request.topic)]
         else:
-            topics = await self._consumed_topics(group)
+            topics = await self.consumed_topics(group)
         lags: list[admin_pb2.ConsumerQueueLag] = []
         for topic in topics:
             reset = storage_pb2.ResetConsumerRequest(
@@ -186,57 +186,12 @@ class Operations:
             lags.extend(await self._reset(topic, reset))
         return lags
 
-    # Messages
-
-    async def find_messages(
-        self, request: admin_pb2.FindMessagesRequest
-    ) -> list[admin_pb2.FoundMessage]:
-        """Find messages by id, key or position, by queue and offset; consumes nothing.
-
-        Raises:
-            RequestError: unknown topic, or nothing to find by.
-        """
-        topic = self.topic(request.namespace, request.topic)
-        most = min(request.max_messages or _MAX_FOUND_MESSAGES, _MAX_FOUND_MESSAGES)
-        query = storage_pb2.QueryRequest(topic_id=topic.topic_id, max_messages=most)
-        match request.WhichOneof("by"):
-            case "message_id":
-                query.message_id = request.message_id
-            case "key":
-                query.key = request.key
-            case "position":
-                query.position.queue = request.position.queue
-                query.position.offset = request.position.offset
-            case _:
-                raise RequestError(Code.BAD_REQUEST, "name a message id, a key or a position")
-
-        def query_of(raft_group: int) -> storage_pb2.QueryRequest:
-            one = storage_pb2.QueryRequest(raft_group=raft_group)
-            one.MergeFrom(query)
-            return one
-
-        while True:
-            raft_groups: Iterable[int] = self._view.holders(topic)
-            if query.HasField("position"):
-                raft_groups = epochs.holder_of(
-                    self._view, topic, query.position.queue, query.position.offset
-                )
-            answers = await self._asker.ask(
-                raft_groups, "Query", storage_pb2.QueryResponse, query_of
-            )
-            if not self._asker.learn(topic, answers):
-                break
-        found = [
-            admin_pb2.FoundMessage(
-                queue=stored.queue,
-                offset=stored.offset,
-                store_time_ms=stored.store_time_ms,
-                message=stored.message,
-            )
-            for _, answer in answers
-            for stored in answer.messages
-        ]
-        return sorted(found, key=lambda message: (message.queue, message.offset))[:most]
+    async def forget_subscription(self, group: meta_pb2.ConsumerGroup, topic: TopicRow) -> None:
+        """Delete the state of a consumer group on a topic, as if it had never consumed it."""
+        reset = storage_pb2.ResetConsumerRequest(
+            consumer_group_id=group.consumer_group_id, topic=topic_ref(topic), forget=True
+        )
+        await self._reset(topic, reset)
 
     def topic(self, namespace: str, name: str) -> TopicRow:
         """Return a topic.
@@ -249,10 +204,11 @@ class Operations:
             raise topic_not_found(name)
         return topic
 
-    async def _states(
-        self, group: meta_pb2.ConsumerGroup, topic: TopicRow
+    async def consumer_states(
+        self, group: meta_pb2.ConsumerGroup, topic: TopicRow, *, times: bool = False
     ) -> list[storage_pb2.ConsumerQueueState]:
-        answers = await self._asker.ask_holders(
+        """Return where a consumer group is on each queue of a topic, with store times if asked."""
+        answers = await self._holders.of_topic(
             topic,
             "GetConsumerState",
             storage_pb2.GetConsumerStateResponse,
@@ -261,6 +217,7 @@ class Operations:
                 consumer_group_id=group.consumer_group_id,
                 topic=topic_ref(topic),
                 queues=queues,
+                times=times,
             ),
         )
         return epochs.join_states(state for _, answer in answers for state in answer.queues)
@@ -275,18 +232,28 @@ class Operations:
             one.queues.extend(queues)
             return one
 
-        answers = await self._asker.ask_holders(
+        answers = await self._holders.of_topic(
             topic, "ResetConsumer", storage_pb2.ResetConsumerResponse, reset_of
         )
         states = epochs.join_states(state for _, answer in answers for state in answer.queues)
         return [_lag(topic, state) for state in states]
 
-    async def _consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
+    async def consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
         """Return the topics a consumer group has state of, or a live member subscribes to, by name.
 
         Which ones it has state of is known to storage only; a broker keeps no such list.
         """
-        answers = await self._asker.ask(
+        topics = {topic.topic_id: topic for topic in await self.stored_topics(group)}
+        for client in await self._peers.members((group.namespace, group.name)):
+            for name in client.subscriptions:
+                topic = self._view.topic(group.namespace, name)
+                if topic is not None:
+                    topics[topic.topic_id] = topic
+        return sorted(topics.values(), key=lambda topic: topic.name)
+
+    async def stored_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
+        """Return the topics a consumer group has state of, by name."""
+        answers = await self._holders.of_raft_groups(
             [row.raft_group for row in self._view.raft_groups()],
             "GetConsumerTopics",
             storage_pb2.GetConsumerTopicsResponse,
@@ -294,12 +261,10 @@ class Operations:
                 raft_group=raft_group, consumer_group_id=group.consumer_group_id
             ),
         )
-        found = [self._view.topic_by_id(number) for _, each in answers for number in each.topic_ids]
-        for client in self._sessions.members((group.namespace, group.name)):
-            found.extend(self._view.topic(*name) for name in client.subscriptions)
+        numbers = {number for _, answer in answers for number in answer.topic_ids}
+        found = map(self._view.topic_by_id, numbers)
         # A topic that is gone from the metadata is about to be dropped in storage too.
-        topics = {topic.topic_id: topic for topic in found if topic is not None}
-        return sorted(topics.values(), key=lambda topic: (topic.namespace, topic.name))
+        return sorted((topic for topic in found if topic is not None), key=lambda one: one.name)
 
     async def _until(self, true: Callable[[], bool]) -> None:
         """Wait until the view shows a deletion; it carries no revision of its own."""

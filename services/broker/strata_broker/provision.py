@@ -11,23 +11,33 @@ from contextlib import contextmanager
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
+from strata_broker import errors
 from strata_broker.config import MetadataSection
 from strata_broker.metadata import MetadataView, Name, TopicRow
+from strata_broker.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_consumer_group, check_topic
+from strata_mq.names import check_consumer_group, check_namespace, check_topic
 from strata_runtime.tasks import Tasks
+
+_COUNTED_AS = {"topic": TOPICS, "consumer group": CONSUMER_GROUPS}
 
 
 class Provisioner:
     """Finds topics and consumer groups; creates them on first use where that is allowed."""
 
     def __init__(
-        self, view: MetadataView, client: MetadataClient, config: MetadataSection, tasks: Tasks
+        self,
+        view: MetadataView,
+        client: MetadataClient,
+        quotas: Quotas,
+        config: MetadataSection,
+        tasks: Tasks,
     ) -> None:
         self._view = view
         self._client = client
+        self._quotas = quotas
         self._config = config
         self._tasks = tasks
         self._creating: dict[tuple[str, Name], asyncio.Task[RequestError | None]] = {}
@@ -72,6 +82,17 @@ class Provisioner:
         check_consumer_group(name)
         if not self._config.auto_create_group:
             raise consumer_group_not_found(name)
+        return await self.system_group(namespace, name)
+
+    async def system_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
+        """Return a consumer group that the broker itself needs, created when it is unknown.
+
+        Raises:
+            RequestError: what creation failed with.
+        """
+        group = self._view.consumer_group(namespace, name)
+        if group is not None:
+            return group
         await self._create_once("consumer group", (namespace, name))
         group = self._view.consumer_group(namespace, name)
         if group is None:
@@ -80,6 +101,7 @@ class Provisioner:
 
     async def _create_once(self, kind: str, name: Name) -> None:
         """Create, or wait for the same creation that runs already."""
+        check_namespace(name[0])
         task = self._creating.get((kind, name))
         if task is None:
             if len(self._creating) >= self._config.max_creations_in_flight:
@@ -95,24 +117,27 @@ class Provisioner:
     async def _create(self, kind: str, name: Name) -> RequestError | None:
         """Create and wait until the view shows it; return what went wrong."""
         try:
-            async with asyncio.timeout(self._config.call_timeout_ms / 1000):
-                if kind == "topic":
-                    await self._create_topic(*name)
-                else:
-                    await self._create_consumer_group(*name)
-                while not self._known(kind, name):
-                    await self._view.wait_for_revision(
-                        self._view.revision + 1, self._config.call_timeout_ms / 1000
-                    )
+            with self._quotas.creating(_COUNTED_AS[kind], name[0]):
+                await self._create_and_see(kind, name)
+        except RequestError as quota_reached:
+            return quota_reached
         except MetaRefused as refused:
-            return RequestError(
-                Code.INTERNAL_SERVER_ERROR, f"cannot create {kind} {name[1]}: {refused.reason}"
-            )
+            return errors.not_created(f"{kind} {name[1]}", refused)
         except (AngeliaError, TimeoutError) as lost:
             # It may be made all the same; the client's next try finds out.
             reason = lost.reason if isinstance(lost, AngeliaError) else "the nameserver is silent"
             return RequestError(Code.PROXY_TIMEOUT, f"cannot create {kind} {name[1]}: {reason}")
         return None
+
+    async def _create_and_see(self, kind: str, name: Name) -> None:
+        timeout_s = self._config.call_timeout_ms / 1000
+        async with asyncio.timeout(timeout_s):
+            if kind == "topic":
+                await self._create_topic(*name)
+            else:
+                await self._create_consumer_group(*name)
+            while not self._known(kind, name):
+                await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
 
     def _known(self, kind: str, name: Name) -> bool:
         if kind == "topic":

@@ -1,25 +1,24 @@
 """ReceiveMessage: a pop that waits in storage; what comes back is delivered.
 
 Role: checks, the queue a client names, the pop, the per-delivery fragment, the answer. Invariants:
-a message that was leased is delivered, acked silently (its tag only shares a hash), or released
-because its client has gone; a receive that waits is counted in a limit; a broker that stops lets
-nobody wait.
+a message that was leased is delivered, or released because its client has gone; a receive that
+waits is counted in a limit; a broker that stops lets nobody wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from apache.rocketmq.v2 import definition_pb2, service_pb2
+from apache.rocketmq.v2 import service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import errors, wire
 from strata_broker.config import BrokerConfig
 from strata_broker.deliver import Deliverer
+from strata_broker.filters import Filters
 from strata_broker.metadata import Home, MetadataView, Name, TopicRow
 from strata_broker.places import ANY_QUEUE, Place, Wanted
 from strata_broker.popper import Popper
@@ -30,7 +29,6 @@ from strata_broker.sessions import Client, Sessions
 from strata_broker.settings import group_policy
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
-from strata_mq.filters import TagFilter, parse_tag_expression
 from strata_mq.hashing import text_hash
 from strata_mq.names import check_consumer_group
 from strata_mq.validation import check_receive_invisible, polling_ms
@@ -58,7 +56,7 @@ class Receive(NamedTuple):
     attempt: int
     wait_ms: int
     expression: str
-    tag_filter: TagFilter
+    message_filter: storage_pb2.Filter
     one_per_message_group: bool
     language: int
 
@@ -73,6 +71,7 @@ class Receiver:
         provisioner: Provisioner,
         popper: Popper,
         deliverer: Deliverer,
+        filters: Filters,
         sessions: Sessions,
         config: BrokerConfig,
         clock: Clock,
@@ -86,6 +85,7 @@ class Receiver:
         self._provisioner = provisioner
         self._popper = popper
         self._deliverer = deliverer
+        self._filters = filters
         self._sessions = sessions
         self._config = config
         self._limits = config.limits()
@@ -96,7 +96,6 @@ class Receiver:
         self._parked_of: dict[str, int] = {}
         self._waiting: dict[HotCall, asyncio.Task[None]] = {}
         self._ending = False
-        self._parse_tags = lru_cache(config.receive.max_cached_filters)(parse_tag_expression)
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered now or when messages or the end of the wait come."""
@@ -155,9 +154,7 @@ class Receiver:
             if call.done():
                 await self._deliverer.release(raft_group, group, receive.topic, response)
                 return
-            responses = self._deliverer.responses(
-                raft_group, group, receive.topic, receive.tag_filter, response
-            )
+            responses = self._deliverer.responses(raft_group, group, receive.topic, response)
             call.complete(responses)
             self._recorder.answered(RECEIVE, Code.OK, started_s)
         except RequestError as bad:
@@ -199,7 +196,7 @@ class Receiver:
         if self._view.consumer_group(*group) is None:
             check_consumer_group(group[1])
         topic = self._provisioner.topic(*caller.name_of(request.message_queue.topic))
-        tag_filter = self._filter(request.filter_expression)
+        message_filter = self._filters.of(request.filter_expression)
         invisible_ms = milliseconds(request.invisible_duration)
         if not request.auto_renew:
             check_receive_invisible(self._limits, invisible_ms)
@@ -218,7 +215,7 @@ class Receiver:
             attempt=self._attempt(request),
             wait_ms=polling_ms(self._limits, milliseconds(request.long_polling_timeout), left_ms),
             expression=request.filter_expression.expression,
-            tag_filter=tag_filter,
+            message_filter=message_filter,
             one_per_message_group=request.auto_renew and caller.language == _GO,
             language=language_of(caller.language),
         )
@@ -231,15 +228,6 @@ class Receiver:
             return 0
         self._last_attempt += 1
         return text_hash(f"{self._boot_id}/{self._last_attempt}")
-
-    def _filter(self, expression: definition_pb2.FilterExpression) -> TagFilter:
-        if expression.type == definition_pb2.TAG:
-            return self._parse_tags(expression.expression)
-        if expression.type == definition_pb2.SQL and expression.expression.strip():
-            raise RequestError(Code.NOT_IMPLEMENTED, "SQL92 filters are not supported yet")
-        raise RequestError(
-            Code.ILLEGAL_FILTER_EXPRESSION, "filter expression has no type or is empty"
-        )
 
     def _wanted(self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest) -> Wanted:
         """Return what a receive's public queue stands for (rule 20).
@@ -264,11 +252,6 @@ class Receiver:
         wait_ms: int,
     ) -> storage_pb2.PopRequest:
         latest = self._config.receive.start_from_latest
-        kind = (
-            storage_pb2.FILTER_KIND_ALL
-            if receive.tag_filter.hashes is None
-            else storage_pb2.FILTER_KIND_TAG
-        )
         return storage_pb2.PopRequest(
             raft_group=place.raft_group,
             consumer_group_id=group.consumer_group_id,
@@ -280,7 +263,7 @@ class Receiver:
             holder=client.holder,
             attempt=receive.attempt,
             wait_ms=wait_ms,
-            filter=storage_pb2.Filter(kind=kind, expression=receive.expression),
+            filter=receive.message_filter,
             fifo=group.fifo,
             max_attempts=group_policy(group).max_attempts,
             dead_letter_topic_id=group.dead_letter_topic_id,
@@ -290,6 +273,7 @@ class Receiver:
             max_bytes=self._share_bytes(),
             one_per_message_group=receive.one_per_message_group,
             broker_boot_id=self._boot_id,
+            client_id=receive.client_id,
         )
 
     def _share_bytes(self) -> int:

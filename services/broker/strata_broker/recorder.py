@@ -19,9 +19,16 @@ _MAX_KEPT_LABELS = 10_000
 
 
 class Recorder:
-    """See the module docstring."""
+    """See the module docstring.
+
+    Attributes:
+        messages_in: stored since the start.
+        messages_out: delivered since the start.
+    """
 
     def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self.messages_in = 0
+        self.messages_out = 0
         self._clock = clock
         self._messages_in = metrics.counter("rocketmq_messages_in_total")
         self._bytes_in = metrics.counter("rocketmq_throughput_in_total")
@@ -43,6 +50,7 @@ class Recorder:
                 "topic": topic.name,
                 "message_type": MessageType(message_type).name.lower(),
             }
+        self.messages_in += message_count
         self._messages_in.add(message_count, labels)
         self._bytes_in.add(size_bytes, labels)
         self._message_size.record(size_bytes / message_count)
@@ -53,6 +61,7 @@ class Recorder:
         """Count delivered messages: (first deliveries, repeated ones)."""
         for is_retry in (0, 1):
             if counts[is_retry]:
+                self.messages_out += counts[is_retry]
                 labels = {
                     "topic": topic,
                     "consumer_group": group,

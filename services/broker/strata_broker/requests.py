@@ -16,6 +16,7 @@ from strata_mq.errors import Code, RequestError
 _CLIENT_ID = "x-mq-client-id"
 _NAMESPACE = "x-mq-namespace"
 _LANGUAGE = "x-mq-language"
+_MOST_MS = (1 << 63) - 1
 # What clients write there, where it is not the name of the enum.
 _LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
 
@@ -49,6 +50,11 @@ def caller_of(metadata: Mapping[str, str]) -> Caller:
     return Caller(client_id, metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, ""))
 
 
+def operator_of(metadata: Mapping[str, str]) -> Caller:
+    """Return who calls for operators, whose tools may have no client id."""
+    return Caller(metadata.get(_CLIENT_ID, ""), metadata.get(_NAMESPACE, ""))
+
+
 @lru_cache(maxsize=64)
 def language_of(name: str) -> int:
     """Return the `definition_pb2.Language` that the metadata name in their own words."""
@@ -59,5 +65,18 @@ def language_of(name: str) -> int:
 
 
 def milliseconds(value: Duration | Timestamp) -> int:
-    """Return a time in milliseconds; unlike protobuf's own, fit for any field values."""
-    return int(value.seconds) * 1000 + int(value.nanos) // 1_000_000
+    """Return a time in milliseconds, within 63 bits; unlike protobuf's own, fit for any values."""
+    wanted_ms = int(value.seconds) * 1000 + int(value.nanos) // 1_000_000
+    return max(-_MOST_MS, min(wanted_ms, _MOST_MS))
+
+
+def addresses_of(endpoints: definition_pb2.Endpoints) -> list[tuple[str, int]]:
+    """Return (host, port) of every address that a client names."""
+    return [(address.host, address.port) for address in endpoints.addresses]
+
+
+def enum_name(
+    enum: type[definition_pb2.Language] | type[definition_pb2.ClientType], number: int
+) -> str:
+    """Return a value's name; a number this version does not know as it is."""
+    return enum.Name(number) if number in enum.values() else str(number)  # type: ignore[arg-type]

@@ -15,18 +15,29 @@ from typing import NamedTuple
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import errors, wire
-from strata_broker.append import Appender
+from strata_broker.append import Appender, PendingPlace
 from strata_broker.budget import SendBudget
 from strata_broker.config import BrokerConfig
 from strata_broker.message_groups import MessageGroups
 from strata_broker.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.outgoing import MessagePreparer, ParsedSend, parse_send
+from strata_broker.outgoing import (
+    MessagePreparer,
+    ParsedSend,
+    parse_send,
+    part_kind,
+    runs_by_kind,
+    with_transaction_id,
+)
+from strata_broker.producers import Producers
 from strata_broker.provision import Provisioner, topic_not_found
+from strata_broker.quotas import Quotas
 from strata_broker.recorder import Recorder
 from strata_broker.requests import caller_of
 from strata_edge.ports import HotCall
-from strata_mq.batch import Checksum, OutgoingMessage, PartKey
+from strata_mq.batch import Checksum, OutgoingMessage, PartKey, PartKind
+from strata_mq.delivery import sender_fragment
 from strata_mq.errors import Code, RequestError
+from strata_mq.pending_handle import PendingHandle, encode_pending_handle
 from strata_mq.slots import rendezvous
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import Tasks
@@ -54,6 +65,8 @@ class Sender:
         appender: Appender,
         message_groups: MessageGroups,
         budget: SendBudget,
+        quotas: Quotas,
+        producers: Producers,
         config: BrokerConfig,
         checksum: Checksum,
         clock: Clock,
@@ -65,10 +78,13 @@ class Sender:
         self.appender = appender
         self._message_groups = message_groups
         self.budget = budget
+        self._quotas = quotas
+        self._producers = producers
+        self.checksum = checksum
         self.clock = clock
         self.recorder = recorder
         self._tasks = tasks
-        self._preparer = MessagePreparer(config.limits(), checksum)
+        self._preparer = MessagePreparer(config.limits(), config.transaction, checksum, clock)
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
         self._timeout_s = config.send.timeout_ms / 1000
@@ -105,19 +121,14 @@ class Sender:
         """Return where messages go, with their indexes.
 
         Raises:
-            RequestError: FORBIDDEN, nobody owns a queue of one.
+            RequestError: FORBIDDEN, nobody owns a queue of one; MESSAGE_CORRUPTED.
         """
-        return [
-            (
-                Destination(
-                    *self._place(topic, outgoing[chosen[0]].message_id, queue), queue_count
-                ),
-                chosen,
-            )
-            for (queue, queue_count), chosen in self._message_groups.choose(
-                topic, outgoing, indexes
-            )
-        ]
+        parts: list[tuple[Destination, Sequence[int]]] = []
+        for choice, chosen in self._message_groups.choose(topic, outgoing, indexes):
+            for run in runs_by_kind(topic, outgoing, chosen):
+                place = self._place(topic, outgoing[run[0]].message_id, choice.queue)
+                parts.append((Destination(*place, choice.queue_count), run))
+        return parts
 
     def _place(self, topic: TopicRow, key: bytes, queue: int) -> tuple[int, int]:
         """Return (raft group, queue) for a queue, or for "any queue" by the key."""
@@ -160,8 +171,13 @@ class Sender:
         topic = self._provisioner.topic(*parsed.topic)
         if topic.is_dead_letter:
             raise RequestError(Code.FORBIDDEN, "no writable queue")
+        if self._quotas.limit_sends:
+            self._quotas.charge_send(topic, len(parsed.messages), len(call.request))
         prepare = self._preparer.prepare
-        outgoing = [prepare(message, topic) for message in parsed.messages]
+        sender = sender_fragment(parsed.client_id)
+        outgoing = [prepare(message, topic, sender) for message in parsed.messages]
+        if part_kind(outgoing[0]) is PartKind.HALF:
+            self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
         left_s = call.time_left_s()
         deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
         pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s)
@@ -185,6 +201,7 @@ class PendingSend:
         "_message_ids",
         "_offsets",
         "_outgoing",
+        "_pending",
         "_sender",
         "_started_s",
         "_topic",
@@ -210,6 +227,8 @@ class PendingSend:
         self._started_s = started_s
         self._deadline_s = deadline_s
         self._offsets = [0] * len(outgoing)
+        # Of those that have no offset yet: transaction id, recall handle or ""
+        self._pending: dict[int, tuple[str, str]] = {}
         self._failures: dict[int, RequestError] = {}
         self._left = len(outgoing)
         self.size_bytes = len(call.request)
@@ -222,13 +241,31 @@ class PendingSend:
         outgoing = self._outgoing
         if len(indexes) != len(outgoing):
             outgoing = [outgoing[index] for index in indexes]
-        key = PartKey(topic.topic_id, queue, topic.slot_base, queue_count)
+        kind = part_kind(outgoing[0])
+        if kind is PartKind.HALF:
+            transaction_id = encode_pending_handle(
+                PendingHandle(raft_group, topic.topic_id, self._message_ids[0])
+            )
+            self._pending[0] = (transaction_id, "")
+            outgoing = [with_transaction_id(outgoing[0], transaction_id, self._sender.checksum)]
+        key = PartKey(topic.topic_id, queue, topic.slot_base, queue_count, kind)
         self._sender.appender.stage(raft_group, key, outgoing, indexes, self, self._deadline_s)
 
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
         """See `append.Waiter`."""
         for index, offset in zip(indexes, offsets, strict=True):
             self._offsets[index] = offset
+        self._settled(len(indexes))
+
+    def pending(
+        self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
+    ) -> None:
+        """See `append.Waiter`."""
+        for index, place in zip(indexes, places, strict=True):
+            if part_kind(self._outgoing[index]) is PartKind.DELAYED:
+                message_id = self._message_ids[index]
+                handle = PendingHandle(raft_group, self._topic.topic_id, message_id, *place)
+                self._pending[index] = (message_id, encode_pending_handle(handle))
         self._settled(len(indexes))
 
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
@@ -282,14 +319,24 @@ class PendingSend:
         if self._failures:
             self._answer_failures()
             return
-        entries = list(
-            map(wire.send_result_entry, map(str.encode, self._message_ids), self._offsets)
-        )
+        message_ids = map(str.encode, self._message_ids)
+        if self._pending:
+            entries = [self._entry(*numbered) for numbered in enumerate(message_ids)]
+        else:
+            entries = list(map(wire.send_result_entry, message_ids, self._offsets))
         self._call.complete([wire.send_response(entries)])
         sender.recorder.sent(
             self._topic, self._outgoing[0].message_type, len(entries), self.size_bytes
         )
         sender.recorder.answered(SEND, Code.OK, self._started_s)
+
+    def _entry(self, index: int, message_id: bytes) -> bytes:
+        if index not in self._pending:
+            return wire.send_result_entry(message_id, self._offsets[index])
+        transaction_id, recall_handle = self._pending[index]
+        return wire.pending_result_entry(
+            message_id, transaction_id.encode(), recall_handle.encode()
+        )
 
     def _answer_failures(self) -> None:
         response = service_pb2.SendMessageResponse()
@@ -300,7 +347,9 @@ class PendingSend:
             if failure is None:
                 codes.append(Code.OK)
                 entry.status.CopyFrom(errors.ok_status())
-                entry.message_id = entry.transaction_id = message_id
+                entry.message_id = message_id
+                named = self._pending.get(index, (message_id, ""))
+                entry.transaction_id, entry.recall_handle = named
                 entry.offset = self._offsets[index]
             else:
                 codes.append(failure.code)

@@ -33,10 +33,13 @@ class Client:
 
     Attributes:
         settings: what it said of itself; None: nothing to this broker.
+        address: where it connects from, without port; "": no stream came from it.
         answer: the serialised command that it was answered then.
+        transaction_topics: topics that it sent transactional messages to.
     """
 
     __slots__ = (
+        "address",
         "answer",
         "client_id",
         "client_type",
@@ -49,11 +52,13 @@ class Client:
         "settings",
         "subscriptions",
         "topics",
+        "transaction_topics",
         "version",
     )
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
+        self.address = ""
         # Names the client in storage: the holder of auto-renewed leases.
         self.holder = text_hash(client_id)
         self.client_type = 0
@@ -66,6 +71,7 @@ class Client:
         self.open_calls = 0
         self.subscriptions: dict[Name, str] = {}
         self.topics: tuple[Name, ...] = ()
+        self.transaction_topics: set[Name] = set()
         self.settings: definition_pb2.Settings | None = None
         self.answer = b""
 
@@ -85,6 +91,7 @@ class Sessions:
         self._clients: OrderedDict[str, Client] = OrderedDict()
         self._goodbyes: set[int] = set()
         self._on_goodbye: Callable[[], None] = lambda: None
+        self._on_terminated: Callable[[str], None] = lambda _: None
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -92,6 +99,10 @@ class Sessions:
     def on_goodbye(self, callback: Callable[[], None]) -> None:
         """Call back when a client says goodbye, so that its leases are released at once."""
         self._on_goodbye = callback
+
+    def on_terminated(self, callback: Callable[[str], None]) -> None:
+        """Call back with the id of a client that said goodbye; its stream may live on."""
+        self._on_terminated = callback
 
     def heard(self, client_id: str) -> Client:
         """Note a sign of life; the longest silent client makes room at the limit."""
@@ -137,6 +148,7 @@ class Sessions:
     def terminated(self, client_id: str) -> None:
         """The client said goodbye."""
         client = self._clients.pop(client_id, None)
+        self._on_terminated(client_id)
         if client is not None:
             self._goodbyes.add(client.holder)
             self._on_goodbye()
@@ -166,17 +178,10 @@ class Sessions:
             del self._clients[client_id]
         return live
 
-    def members(self, group: Name) -> list[Client]:
-        """Return the live members of a consumer group, by client id."""
+    def alive(self) -> list[Client]:
+        """Return the clients that are alive, in no order."""
         now_s = self._clock.monotonic_s()
-        return sorted(
-            (
-                client
-                for client in self._clients.values()
-                if client.consumer_group == group and self.is_alive(client, now_s)
-            ),
-            key=lambda client: client.client_id,
-        )
+        return [client for client in self._clients.values() if self.is_alive(client, now_s)]
 
     def count(self, *, consumers: bool) -> int:
         """Return how many clients consume, or only produce."""

@@ -8,7 +8,7 @@ the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -30,8 +30,12 @@ _MAX_CUSTOMIZED_STEPS = 64
 _SECOND_MS = 1_000
 
 
+CheckFilter = Callable[[definition_pb2.FilterExpression], object]
+"""Raises RequestError for an expression that no receive could use."""
+
+
 def check(settings: definition_pb2.Settings) -> None:
-    """Check what a client says of itself.
+    """Check what a client says of itself, except its filters.
 
     Raises:
         RequestError: no branch, or an illegal topic or consumer group.
@@ -44,6 +48,27 @@ def check(settings: definition_pb2.Settings) -> None:
         _check_topics(entry.topic for entry in settings.subscription.subscriptions)
     else:
         raise RequestError(Code.BAD_REQUEST, "settings have neither publishing nor subscription")
+
+
+def wrong_filter(
+    settings: definition_pb2.Settings, check_filter: CheckFilter
+) -> RequestError | None:
+    """Return what is wrong with the first illegal filter of a consumer's subscriptions."""
+    for entry in settings.subscription.subscriptions:
+        try:
+            # One without a type is refused only where it is used.
+            if entry.expression.type:
+                check_filter(entry.expression)
+        except RequestError as wrong:
+            return wrong
+    return None
+
+
+def namespace_of(settings: definition_pb2.Settings) -> str:
+    """Return the namespace that a client's resources say, "" if they say none."""
+    if settings.WhichOneof("pub_sub") == "subscription":
+        return settings.subscription.group.resource_namespace
+    return next((topic.resource_namespace for topic in settings.publishing.topics), "")
 
 
 def _check_topics(topics: Iterable[definition_pb2.Resource]) -> None:
@@ -70,7 +95,11 @@ def answer(
     told.metric.Clear()
     told.metric.SetInParent()
     if settings.WhichOneof("pub_sub") == "publishing":
-        told.backoff_policy.CopyFrom(policy_message(DEFAULT_PRODUCER_POLICY))
+        policy = policy_message(DEFAULT_PRODUCER_POLICY)
+        if language == definition_pb2.NODE_JS:
+            # Told 10 ms it would read 0 s, and come again at once when it is to come later.
+            policy = _for_node(DEFAULT_PRODUCER_POLICY)
+        told.backoff_policy.CopyFrom(policy)
         told.publishing.max_body_size = config.send.max_body_bytes
         told.publishing.validate_message_type = True
         return told

@@ -18,7 +18,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, AngeliaError
 from strata_broker import errors
 from strata_broker.attempts import Attempts
-from strata_broker.channels import StorageChannels
+from strata_broker.channels import NodeChannels
 from strata_broker.config import StorageClientSection
 from strata_broker.leaders import LeaderMap
 from strata_runtime.backoff import Backoff, Random
@@ -53,7 +53,7 @@ class StorageClient:
     def __init__(
         self,
         leaders: LeaderMap,
-        channels: StorageChannels,
+        channels: NodeChannels,
         config: StorageClientSection,
         clock: Clock,
         random: Random,
@@ -76,6 +76,7 @@ class StorageClient:
         response_type: type[Response],
         *,
         timeout_s: float | None = None,
+        wait_s: float = 0.0,
     ) -> Response:
         """Call a unary RPC of the raft group's leader.
 
@@ -85,16 +86,17 @@ class StorageClient:
             request: carries the same raft group.
             response_type: has a field `refusal`.
             timeout_s: time for all tries; None: `call_timeout_ms`.
+            wait_s: how much longer the call may take because the request says that it waits.
 
         Raises:
             RequestError: refused for good, or no answer in time.
         """
         if timeout_s is None:
             timeout_s = self._config.call_timeout_ms / 1000
-        deadline_s = self._clock.monotonic_s() + timeout_s
+        deadline_s = self._clock.monotonic_s() + timeout_s + wait_s
         backoff = self._backoff(self._config.max_retry_ms)
         while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
-            try_s = self._try_s(raft_group, left_s)
+            try_s = self._try_s(raft_group, left_s) + wait_s
             try:
                 return await self._try(raft_group, rpc, request, response_type, try_s)
             except _NotNow as failure:

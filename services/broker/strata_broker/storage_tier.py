@@ -11,9 +11,9 @@ import google_crc32c
 
 from strata_broker.acks import Acker
 from strata_broker.append import Appender
-from strata_broker.channels import ChannelFactory, StorageChannels
+from strata_broker.channels import ChannelFactory, NodeChannels
 from strata_broker.config import BrokerConfig
-from strata_broker.leader_watch import LeaderWatch
+from strata_broker.leader_watch import LeaderWatch, OnChecks
 from strata_broker.leaders import LeaderMap
 from strata_broker.metadata import MetadataView
 from strata_broker.storage_client import StorageClient
@@ -50,7 +50,7 @@ class StorageTier:
     ) -> None:
         section = config.storage_client
         self._tasks = tasks
-        self.channels = StorageChannels(view, factory)
+        self.channels = NodeChannels(view, factory)
         self.leaders = LeaderMap(view, section, clock)
         self._watch = LeaderWatch(
             boot_id, view, self.channels, self.leaders, section, random, tasks, metrics
@@ -68,6 +68,10 @@ class StorageTier:
             tasks,
             metrics,
         )
+
+    def on_checks(self, listener: OnChecks) -> None:
+        """Call back with the transaction checks that storage nodes send here."""
+        self._watch.on_checks(listener)
 
     def start(self) -> None:
         """Listen to who leads what."""

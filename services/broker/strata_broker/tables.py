@@ -6,6 +6,7 @@ revisions or of listeners.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -94,9 +95,12 @@ class Tables:
         tombstones: those that are not done; the nameserver bounds their number.
         slots: raft group of each slot.
         slot_moves: by the raft group that gives up slots.
+        quotas: by namespace and topic.
+        topic_counts, consumer_group_counts: rows by namespace, dead-letter topics not counted.
         new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
         new_moves: topics of which a queue moved since.
         new_slots: slots that got another owner since.
+        new_quotas: whether a quota changed since.
         new_placement: whether slots, raft groups, nodes or moved queues changed since.
     """
 
@@ -110,6 +114,9 @@ class Tables:
         self.tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
         self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
         self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
+        self.quotas: dict[Name, meta_pb2.Quota] = {}
+        self.topic_counts: Counter[str] = Counter()
+        self.consumer_group_counts: Counter[str] = Counter()
         # topic id -> queue -> where it is, for queues that are not where their slot is
         self._overrides: dict[int, dict[int, meta_pb2.QueueOverride]] = {}
         # (topic id, queue) -> (raft group of the epoch before, last epoch), told by storage before
@@ -118,6 +125,7 @@ class Tables:
         self.new_consumer_groups: set[Name] = set()
         self.new_moves: set[int] = set()
         self.new_slots: set[int] = set()
+        self.new_quotas = False
         self.new_placement = False
 
     def overrides(self, topic_id: int) -> Mapping[int, meta_pb2.QueueOverride]:
@@ -130,10 +138,7 @@ class Tables:
             case "topic":
                 self._take_topic(change.topic, deleted=change.deleted)
             case "consumer_group":
-                group = change.consumer_group
-                name = (group.namespace, group.name)
-                _put(self.consumer_groups, name, group, deleted=change.deleted)
-                self.new_consumer_groups.add(name)
+                self._take_consumer_group(change.consumer_group, deleted=change.deleted)
             case "raft_group":
                 row = change.raft_group
                 _put(self.raft_groups, row.raft_group, row, deleted=change.deleted)
@@ -157,6 +162,10 @@ class Tables:
                 _put(self.tombstones, key, change.tombstone, deleted=done)
             case "queue_override":
                 self._take_override(change.queue_override, deleted=change.deleted)
+            case "quota":
+                scope = (change.quota.namespace, change.quota.topic)
+                _put(self.quotas, scope, change.quota, deleted=change.deleted)
+                self.new_quotas = True
 
     def learn(self, topic_id: int, queue: int, ended_in: int, epoch: meta_pb2.Epoch) -> bool:
         """Take in an epoch of a queue that the metadata do not tell yet.
@@ -191,6 +200,7 @@ class Tables:
             if topic_id in self.topics_by_id:
                 self.learn(topic_id, queue, ended_in, epoch)
         self.new_consumer_groups.update(others.consumer_groups)
+        self.new_quotas = True
         before = enumerate(others.slots)
         self.new_slots = {slot for slot, owner in before if self.slots[slot] != owner}
         self.new_placement = True
@@ -200,13 +210,24 @@ class Tables:
         if old is not None:
             self.topics_by_id.pop(old.topic_id, None)
             self.rehashing.pop(old.topic_id, None)
+            self.topic_counts[old.namespace] -= not old.is_dead_letter
         if deleted:
             return
         row = TopicRow(topic)
         self.topics[row.namespace, row.name] = row
         self.topics_by_id[row.topic_id] = row
+        self.topic_counts[row.namespace] += not row.is_dead_letter
         if row.previous_queue_count:
             self.rehashing[row.topic_id] = row
+
+    def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
+        name = (group.namespace, group.name)
+        if self.consumer_groups.pop(name, None) is not None:
+            self.consumer_group_counts[group.namespace] -= 1
+        if not deleted:
+            self.consumer_groups[name] = _copy(group)
+            self.consumer_group_counts[group.namespace] += 1
+        self.new_consumer_groups.add(name)
 
     def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
         key = (override.topic_id, override.queue)

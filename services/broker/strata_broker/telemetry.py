@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 
 from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker import errors, settings
 from strata_broker.config import BrokerConfig
+from strata_broker.filters import Filters
 from strata_broker.metadata import MetadataView, Name
+from strata_broker.producers import Producers
+from strata_broker.quotas import Quotas
 from strata_broker.requests import Caller, caller_of, language_of
 from strata_broker.sessions import Client, Sessions
 from strata_edge.ports import CallError, CallInfo
-from strata_mq.errors import RequestError
+from strata_mq.errors import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -42,13 +45,20 @@ class TelemetryStream:
         caller: whose stream it is.
         client: what is known of it, perhaps from an earlier stream.
         group: consumer group whose changes concern it, as its client named it; None: none.
+        namespace: whose quota of connections it counts in.
         told: the settings frame that it was told last, on this stream or as its answer before.
+        idle: the client took all there was.
     """
 
-    def __init__(self, caller: Caller, client: Client, max_frames: int) -> None:
+    def __init__(
+        self, caller: Caller, client: Client, max_frames: int, on_idle: Callable[[], None]
+    ) -> None:
         self.caller = caller
         self.client = client
+        self.idle = False
+        self._on_idle = on_idle
         self.group: Name | None = None
+        self.namespace = caller.namespace
         self.told = client.answer
         # None ends the stream.
         self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(max_frames)
@@ -60,6 +70,7 @@ class TelemetryStream:
         if self._failure is None and self._frames.full():
             self.fail(CallError("RESOURCE_EXHAUSTED", "the client does not read its stream"))
         elif self._failure is None:
+            self.idle = False
             self._frames.put_nowait(frame)
 
     def push_later(self, delay_s: float, frame: bytes) -> None:
@@ -81,6 +92,7 @@ class TelemetryStream:
     def end(self) -> None:
         """End the stream after what waits; after a failure at once."""
         self.cancel_later()
+        self.idle = False
         if self._frames.full():
             self._frames.get_nowait()
         self._frames.put_nowait(None)
@@ -91,6 +103,9 @@ class TelemetryStream:
         Raises:
             CallError: the stream was ended with an error.
         """
+        if self._frames.empty():
+            self.idle = True
+            self._on_idle()
         frame = await self._frames.get()
         if self._failure is not None:
             raise self._failure
@@ -104,12 +119,20 @@ class Telemetry:
         self,
         view: MetadataView,
         sessions: Sessions,
+        quotas: Quotas,
+        producers: Producers,
+        filters: Filters,
         config: BrokerConfig,
         tasks: Tasks,
         metrics: Metrics,
     ) -> None:
         self._view = view
         self._sessions = sessions
+        self._quotas = quotas
+        self._producers = producers
+        self._filters = filters
+        self._on_idle: Callable[[], None] = lambda: None
+        self._on_reply: Callable[[service_pb2.TelemetryCommand], None] = lambda _: None
         self._config = config
         self._tasks = tasks
         self._open: set[TelemetryStream] = set()
@@ -128,16 +151,24 @@ class Telemetry:
         """Serve one stream for its life.
 
         Raises:
-            CallError: no client id, bad settings, or too many streams.
+            CallError: no client id, bad settings, or too many streams: of all, or of a namespace.
         """
         try:
             caller = caller_of(info.metadata)
         except RequestError as bad:
-            raise CallError("INVALID_ARGUMENT", bad.text) from bad
+            raise _stream_error(bad) from bad
         if not self._limit.try_take():
             raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams")
+        try:
+            self._quotas.connected(caller.namespace)
+        except RequestError as quota_reached:
+            self._limit.give_back()
+            raise _stream_error(quota_reached) from quota_reached
         client = self._sessions.heard(caller.client_id)
-        stream = TelemetryStream(caller, client, self._config.telemetry.max_frames_queued)
+        client.address = info.peer.rpartition(":")[0].strip("[]")
+        stream = TelemetryStream(
+            caller, client, self._config.telemetry.max_frames_queued, self._stream_idle
+        )
         reader = self._tasks.spawn("read telemetry", self._read(stream, requests))
         self._opened(stream)
         try:
@@ -146,6 +177,22 @@ class Telemetry:
         finally:
             self._closed(stream, client)
             reader.cancel()
+
+    def on_idle(self, callback: Callable[[], None]) -> None:
+        """Call back when a client took all that there was for it."""
+        self._on_idle = callback
+
+    def on_reply(self, callback: Callable[[service_pb2.TelemetryCommand], None]) -> None:
+        """Call back with what clients say to commands."""
+        self._on_reply = callback
+
+    def stream_of(self, client_id: str) -> TelemetryStream | None:
+        """Return an open stream of a client; looks at all streams, for operators."""
+        return next((one for one in self._open if one.caller.client_id == client_id), None)
+
+    def client_ids(self) -> frozenset[str]:
+        """Return the clients that have an open stream."""
+        return frozenset(stream.caller.client_id for stream in self._open)
 
     async def push_changes(self) -> None:
         """Tell clients what changes of their consumer groups mean for them, until cancelled.
@@ -177,6 +224,7 @@ class Telemetry:
     def _opened(self, stream: TelemetryStream) -> None:
         self._open.add(stream)
         self._join_group(stream)
+        self._producers.update(stream)
         stream.client.open_calls += 1
         if self._ending:
             asyncio.get_running_loop().call_later(_LAST_STREAM_S, stream.end)
@@ -188,7 +236,9 @@ class Telemetry:
         self._open.discard(stream)
         self._outdated.discard(stream)
         self._leave_group(stream)
+        self._producers.closed(stream)
         self._limit.give_back()
+        self._quotas.disconnected(stream.namespace)
         client.open_calls -= 1
         stream.cancel_later()
 
@@ -200,23 +250,35 @@ class Telemetry:
         except DecodeError:
             stream.fail(CallError("INVALID_ARGUMENT", "not a TelemetryCommand"))
         except RequestError as bad:
-            stream.fail(CallError("INVALID_ARGUMENT", bad.text))
+            stream.fail(_stream_error(bad))
         else:
             stream.end()
 
     def _take(self, stream: TelemetryStream, command: service_pb2.TelemetryCommand) -> None:
         self._sessions.heard(stream.caller.client_id)
         if command.WhichOneof("command") != "settings":
-            # Answers to commands that this broker never sends; they are only a sign of life.
+            self._on_reply(command)
             return
         said = command.settings
         settings.check(said)
+        self._count_in(stream, settings.namespace_of(said) or stream.caller.namespace)
         self._leave_group(stream)
         language = said.user_agent.language or language_of(stream.caller.language)
         stream.client = self._sessions.described(stream.caller, said, language)
         self._join_group(stream)
+        self._producers.update(stream)
         stream.client.answer = self._settings_frame(stream.caller, said, language)
         self._tell(stream, stream.client.answer)
+
+    def _stream_idle(self) -> None:
+        self._on_idle()
+
+    def _count_in(self, stream: TelemetryStream, namespace: str) -> None:
+        """Count a stream where its settings say: not every client says it in the metadata."""
+        if namespace != stream.namespace:
+            self._quotas.connected(namespace)
+            self._quotas.disconnected(stream.namespace)
+            stream.namespace = namespace
 
     def _tell(self, stream: TelemetryStream, frame: bytes) -> None:
         """Send settings in place of everything that was still to be told."""
@@ -265,7 +327,15 @@ class Telemetry:
         if said.WhichOneof("pub_sub") == "subscription":
             group = self._view.consumer_group(*caller.name_of(said.subscription.group))
         told = settings.answer(said, group, language, self._config)
+        # A wrong filter is told, but does not end the stream: Node would open it for ever anew.
+        wrong = settings.wrong_filter(said, self._filters.of)
         # Python clients do not start without a status.
-        return service_pb2.TelemetryCommand(
-            status=errors.ok_status(), settings=told
-        ).SerializeToString()
+        status = errors.ok_status() if wrong is None else errors.status_of(wrong)
+        return service_pb2.TelemetryCommand(status=status, settings=told).SerializeToString()
+
+
+def _stream_error(failure: RequestError) -> CallError:
+    """Return what ends a stream: the one place where an error is no Status in an answer."""
+    if failure.code is Code.TOO_MANY_REQUESTS:
+        return CallError("RESOURCE_EXHAUSTED", failure.text)
+    return CallError("INVALID_ARGUMENT", failure.text)

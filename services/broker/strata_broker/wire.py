@@ -76,6 +76,14 @@ OK_STATUS = status(20000, "OK")
 _OK_FIRST_FIELD = length_delimited(1, OK_STATUS)
 
 
+def pending_result_entry(message_id: bytes, transaction_id: bytes, recall_handle: bytes) -> bytes:
+    """Serialise an OK `SendResultEntry` of a message that has no offset yet; all is UTF-8."""
+    fields = [_OK_FIRST_FIELD, length_delimited(2, message_id), length_delimited(3, transaction_id)]
+    if recall_handle:
+        fields.append(length_delimited(5, recall_handle))
+    return length_delimited(2, b"".join(fields))
+
+
 def send_result_entry(message_id: bytes, offset: int) -> bytes:
     """Serialise an OK `SendResultEntry` as a field of SendMessageResponse.
 
@@ -136,6 +144,14 @@ def receive_status(code: int, text: str) -> bytes:
 
 
 RECEIVE_OK = length_delimited(1, OK_STATUS)
+
+
+def next_offset(offset: int) -> bytes:
+    """Serialise the last PullMessageResponse of a stream.
+
+    Its status and message fields have the numbers of a ReceiveMessageResponse.
+    """
+    return b"\x18" + varint(offset)
 
 
 _NOTHING = receive_status(Code.MESSAGE_NOT_FOUND, "no new message")

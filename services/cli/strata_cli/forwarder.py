@@ -166,7 +166,8 @@ class Forwarder:
         options = self._options
         running = asyncio.get_running_loop()
         self._server = await running.create_server(self._accept, options.host, options.port)
-        self.endpoint = f"{options.host}:{self._server.sockets[0].getsockname()[1]}"
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        self.endpoint = f"{host}:{self._server.sockets[0].getsockname()[1]}"
         self._tasks.spawn("follow brokers", self._follow_list())
 
     async def stop(self, grace_s: float) -> None:
@@ -242,7 +243,9 @@ class Forwarder:
         host, _, port = broker.address.rpartition(":")
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1_000):
-                await asyncio.get_running_loop().create_connection(lambda: server, host, int(port))
+                await asyncio.get_running_loop().create_connection(
+                    lambda: server, host.strip("[]"), int(port)
+                )
         except (OSError, TimeoutError):
             return False
         return True

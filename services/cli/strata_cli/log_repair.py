@@ -87,6 +87,7 @@ def _plan_view(plan: RepairPlan) -> View:
                 "segment": each.segment,
                 "position": each.position,
                 "saved_messages": each.saved_messages,
+                "lost_waiting": each.lost_waiting,
                 "offsets_known": each.complete,
                 "offsets": [lost._asdict() for lost in each.lost],
             }

@@ -39,6 +39,9 @@ app.command("strata_cli.config_commands:app", name="config", help="Configuration
 app.command("strata_cli.topic_commands:app", name="topic", help="Topics.")
 app.command("strata_cli.group_commands:app", name="group", help="Consumer groups.")
 app.command("strata_cli.message_commands:app", name="message", help="Messages.")
+app.command("strata_cli.dlq_commands:app", name="dlq", help="Dead letters.")
+app.command("strata_cli.transaction_commands:app", name="transaction", help="Transactions.")
+app.command("strata_cli.quota_commands:app", name="quota", help="Limits of namespaces and topics.")
 app.command("strata_cli.log_commands:app", name="log", help="CommitLogs, with no server.")
 
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -12,13 +13,14 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_cli import messaging
 from strata_cli.client import connect
-from strata_cli.options import COMMON, CliError, Common, milliseconds, pairs
+from strata_cli.options import COMMON, CliError, Common, milliseconds, pairs, time_ms
 from strata_cli.output import show
-from strata_cli.views import found_message_view, message_view
+from strata_cli.views import View, found_message_view, message_view, trace_view
 
 Topic = Annotated[str, Parameter(help="Name of the topic.")]
 
 MIN_INVISIBLE_MS = 10_000
+MAX_PAGE = 1_000
 
 app = App(name="message", help="Messages.")
 
@@ -32,6 +34,8 @@ def send(
     tag: str = "",
     key: Annotated[list[str] | None, Parameter(negative="")] = None,
     group: str = "",
+    delay: str = "",
+    at: str = "",
     property: Annotated[list[str] | None, Parameter(negative="")] = None,
     common: Common = COMMON,
 ) -> None:
@@ -44,8 +48,15 @@ def send(
         tag: Tag to filter by.
         key: Key to find the message by; may be repeated.
         group: Message group: makes it a FIFO message, delivered in order within the group.
+        delay: Deliver it so much later (90s, 2h); the topic's type is DELAY.
+        at: Deliver it at this time (ISO 8601 or milliseconds since 1970).
         property: KEY=VALUE given to the consumer; may be repeated.
     """
+    if [bool(group), bool(delay), bool(at)].count(True) > 1:
+        raise CliError("give at most one of --group, --delay and --at")
+    deliver_at_ms = time_ms(at) if at else 0
+    if delay:
+        deliver_at_ms = round(time.time() * 1_000) + milliseconds(delay)
     outgoing = messaging.Outgoing(
         topic=definition_pb2.Resource(resource_namespace=common.namespace, name=topic),
         body=body.encode(),
@@ -53,6 +64,7 @@ def send(
         keys=key or [],
         message_group=group,
         properties=pairs(property),
+        deliver_at_ms=deliver_at_ms,
     )
     with connect(common) as client:
         receipt = messaging.send(client, outgoing)
@@ -62,7 +74,24 @@ def send(
         "offset": receipt.offset,
         "transaction_id": receipt.transaction_id,
     }
+    if receipt.recall_handle:
+        result["recall_handle"] = receipt.recall_handle
     show(result, common)
+
+
+@app.command
+def recall(topic: Topic, recall_handle: str, /, *, common: Common = COMMON) -> None:
+    """Take back a delayed message that is not due yet.
+
+    For instance: strata message recall reminders djEgcmVtaW5kZXJz...
+
+    Args:
+        recall_handle: What the send returned.
+    """
+    resource = definition_pb2.Resource(resource_namespace=common.namespace, name=topic)
+    with connect(common) as client:
+        message_id = messaging.recall(client, resource, recall_handle)
+    show({"message_id": message_id, "topic": topic}, common)
 
 
 @app.command
@@ -74,6 +103,7 @@ def receive(
     count: int = 1,
     ack: Annotated[bool, Parameter(negative="")] = False,
     tag: str = "*",
+    sql: str = "",
     wait: str = "5s",
     invisible: str = "30s",
     common: Common = COMMON,
@@ -87,6 +117,7 @@ def receive(
         count: Most messages to receive.
         ack: Tell the broker that they are consumed.
         tag: Tag filter: a tag, "a || b" or *.
+        sql: SQL92 filter instead: "amount > 10 AND region = 'north'".
         wait: How long to wait for a first message.
         invisible: How long others do not get a message that is not acked, 10s to 12h.
     """
@@ -103,6 +134,7 @@ def receive(
             consumer,
             count=count,
             tag=tag,
+            sql=sql,
             wait_s=milliseconds(wait) / 1_000,
             invisible_s=milliseconds(invisible) / 1_000,
         )
@@ -146,13 +178,103 @@ def show_(
     elif key is not None:
         request.key = key
     else:
-        queue, colon, number = str(offset).partition(":")
-        if not (colon and queue.isdigit() and number.isdigit()):
-            raise CliError(f"--offset {offset}: write QUEUE:OFFSET, like 3:1200")
-        request.position.queue = int(queue)
-        request.position.offset = int(number)
+        request.position.CopyFrom(_position(str(offset)))
     with connect(common) as client:
         response = client.call(client.admin.FindMessages, request)
     views = [found_message_view(found) for found in response.messages]
     columns = ("message_id", "tag", "keys", "body", "queue", "offset", "store_time_ms")
     show({"messages": views}, common, rows="messages", columns=columns)
+
+
+@app.command
+def query(
+    topic: Topic,
+    /,
+    *,
+    begin: Annotated[str, Parameter(name="--from")] = "",
+    end: Annotated[str, Parameter(name="--to")] = "",
+    key: str | None = None,
+    tag: str = "",
+    queue: int | None = None,
+    count: int = 32,
+    page: str = "",
+    common: Common = COMMON,
+) -> None:
+    """Find messages by the time they were stored, by key and by tag; nothing is consumed.
+
+    Messages come by queue and offset. What is not named does not matter; without any of it, all
+    that is retained is shown, page by page.
+
+    For instance: strata message query orders --from 2026-11-21T12:30:00Z --tag food
+
+    Args:
+        begin: Stored at this time or later (ISO 8601 or milliseconds since 1970).
+        end: Stored before this time.
+        key: With this key.
+        tag: With one of these tags: a tag, or "a || b".
+        queue: Only of this queue.
+        count: Most messages to show.
+        page: Go on here: `next_page` of the answer before.
+    """
+    if count < 1:
+        raise CliError(f"--count {count}: ask for at least one message")
+    request = admin_pb2.FindMessagesRequest(
+        namespace=common.namespace, topic=topic, tag=tag, page_token=page
+    )
+    request.begin_ms = time_ms(begin) if begin else 0
+    if end:
+        request.end_ms = time_ms(end)
+    if key is not None:
+        request.key = key
+    if queue is not None:
+        request.queue = queue
+    views: list[View] = []
+    with connect(common) as client:
+        while True:
+            request.max_messages = min(count - len(views), MAX_PAGE)
+            response = client.call(client.admin.FindMessages, request)
+            views.extend(map(found_message_view, response.messages))
+            request.page_token = response.next_page_token
+            if not response.next_page_token or len(views) >= count:
+                break
+    columns = ("message_id", "tag", "keys", "body", "queue", "offset", "store_time_ms")
+    result = {"messages": views, "next_page": request.page_token}
+    show(result, common, rows="messages", columns=columns)
+
+
+@app.command
+def trace(
+    id: str = "", /, *, topic: str, offset: str | None = None, common: Common = COMMON
+) -> None:
+    """Show the way of a message: who sent it, where it is, who was given it, who acked it.
+
+    What consumer groups did is kept as long as messages of the same day. A message that a filter
+    passed over has no steps.
+
+    For instance: strata message trace 0102FC00000001476B0B12F80A00000000 --topic orders
+
+    Args:
+        id: Message id.
+        topic: Topic of the message.
+        offset: Instead of an id: queue and offset, as Q:N.
+    """
+    request = admin_pb2.TraceMessageRequest(namespace=common.namespace, topic=topic)
+    if bool(id) == (offset is not None):
+        raise CliError("give a message id or --offset")
+    if offset is None:
+        request.message_id = id
+    else:
+        request.position.CopyFrom(_position(offset))
+    with connect(common) as client:
+        traced = client.call(client.admin.TraceMessage, request).messages
+    *others, newest = map(trace_view, traced)
+    result = newest | {"also_at": [f"{other['queue']}:{other['offset']}" for other in others]}
+    columns = ("time_ms", "consumer_group", "what", "attempt", "client_id", "visible_at_ms")
+    show(result, common, rows="steps", columns=columns)
+
+
+def _position(text: str) -> admin_pb2.MessagePosition:
+    queue, colon, number = text.partition(":")
+    if not (colon and queue.isdigit() and number.isdigit()):
+        raise CliError(f"--offset {text}: write QUEUE:OFFSET, like 3:1200")
+    return admin_pb2.MessagePosition(queue=int(queue), offset=int(number))

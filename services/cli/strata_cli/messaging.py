@@ -32,7 +32,11 @@ _ID_EPOCH_S = 1_609_459_200  # 2021-01-01T00:00:00Z, the origin of the time in a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """What a message is made of; empty texts are left out."""
+    """What a message is made of; empty texts are left out.
+
+    Attributes:
+        deliver_at_ms: when it is to be delivered, since 1970; 0: at once.
+    """
 
     topic: definition_pb2.Resource
     body: bytes
@@ -40,6 +44,7 @@ class Outgoing:
     keys: list[str]
     message_group: str
     properties: dict[str, str]
+    deliver_at_ms: int = 0
 
 
 def send(client: Client, outgoing: Outgoing) -> service_pb2.SendResultEntry:
@@ -63,8 +68,9 @@ def receive(
     tag: str,
     wait_s: float,
     invisible_s: float,
+    sql: str = "",
 ) -> list[definition_pb2.Message]:
-    """Receive up to `count` messages.
+    """Receive up to `count` messages that pass the tag filter, or the SQL92 filter if there is one.
 
     Returns once there are `count`, or some and no queue has more at the moment, or nothing came
     for `wait_s`.
@@ -75,7 +81,9 @@ def receive(
     queues = _queues(client, topic)
     request = service_pb2.ReceiveMessageRequest(
         group=group,
-        filter_expression=definition_pb2.FilterExpression(type=definition_pb2.TAG, expression=tag),
+        filter_expression=definition_pb2.FilterExpression(
+            type=definition_pb2.SQL if sql else definition_pb2.TAG, expression=sql or tag
+        ),
         long_polling_timeout=Duration(seconds=_LONG_POLLING_S),
     )
     request.invisible_duration.FromNanoseconds(round(invisible_s * 1e9))
@@ -111,6 +119,18 @@ def acknowledge(
     }
 
 
+def recall(client: Client, topic: definition_pb2.Resource, recall_handle: str) -> str:
+    """Take back a delayed message that is not due yet; return its id.
+
+    Raises:
+        CliError: the broker refused it, for instance because it was delivered.
+    """
+    request = service_pb2.RecallMessageRequest(topic=topic, recall_handle=recall_handle)
+    response = client.call(client.messaging.RecallMessage, request)
+    _require_ok(response.status)
+    return response.message_id
+
+
 def new_message_id() -> str:
     """Return a message id in the official clients' form: 17 bytes as 34 hex digits."""
     return (
@@ -120,21 +140,24 @@ def new_message_id() -> str:
 
 
 def _message(outgoing: Outgoing) -> definition_pb2.Message:
-    fifo = bool(outgoing.message_group)
     message = definition_pb2.Message(
         topic=outgoing.topic, user_properties=outgoing.properties, body=outgoing.body
     )
     properties = message.system_properties
     properties.message_id = new_message_id()
-    properties.message_type = definition_pb2.FIFO if fifo else definition_pb2.NORMAL
+    properties.message_type = definition_pb2.NORMAL
     properties.body_encoding = definition_pb2.IDENTITY
     properties.born_timestamp.GetCurrentTime()
     properties.born_host = os.uname().nodename
     properties.keys.extend(outgoing.keys)
     if outgoing.tag:
         properties.tag = outgoing.tag
-    if fifo:
+    if outgoing.message_group:
+        properties.message_type = definition_pb2.FIFO
         properties.message_group = outgoing.message_group
+    if outgoing.deliver_at_ms:
+        properties.message_type = definition_pb2.DELAY
+        properties.delivery_timestamp.FromMilliseconds(outgoing.deliver_at_ms)
     return message
 
 

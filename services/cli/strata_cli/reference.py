@@ -49,13 +49,42 @@ JSON_KEYS = {
     "group list": "`groups`: a list of consumer groups, as `group create`",
     "group delete": "`deleted`: the name",
     "group reset": "`name`, `to`, `queues`: as in `group show`, after the reset",
-    "message send": "`message_id`, `topic`, `offset`, `transaction_id`",
+    "message send": "`message_id`, `topic`, `offset`, `transaction_id`; of a delayed message also "
+    "`recall_handle`",
+    "message recall": "`message_id`, `topic`",
     "message receive": "`messages`: a list of `message_id`, `topic`, `tag`, `keys`, `body` (null "
     "when it is no UTF-8 text), `body_base64`, `message_group`, `type`, `properties`, `queue`, "
     "`offset`, `delivery_attempt`, `receipt_handle`, `born_time_ms`, `store_time_ms`, `acked`, "
     "and for dead letters `dead_letter_of` (`topic`, `message_id`)",
     "message show": "`messages`: as `message receive`, without `delivery_attempt`, "
     "`receipt_handle` and `acked`",
+    "message query": "`messages`: as `message show`; `next_page`: for --page, empty at the end",
+    "message trace": "`message_id`, `topic`, `sent_by` (client id; empty if it was not kept), "
+    "`born_host`, `born_time_ms`, `store_time_ms`, `raft_group`, `raft_index`, `queue`, `offset`, "
+    "`truncated` (there are more steps), `steps`: a list of `time_ms`, `consumer_group`, `what` "
+    "(delivered, postponed, released, blocked, acked or dead-lettered), `attempt`, `client_id`, "
+    "`visible_at_ms`; and `also_at`: places QUEUE:OFFSET of other messages with this id",
+    "dlq list": "`topics`: a list of `namespace`, `consumer_group`, `topic`, `messages` (what is "
+    "retained), `waiting` (of these not redriven), `last_store_time_ms`",
+    "dlq show": "`dead_letters`: as `message show`, with the topic they came from, and "
+    "`redriven`; `next_page`: for --page, empty at the end",
+    "dlq redrive": "`consumer_group`, `dry_run`, `redriven` (how many were sent), `failed`, "
+    "`waiting` (not redriven afterwards), `messages`: a list of `message_id`, `new_message_id`, "
+    "`topic`, `offset`, `error`; exit code 1 when one could not be sent",
+    "transaction list": "`transactions`: a list of `transaction_id`, `message_id` (empty unless "
+    "it has the official form), `namespace`, `topic`, `raft_group`, `store_time_ms`, "
+    "`check_count`, `next_check_ms`",
+    "transaction show": "the transaction, as `transaction list`, and of its message `tag`, `keys`, "
+    "`body` (null when it is no UTF-8 text), `body_base64`, `message_group`, `properties`, "
+    "`born_time_ms`",
+    "transaction commit": "`id`, `result`: `committed`",
+    "transaction rollback": "`id`, `result`: `rolled back`",
+    "quota set": "`namespace`, `topic`, `limits`: a list of `name`, `limit` (of the cluster; "
+    "0: none), `is_default`, `broker_part` (what the broker that answered allows), `used` (0 for "
+    "limits per second)",
+    "quota show": "as `quota set`",
+    "quota list": "`quotas`: a list of `namespace`, `topic`, `messages_per_s`, `bytes_per_s`, "
+    "`topics`, `consumer_groups`, `connections`; null: the default holds, 0: no limit",
     "log verify": "`ok`, `logs`: a list of `path`, `ok`, `segments`, `frames`, `used_bytes`, "
     "`end_position`, `torn_tail`, `corruptions` (a list of `segment`, `position`, `reason`), "
     "`replicas` (a list of `replica_id`, `raft_group`, `first_index`, `last_index`, `term`, "
@@ -63,8 +92,9 @@ JSON_KEYS = {
     "log repair": "`ok` (nothing is damaged any more), `logs`: a list of `path`, `ok`, `damaged` "
     "(a list of `segment`, `position`, `end`, `reason`, `may_hold_newest_of`: replica ids), "
     "`footers` (segments that get a new one), `lost` (a list of `raft_group`, `index`, `segment`, "
-    "`position`, `saved_messages`, `offsets_known`, `offsets`: a list of `topic_id`, `queue`, "
-    "`first_offset`, `last_offset`); exit code 1 when something is damaged and --yes is missing",
+    "`position`, `saved_messages`, `lost_waiting` (messages without an offset yet), "
+    "`offsets_known`, `offsets`: a list of `topic_id`, `queue`, `first_offset`, "
+    "`last_offset`); exit code 1 when something is damaged and --yes is missing",
     "log dump": "one object per line and frame: `segment`, `position`, `kind`, `replica_id`, "
     "`raft_group`, `term`, `index`, `entry_kind`, `moved`, `synced_before`, `payload_bytes`; "
     "or for damage `segment`, `position`, `damaged`, `next_position`",

@@ -213,7 +213,11 @@ def forwarder(
         raise CliError(f"--listen {listen}: write HOST:PORT")
     if not broker and brokers_file is None:
         raise CliError("no broker: give --broker or --brokers-file")
-    run(ForwarderOptions(host, int(port)), BrokerList(broker or (), brokers_file), metrics_port)
+    run(
+        ForwarderOptions(host.strip("[]"), int(port)),
+        BrokerList(broker or (), brokers_file),
+        metrics_port,
+    )
 
 
 def demo(

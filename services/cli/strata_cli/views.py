@@ -142,6 +142,63 @@ def found_message_view(found: admin_pb2.FoundMessage) -> View:
     return view
 
 
+def dead_letter_topic_view(topic: admin_pb2.DeadLetterTopic) -> View:
+    """Return what a dead-letter topic holds."""
+    return {
+        "namespace": topic.namespace,
+        "consumer_group": topic.consumer_group,
+        "topic": topic.topic,
+        "messages": topic.messages,
+        "waiting": topic.waiting,
+        "last_store_time_ms": topic.last_store_time_ms,
+    }
+
+
+def dead_letter_view(letter: admin_pb2.DeadLetter) -> View:
+    """Return a dead letter; its topic is the one it came from."""
+    return found_message_view(letter.stored) | {"redriven": letter.redriven}
+
+
+def redriven_view(redriven: admin_pb2.RedrivenMessage) -> View:
+    """Return what became, or would become, of a dead letter."""
+    return {
+        "message_id": redriven.message_id,
+        "new_message_id": redriven.new_message_id,
+        "topic": redriven.topic,
+        "offset": redriven.offset if redriven.new_message_id else None,
+        "error": redriven.error,
+    }
+
+
+def trace_view(traced: admin_pb2.TracedMessage) -> View:
+    """Return a message's way: sent, stored, and what consumer groups did with it."""
+    message = definition_pb2.Message.FromString(traced.stored.message)
+    return {
+        "message_id": message.system_properties.message_id,
+        "topic": message.topic.name,
+        "sent_by": traced.sender_client_id,
+        "born_host": traced.born_host,
+        "born_time_ms": traced.born_time_ms,
+        "store_time_ms": traced.stored.store_time_ms,
+        "raft_group": traced.raft_group,
+        "raft_index": traced.raft_index,
+        "queue": traced.stored.queue,
+        "offset": traced.stored.offset,
+        "truncated": traced.truncated,
+        "steps": [
+            {
+                "time_ms": step.time_ms,
+                "consumer_group": step.consumer_group,
+                "what": step.what,
+                "attempt": step.attempt or None,
+                "client_id": step.client_id,
+                "visible_at_ms": step.visible_at_ms or None,
+            }
+            for step in traced.steps
+        ],
+    }
+
+
 def _plain_body(message: definition_pb2.Message) -> bytes:
     """Return the body, unpacked if its producer packed it and it can be."""
     if message.system_properties.body_encoding != definition_pb2.GZIP:

@@ -51,6 +51,9 @@ class NameserverConfig(Section):
         ge=1,
         description="Queues that are not where their slot is; slots stop moving there.",
     )
+    max_quotas: int = Field(
+        default=10_000, ge=0, description="Namespaces and topics with limits of their own."
+    )
     replication_factor: int = Field(default=3, ge=1, le=7, description="Voters of a raft group.")
     initial_storage_nodes: int = Field(
         default=0,

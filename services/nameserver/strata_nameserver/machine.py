@@ -61,6 +61,7 @@ class MetadataMachine:
             "consumer_group": config.max_consumer_groups,
             "node": config.max_nodes,
             "queue_override": config.max_queue_overrides,
+            "quota": config.max_quotas,
             "tombstone": config.max_tombstones,
         }
         metrics.gauge(
@@ -174,6 +175,7 @@ class MetadataMachine:
             (counters.consumer_group_count, {"kind": "consumer_group"}),
             (counters.node_count, {"kind": "node"}),
             (counters.queue_override_count, {"kind": "queue_override"}),
+            (counters.quota_count, {"kind": "quota"}),
             (counters.tombstone_count, {"kind": "tombstone"}),
         ]
 

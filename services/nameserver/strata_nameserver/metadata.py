@@ -19,6 +19,7 @@ from strata_nameserver import (
     consumer_groups,
     nodes,
     queue_moves,
+    quotas,
     raft_groups,
     slot_moves,
     tombstones,
@@ -237,6 +238,10 @@ class Metadata:
     async def slots_granted(self, request: meta_pb2.ReportSlotsGrantedRequest) -> None:
         """Write down that slots have arrived."""
         await self.change(lambda draft: slot_moves.record_granted(draft, request))
+
+    async def set_quota(self, quota: meta_pb2.Quota, mask: Sequence[str]) -> meta_pb2.Quota:
+        """Set the limits of a namespace or topic that `mask` names and return its row."""
+        return await self.change(lambda draft: quotas.set_quota(draft, quota, mask, self._config))
 
     async def explain_queue(self, namespace: str, topic: str, queue: int) -> list[str]:
         """Return why a queue is where it is."""

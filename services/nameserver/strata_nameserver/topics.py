@@ -22,7 +22,7 @@ from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
 from strata_nameserver.tombstones import bury
 from strata_nameserver.topology import Topology
-from strata_state.metadata_keys import queue_override_key, topic_key
+from strata_state.metadata_keys import queue_override_key, quota_key, topic_key
 
 _USER_TYPES = frozenset(meta_pb2.TopicType.values()) - {
     meta_pb2.TOPIC_TYPE_UNSPECIFIED,
@@ -157,7 +157,7 @@ def put_new_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig)
 
 
 def delete_stored_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverConfig) -> None:
-    """Delete the row of a topic that exists and those of its moved queues; leave a tombstone.
+    """Delete a topic's row, those of its moved queues and its quota; leave a tombstone.
 
     Raises:
         MetaRefused: LIMIT_REACHED.
@@ -174,6 +174,10 @@ def delete_stored_topic(draft: Draft, topic: meta_pb2.Topic, config: NameserverC
             if draft.get(queue_override_key(topic.topic_id, queue)) is not None:
                 draft.counters.queue_override_count -= 1
                 draft.delete(meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=queue))
+    quota = quota_key(topic.namespace, topic.name)
+    if draft.counters.quota_count and draft.get(quota) is not None:
+        draft.counters.quota_count -= 1
+        draft.delete(meta_pb2.Quota(namespace=topic.namespace, topic=topic.name))
     draft.counters.topic_count -= 1
     draft.delete(meta_pb2.Topic(namespace=topic.namespace, name=topic.name))
 

@@ -38,6 +38,7 @@ from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbStore
 from strata_storage.config import StorageConfig
 from strata_storage.errors import Refused
+from strata_storage.forwarding import Forwarder
 from strata_storage.hosted import HostedGroup
 from strata_storage.machine import GroupMachine
 from strata_storage.metrics import METRICS
@@ -94,11 +95,13 @@ class Peers:
         peering: the traffic between nodes; started and stopped with the node.
         node_of: tells which node hosts a replica.
         grants_of: tells what the metadata gives a raft group and it does not own yet.
+        forwarder: brings messages that waited to the raft group that has their queue now.
     """
 
     peering: Peering
     node_of: Callable[[int], str | None]
     grants_of: Callable[[GroupMachine], OwnCommand | None]
+    forwarder: Forwarder | None = None
 
 
 @dataclass(slots=True)
@@ -198,7 +201,9 @@ class StorageApp:
                 running.node,
                 running.node.holders,
                 running.node.disk_guard,
-                running.node.roles,
+                running.node.watchers,
+                running.node.check_routes,
+                running.node.filters,
                 self._clock,
                 self._config.options().engine,
                 running.node.instruments,

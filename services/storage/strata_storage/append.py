@@ -15,8 +15,18 @@ import google_crc32c
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchError, BatchView, PartView
 from strata_mq.commands import Duplicate, PartResolution, decode_resolution, encode_append
+from strata_mq.pending_rows import NO_QUEUE, PendingRef
 from strata_mq.rare_commands import DropKind
-from strata_mq.rows import MoveRow, QueueRow, day_of
+from strata_mq.rows import MessagePosition, MoveRow, QueueRow, day_of
+from strata_storage.appends_in_flight import (
+    InFlight,
+    Place,
+    Stored,
+    committed_index,
+    duplicate_of,
+    find_in,
+    is_known,
+)
 from strata_storage.config import EngineOptions
 from strata_storage.dedupe import DedupeWindow
 from strata_storage.errors import Refused
@@ -38,6 +48,7 @@ class AppendResult:
         parts: one per part.
         future: gives the entry's index when it is committed; None: nothing had to be stored, or
             it was committed long ago.
+        raft_index: of the entry that was committed long ago; 0: nothing had to be stored.
         moves: where sealed queues went, by the number of the part that was refused for it.
     """
 
@@ -45,26 +56,16 @@ class AppendResult:
     store_time_ms: int
     parts: Sequence[PartResolution]
     future: asyncio.Future[int] | None = None
+    raft_index: int = 0
     moves: Mapping[int, MoveRow] = field(default_factory=dict)
 
-    async def wait(self) -> None:
-        """Wait until the batch is committed.
+    async def wait(self) -> int:
+        """Wait until the batch is committed; return the entry's index, which names what waits.
 
         Raises:
             Refused: leadership was lost first.
         """
-        if self.future is not None:
-            await committed(self.future)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """Messages of a part that take offsets: ids in order from `base_offset`."""
-
-    topic_id: int
-    queue: int
-    base_offset: int
-    ids: list[bytes]
+        return self.raft_index if self.future is None else await committed(self.future)
 
 
 class Appender:
@@ -97,7 +98,7 @@ class Appender:
         self._has_history = False
         # Next offsets of queues with appends in flight: (next offset, appends in flight).
         self._next_offsets: dict[tuple[int, int], tuple[int, int]] = {}
-        self._in_flight: deque[list[_Stored]] = deque()
+        self._in_flight: deque[InFlight] = deque()
         self._sealing: set[tuple[int, int]] = set()
         # Queue -> smallest queue count by which message groups are put there now.
         self._rehashing: dict[tuple[int, int], int] = {}
@@ -106,14 +107,26 @@ class Appender:
         self._turns: OrderedDict[int, int] = OrderedDict()
         for boot_id, row in machine.rows.brokers.all():
             parts = decode_resolution(row.resolution)
-            self._brokers[boot_id] = AppendResult(row.sequence, row.store_time_ms, parts)
+            self._brokers[boot_id] = AppendResult(
+                row.sequence, row.store_time_ms, parts, None, row.raft_index
+            )
 
-    def submit(self, data: bytes, broker_boot_id: int, sequence: int) -> AppendResult:
+    def submit(
+        self, data: bytes, broker_boot_id: int, sequence: int, *, may_repeat: bool = False
+    ) -> AppendResult:
         """Take a batch; its result holds once `AppendResult.wait` returns.
 
+        Args:
+            data: the batch.
+            broker_boot_id: who sends it; 0: nobody whose repeats are known by their number.
+            sequence: the sender's number of it.
+            may_repeat: look for every id in the rows of today and yesterday, not only in the
+                window: the sender cannot know whether it sent the messages before.
+
         Raises:
-            Refused: OUTCOME_INVALID (not a batch, or an older number than the last), or what the
-                driver refused. Nothing was changed.
+            Refused: OUTCOME_INVALID (not a batch, or an older number than the last),
+                OUTCOME_NOT_READY (the first message with an id, sent through another broker, is
+                being committed) or what the driver refused. Nothing was changed.
         """
         last = self._brokers.get(broker_boot_id)
         if last is not None and sequence <= last.sequence:
@@ -122,17 +135,19 @@ class Appender:
             raise Refused(pb.OUTCOME_INVALID, f"batch {sequence} comes after batch {last.sequence}")
         view = self._parse(data)
         now_ms = self._proposer.now_ms()
-        stored: list[_Stored] = []
-        parts = [self._resolve(view, part, now_ms, stored) for part in view.parts]
+        stored: list[Stored] = []
+        look_up = may_repeat or not self._has_history
+        parts = [self._resolve(view, part, now_ms, stored, look_up) for part in view.parts]
         moves = self._moves(view, parts)
         if all(part.outcome != pb.OUTCOME_OK for part in parts):
             return AppendResult(sequence, now_ms, parts, moves=moves)
         head = encode_append(now_ms, broker_boot_id, sequence, parts)
         future = self._proposer.propose((head, data), self._applied)
         self._machine.parsed(view)
-        self._take_in(stored, now_ms)
-        result = AppendResult(sequence, now_ms, parts, future, moves)
-        self._remember(broker_boot_id, result)
+        self._take_in(InFlight(future, stored), now_ms)
+        result = AppendResult(sequence, now_ms, parts, future, moves=moves)
+        if broker_boot_id:
+            self._remember(broker_boot_id, result)
         return result
 
     def adopt(self, history: DedupeWindow) -> None:
@@ -158,6 +173,24 @@ class Appender:
     def applied_reserved(self, topic_id: int, queue: int) -> None:
         """Take in that a command named to `reserve` is applied."""
         self._arrived(topic_id, queue)
+
+    def open_queue(self, topic_id: int, queue: int, slot_base: int, queue_count: int) -> int | None:
+        """Choose where a message goes that waited; None: no queue of its topic is open here.
+
+        Args:
+            topic_id: the topic.
+            queue: where it was to go; another one if that is sealed or gone (rule 18); -1: any.
+            slot_base: of the topic.
+            queue_count: of the topic.
+        """
+        queues = self._open_queues(topic_id, queue, slot_base, queue_count)
+        if len(queues) > 1:
+            return self._rotate(topic_id, queues)
+        return queues[0] if queues else None
+
+    def has_open_queue(self, topic_id: int, queue: int, slot_base: int, queue_count: int) -> bool:
+        """Whether `open_queue` would return a queue."""
+        return bool(self._open_queues(topic_id, queue, slot_base, queue_count))
 
     def seal(self, topic_id: int, queue: int) -> int:
         """Take no more appends for a queue; return its end offset."""
@@ -200,31 +233,53 @@ class Appender:
         return view
 
     def _resolve(
-        self, view: BatchView, part: PartView, now_ms: int, stored: list[_Stored]
+        self, view: BatchView, part: PartView, now_ms: int, stored: list[Stored], look_up: bool
     ) -> PartResolution:
-        topic_id = part.key.topic_id
+        """Decide about a part.
+
+        Args:
+            view: the batch.
+            part: of it.
+            now_ms: group time.
+            stored: what the parts before store; what this one stores is added.
+            look_up: ids that the window does not know may be known.
+        """
+        topic_id, kind = part.key.topic_id, part.key.kind
         queue = self._choose_queue(part)
         if queue is None:
-            return PartResolution(max(part.key.queue, 0), 0, pb.OUTCOME_WRONG_GROUP)
-        row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
-        base_offset = self.next_offset(topic_id, queue)
-        refusal = self._refusal(part, queue, row)
-        if refusal != pb.OUTCOME_OK:
-            return PartResolution(queue, base_offset, refusal)
-        for earlier in stored:
-            if earlier.topic_id == topic_id and earlier.queue == queue:
-                base_offset = earlier.base_offset + len(earlier.ids)
+            return PartResolution(max(part.key.queue, 0), 0, pb.OUTCOME_WRONG_GROUP, kind=kind)
+        places, outcome = self._places(part, queue, stored)
+        if outcome != pb.OUTCOME_OK:
+            return PartResolution(queue, places[0], outcome, kind=kind)
+        if kind:
+            queue = NO_QUEUE
         ids = view.message_ids(part.first, part.count)
-        clean = len(set(ids)) == len(ids) and self.window.all_new(topic_id, ids)
-        clean = clean and self._has_history
-        if clean and not any(earlier.topic_id == topic_id for earlier in stored):
-            stored.append(_Stored(topic_id, queue, base_offset, ids))
-            return PartResolution(queue, base_offset)
-        return self._resolve_duplicates(topic_id, queue, base_offset, ids, now_ms, stored)
+        run = Stored(topic_id, queue, places, ids)
+        unique = set(ids)
+        clean = not look_up and self.window.all_new(topic_id, ids) and len(unique) == len(ids)
+        if clean and not (stored and is_known(stored, topic_id, unique)):
+            stored.append(run)
+            return PartResolution(queue, places[0], pb.OUTCOME_OK, (), kind)
+        duplicates = self._resolve_duplicates(run, now_ms, stored, look_up)
+        return PartResolution(queue, places[0], pb.OUTCOME_OK, duplicates, kind)
 
-    def _refusal(self, part: PartView, queue: int, row: QueueRow) -> pb.Outcome.ValueType:
+    def _places(
+        self, part: PartView, queue: int, stored: list[Stored]
+    ) -> tuple[range, pb.Outcome.ValueType]:
+        """Return a part's offsets, or its ordinals if it waits; and whether it may be stored."""
+        topic_id = part.key.topic_id
+        base = part.first if part.key.kind else self.next_offset(topic_id, queue)
+        outcome = self._refusal(part, queue)
+        if outcome == pb.OUTCOME_OK and not part.key.kind:
+            for earlier in stored:
+                if earlier.topic_id == topic_id and earlier.queue == queue:
+                    base = earlier.places[-1] + 1
+        return range(base, base + part.count), outcome
+
+    def _refusal(self, part: PartView, queue: int) -> pb.Outcome.ValueType:
         """Return why a queue that is here does not take a part; OK: it does."""
         key = (part.key.topic_id, queue)
+        row = self._machine.queues.get(*key) or _EMPTY_QUEUE
         if row.sealed or key in self._sealing:
             return pb.OUTCOME_SEALED
         if part.key.queue < 0:
@@ -249,19 +304,41 @@ class Appender:
 
     def _choose_queue(self, part: PartView) -> int | None:
         """Return the queue of a part; None: it is not this raft group's."""
-        topic_id, queue, slot_base, queue_count = part.key
+        topic_id, queue, slot_base, queue_count, kind = part.key
         topic = Topic(topic_id, slot_base, queue_count)
         if (DropKind.TOPIC, topic_id) in self._machine.dropped:
             return None
         if queue >= 0:
             return queue if self._machine.owns_queue(topic, queue) else None
         queues = self._machine.queues_here(topic)
-        if self._machine.moves or self._sealing:
-            # A sealed queue is only chosen when there is no other: the answer says why.
-            sealed = self._machine.moves.keys() | self._sealing
-            queues = [q for q in queues if (topic_id, q) not in sealed] or queues
+        # A sealed queue is only chosen when there is no other: the answer says why.
+        queues = self._open(topic_id, queues) or queues
         if not queues:
             return None
+        # Messages that wait are given a queue when they are placed.
+        return queues[0] if kind else self._rotate(topic_id, queues)
+
+    def _open_queues(
+        self, topic_id: int, queue: int, slot_base: int, queue_count: int
+    ) -> Sequence[int]:
+        topic = Topic(topic_id, slot_base, queue_count)
+        if queue >= 0 and self._machine.owns_queue(topic, queue):
+            own = self._open(topic_id, (queue,))
+            if own:
+                return own
+        return self._open(topic_id, self._machine.queues_here(topic))
+
+    def _open(self, topic_id: int, queues: Sequence[int]) -> Sequence[int]:
+        moves, sealing = self._machine.moves, self._sealing
+        if not moves and not sealing:
+            return queues
+        return [
+            queue
+            for queue in queues
+            if (topic_id, queue) not in moves and (topic_id, queue) not in sealing
+        ]
+
+    def _rotate(self, topic_id: int, queues: Sequence[int]) -> int:
         turn = self._turns.get(topic_id, -1) + 1
         self._turns[topic_id] = turn
         if len(self._turns) > self._options.queue_rows_max:
@@ -269,40 +346,51 @@ class Appender:
         return queues[turn % len(queues)]
 
     def _resolve_duplicates(
-        self,
-        topic_id: int,
-        queue: int,
-        base_offset: int,
-        ids: list[bytes],
-        now_ms: int,
-        stored: list[_Stored],
-    ) -> PartResolution:
-        """Resolve a part of which some ids may be known: one look-up per id that is."""
+        self, run: Stored, now_ms: int, stored: list[Stored], look_up: bool
+    ) -> list[Duplicate]:
+        """Resolve a part of which some ids may be known: one look-up per id that is.
+
+        Args:
+            run: the part as if all of it were new.
+            now_ms: group time.
+            stored: what the parts before store; what is new of this one is added.
+            look_up: ids that the window does not know may be known.
+        """
+        topic_id, queue = run.topic_id, run.queue
         fresh: dict[bytes, int] = {}
         duplicates = []
-        for ordinal, message_id in enumerate(ids):
-            first: tuple[int, int] | None = None
+        for ordinal, message_id in enumerate(run.ids):
+            first: Place | None = None
             if message_id in fresh:
-                first = (queue, base_offset + fresh[message_id])
-            elif not self._has_history or self.window.known(topic_id, message_id):
-                first = self._position(topic_id, message_id, now_ms)
-            first = first or _position_in(stored, topic_id, message_id)
+                place = fresh[message_id]
+                waits = queue == NO_QUEUE
+                first = PendingRef(0, place) if waits else MessagePosition(queue, place)
+            elif look_up or self.window.known(topic_id, message_id):
+                first = self._find(topic_id, message_id, now_ms)
+            first = first or find_in(stored, topic_id, message_id, 0)
             if first is None:
-                fresh[message_id] = len(fresh)
+                # Offsets follow each other; the ordinal in the batch is what it is.
+                at = ordinal if queue == NO_QUEUE else len(fresh)
+                fresh[message_id] = run.places[at]
             else:
-                duplicates.append(Duplicate(ordinal, *first))
+                duplicates.append(duplicate_of(ordinal, first))
         if fresh:
-            stored.append(_Stored(topic_id, queue, base_offset, list(fresh)))
-        return PartResolution(queue, base_offset, pb.OUTCOME_OK, duplicates)
+            stored.append(Stored(topic_id, queue, list(fresh.values()), list(fresh)))
+        return duplicates
 
-    def _position(self, topic_id: int, message_id: bytes, now_ms: int) -> tuple[int, int] | None:
+    def _find(self, topic_id: int, message_id: bytes, now_ms: int) -> Place | None:
         """Return where the first message with a known id is: in flight, or by its id row.
 
         One in flight needs no waiting: its entry is before the one that names it, so the second
         cannot be committed without the first.
+
+        Raises:
+            Refused: OUTCOME_NOT_READY, it is in flight and its name is not known before commit.
         """
-        for stored in reversed(self._in_flight):
-            found = _position_in(stored, topic_id, message_id)
+        for entry in reversed(self._in_flight):
+            found = find_in(entry.runs, topic_id, message_id, committed_index(entry.future))
+            if isinstance(found, PendingRef) and not found.raft_index:
+                raise Refused(pb.OUTCOME_NOT_READY, "the first message with an id is in flight")
             if found is not None:
                 return found
         ids = self._machine.rows.ids
@@ -311,19 +399,21 @@ class Appender:
 
     # Speculative state --------------------------------------------------------------------------
 
-    def _take_in(self, stored: list[_Stored], now_ms: int) -> None:
-        for run in stored:
-            self._move(run.topic_id, run.queue, run.base_offset + len(run.ids))
+    def _take_in(self, entry: InFlight, now_ms: int) -> None:
+        for run in entry.runs:
+            if run.queue != NO_QUEUE:
+                self._move(run.topic_id, run.queue, run.places[-1] + 1)
             self.window.add(run.topic_id, run.ids, now_ms)
-        self._in_flight.append(stored)
+        self._in_flight.append(entry)
 
     def _move(self, topic_id: int, queue: int, next_offset: int) -> None:
         _, count = self._next_offsets.get((topic_id, queue), (0, 0))
         self._next_offsets[topic_id, queue] = (next_offset, count + 1)
 
     def _applied(self) -> None:
-        for run in self._in_flight.popleft():
-            self._arrived(run.topic_id, run.queue)
+        for run in self._in_flight.popleft().runs:
+            if run.queue != NO_QUEUE:
+                self._arrived(run.topic_id, run.queue)
 
     def _arrived(self, topic_id: int, queue: int) -> None:
         key = (topic_id, queue)
@@ -339,12 +429,3 @@ class Appender:
         self._brokers.move_to_end(broker_boot_id)
         if len(self._brokers) > self._options.brokers_max:
             self._brokers.popitem(last=False)
-
-
-def _position_in(
-    stored: Sequence[_Stored], topic_id: int, message_id: bytes
-) -> tuple[int, int] | None:
-    for run in stored:
-        if run.topic_id == topic_id and message_id in run.ids:
-            return run.queue, run.base_offset + run.ids.index(message_id)
-    return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strata_mq.batch import BatchView
+from strata_mq.batch import BatchView, PartView
 from strata_mq.commands import (
     AppendCommand,
     CommandKind,
@@ -120,6 +120,17 @@ def stored_runs(first: int, count: int, resolution: PartResolution) -> list[tupl
     if start < count:
         runs.append((first + start, count - start))
     return runs
+
+
+def kept_part_runs(
+    part: PartView, resolution: PartResolution, lost: frozenset[int]
+) -> list[tuple[int, int]]:
+    """Return (ordinal in the batch, count) of what a part stored and no repair gave up."""
+    return [
+        kept
+        for run in stored_runs(part.first, part.count, resolution)
+        for kept in kept_runs(*run, lost)
+    ]
 
 
 def kept_runs(first: int, count: int, lost: frozenset[int]) -> list[tuple[int, int]]:

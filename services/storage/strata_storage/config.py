@@ -12,6 +12,42 @@ from strata_state.flush import FlushOptions
 from strata_state.rocksdb_store import RocksdbOptions
 from strata_storage.dedupe import DedupeOptions
 from strata_storage.disk_guard import DiskGuardOptions
+from strata_storage.watchers import WatchOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOptions:
+    """Delayed and half messages of one raft group.
+
+    Attributes:
+        window: keys of the earliest ones that are read into memory at once; twice as many are
+            kept.
+        batch: messages that one entry delivers, drops or puts off.
+        resolves_max: such decisions under way; the timer waits for them, calls are refused.
+        turn_interval_ms: pause of the timer after it did something: what comes due in it shares
+            an entry.
+        retry_ms: pause before what was refused, or found no queue, is tried again.
+        ended_max: messages remembered that were rolled back, recalled or brought elsewhere, so
+            that a repeated call is answered alike.
+        forwards_max: messages on their way to another raft group.
+        transaction_check_interval_ms: time between two checks of a half message.
+        transaction_checks_max: checks before a half message is given up.
+        checks_in_flight_max: checks that are being read and handed to brokers.
+        uncheckable_max: halves of which no producer is there that are looked at per check
+            interval; more wait for later ones.
+    """
+
+    window: int = 4_096
+    batch: int = 1_000
+    resolves_max: int = 10_000
+    turn_interval_ms: int = 20
+    retry_ms: int = 1_000
+    ended_max: int = 10_000
+    forwards_max: int = 1_000
+    transaction_check_interval_ms: int = 30_000
+    transaction_checks_max: int = 15
+    checks_in_flight_max: int = 1_000
+    uncheckable_max: int = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +63,13 @@ class EngineOptions:
         waiters_max: parked pops.
         pop_max_messages: messages of one pop or fetch.
         pop_max_bytes: bytes of one pop or fetch.
+        pop_scan_offsets: offsets that a pop with a filter looks at before others get their turn.
+        pop_scan_messages: messages that it reads and gives to a filter in that time.
+        pop_scan_bytes: their bytes; one message always goes.
+        passed_write_ms: how long the way of a filter over messages that nobody wants may be
+            unwritten; a new leader goes it again.
+        filters_max: compiled filters kept.
+        filter_characters_max: their expressions together.
         brokers_max: brokers whose last append is remembered.
         broker_row_age_ms: group time after which an idle broker's row goes (with a trim).
         attempts_max: FIFO pops whose queues are remembered for a repeat of their attempt id.
@@ -36,6 +79,9 @@ class EngineOptions:
         rehash_lag_max: messages of a queue still to be consumed at which message groups that leave
             it for another queue are held back (rule 23).
         rehash_hold_ms: for how long.
+        pending: delayed and half messages.
+        client_names_max: clients whose names a leader knows to be kept for traces.
+        trace_max_events: events in one answer of what became of a message.
     """
 
     dedupe: DedupeOptions = field(default_factory=DedupeOptions)
@@ -46,6 +92,12 @@ class EngineOptions:
     waiters_max: int = 10_000
     pop_max_messages: int = 1_024
     pop_max_bytes: int = 16 * 1024 * 1024
+    pop_scan_offsets: int = 4_096
+    pop_scan_messages: int = 256
+    pop_scan_bytes: int = 4 * 1024 * 1024
+    passed_write_ms: int = 1_000
+    filters_max: int = 4_096
+    filter_characters_max: int = 1024 * 1024
     brokers_max: int = 1_000
     broker_row_age_ms: int = 86_400_000
     attempts_max: int = 10_000
@@ -54,6 +106,9 @@ class EngineOptions:
     consumer_topics_max: int = 10_000
     rehash_lag_max: int = 256
     rehash_hold_ms: int = 250
+    pending: PendingOptions = field(default_factory=PendingOptions)
+    client_names_max: int = 50_000
+    trace_max_events: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +145,7 @@ class StorageOptions:
         rocksdb: memory of the row store.
         retention: what leaves the disk.
         disk: marks at which work is refused (rule 11).
+        watch: streams to brokers.
         reader_threads: threads that read messages from disk.
         reads_max: disk reads waiting for those threads; more are refused.
         expiry_interval_s: how often leases that ran out are looked for.
@@ -102,6 +158,7 @@ class StorageOptions:
     rocksdb: RocksdbOptions = field(default_factory=RocksdbOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
+    watch: WatchOptions = field(default_factory=WatchOptions)
     reader_threads: int = 4
     reads_max: int = 1_000
     expiry_interval_s: float = 0.1
@@ -166,12 +223,41 @@ class StorageConfig(Section):
         default=4, ge=1, le=64, description="Threads that read messages from disk."
     )
 
+    pending_window: int = Field(
+        default=4_096,
+        ge=64,
+        description="Delayed and half messages due next that are kept in memory, per raft group.",
+    )
+    timer_interval_ms: int = Field(
+        default=20,
+        ge=1,
+        le=500,
+        description="How long due messages are collected, so that one log entry delivers several.",
+    )
+    transaction_check_interval_ms: int = Field(
+        default=30_000,
+        ge=100,
+        description="Time between two checks of a transaction that nobody ended.",
+    )
+    transaction_checks_max: int = Field(
+        default=15,
+        ge=1,
+        le=1_000,
+        description="Checks before a transaction is given up to the dead-letter topic.",
+    )
+
     def options(self) -> StorageOptions:
         """Return the options of the node's parts."""
         return StorageOptions(
             engine=EngineOptions(
                 dedupe=DedupeOptions(self.dedupe_window_ms, self.dedupe_max_ids),
                 waiters_max=self.waiters_max,
+                pending=PendingOptions(
+                    window=self.pending_window,
+                    turn_interval_ms=self.timer_interval_ms,
+                    transaction_check_interval_ms=self.transaction_check_interval_ms,
+                    transaction_checks_max=self.transaction_checks_max,
+                ),
             ),
             flush=FlushOptions(self.flush_max_log_bytes, self.flush_max_age_s),
             retention=RetentionOptions(

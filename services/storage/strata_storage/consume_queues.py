@@ -4,14 +4,15 @@ A pop reads the columns of the rows that follow its head. Consumers mostly read 
 appended, so the newest rows of active queues are kept as apply wrote them.
 
 Invariant: the cached rows of a queue are its newest ones, all of them from the first cached on.
-Offsets below the queue's next offset that no row covers hold nothing: a repair gave them up.
+Offsets below the queue's next offset that no row covers hold nothing: a repair gave them up, or
+their messages were taken back.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from strata_mq.cq_rows import CqRow
 from strata_state.ports import RowBatch
@@ -42,6 +43,14 @@ class _Tail:
         del self.rows[:count]
         self.size_bytes -= dropped
         return dropped
+
+    def put_in_place(self, base_offset: int, pieces: Sequence[Run]) -> None:
+        """Put smaller rows in the place of one that is in here."""
+        at = bisect_left(self.bases, base_offset)
+        old = self.rows[at]
+        self.bases[at : at + 1] = [base for base, _ in pieces]
+        self.rows[at : at + 1] = [row for _, row in pieces]
+        self.size_bytes += sum(_row_bytes(row) for _, row in pieces) - _row_bytes(old)
 
 
 class ConsumeQueues:
@@ -81,7 +90,7 @@ class ConsumeQueues:
         """Return the rows that hold offsets first .. first + count - 1, as far as there are any."""
         found: list[Run] = []
         end = first + count
-        for base, row in self._from(topic_id, queue, first):
+        for base, row in self.from_offset(topic_id, queue, first):
             if base >= end:
                 break
             found.append((base, row))
@@ -92,11 +101,29 @@ class ConsumeQueues:
 
         The next one only if a repair of the log gave up what lies between.
         """
-        return next(iter(self._from(topic_id, queue, offset)), None)
+        return next(iter(self.from_offset(topic_id, queue, offset)), None)
 
     def covering(self, topic_id: int, queue: int, offset: int) -> Run | None:
         """Return the row that holds one offset."""
         return next(iter(self.runs(topic_id, queue, offset, 1)), None)
+
+    def replace(
+        self,
+        batch: RowBatch,
+        topic_id: int,
+        queue: int,
+        base_offset: int,
+        pieces: Sequence[tuple[int, bytes]],
+    ) -> None:
+        """Put smaller rows, (base offset, value) each, in the place of one that is in the store."""
+        self._rows.delete(batch, topic_id, queue, base_offset)
+        for base, value in pieces:
+            self._rows.put(batch, topic_id, queue, base, value)
+        tail = self._tails.get((topic_id, queue))
+        if tail is not None and tail.bases and tail.bases[0] <= base_offset:
+            self.size_bytes -= tail.size_bytes
+            tail.put_in_place(base_offset, [(base, CqRow(value)) for base, value in pieces])
+            self.size_bytes += tail.size_bytes
 
     def trim(self, batch: RowBatch, topic_id: int, queue: int, min_offset: int) -> None:
         """Remove rows that lie wholly below `min_offset`."""
@@ -119,8 +146,8 @@ class ConsumeQueues:
         self._tails.clear()
         self.size_bytes = 0
 
-    def _from(self, topic_id: int, queue: int, offset: int) -> Iterator[Run]:
-        """Iterate rows from the one that holds `offset` on."""
+    def from_offset(self, topic_id: int, queue: int, offset: int) -> Iterator[Run]:
+        """Iterate rows from the one that holds `offset` on, or from the next one."""
         tail = self._tails.get((topic_id, queue))
         if tail is not None and tail.bases and tail.bases[0] <= offset:
             at = bisect_right(tail.bases, offset) - 1

@@ -28,13 +28,17 @@ from strata_state.ports import StateStore
 from strata_storage.config import EngineOptions
 from strata_storage.disk_guard import DiskGuard, DiskMark
 from strata_storage.errors import Refused
+from strata_storage.fetches import Fetches
 from strata_storage.leader import Leader
 from strata_storage.lookup import Lookup
 from strata_storage.machine import GroupMachine
 from strata_storage.offsets import Offsets
 from strata_storage.payloads import PayloadReader
+from strata_storage.pending import PendingPorts
+from strata_storage.pending_list import PendingList
 from strata_storage.proposer import LeaderReplica, committed, refusal_of
 from strata_storage.reader import MessageReader
+from strata_storage.traces import Traces
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
@@ -49,6 +53,7 @@ class EngineParts:
     options: EngineOptions
     reader: MessageReader
     payloads: PayloadReader
+    pending: PendingPorts
     # Told (raft group, leads now) after every change.
     on_role: Callable[[int, bool], None]
 
@@ -59,7 +64,10 @@ class GroupEngine:
     Attributes:
         machine: given to the driver as the replica's state machine.
         lookup: reads by offset, id and key.
+        fetches: reads of a queue from an offset on.
+        traces: what became of single messages.
         offsets: offsets of queues.
+        pending_list: messages that wait.
         leader: None while this replica follows.
     """
 
@@ -79,6 +87,9 @@ class GroupEngine:
         )
         self.offsets = Offsets(self.machine)
         self.lookup = Lookup(self.machine, parts.reader)
+        self.fetches = Fetches(self.machine, parts.reader)
+        self.traces = Traces(self.machine, self.lookup)
+        self.pending_list = PendingList(self.machine, parts.reader, parts.options)
         self.leader: Leader | None = None
         self._replica: LeaderReplica | None = None
 
@@ -260,6 +271,7 @@ class GroupEngine:
             parts.payloads,
             parts.clock,
             parts.options,
+            parts.pending,
         )
         self.machine.listener = self.leader
         parts.on_role(self.raft_group, True)

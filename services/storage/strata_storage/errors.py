@@ -1,8 +1,12 @@
-"""How a call is refused: one exception with the outcome that the caller sees."""
+"""How a call is refused, with the outcome that the caller sees; and when apply must stop."""
 
 from __future__ import annotations
 
 from strata.storage.v1 import storage_pb2 as pb
+
+
+class ApplyError(Exception):
+    """A committed entry contradicts the rows; this replica must not go on."""
 
 
 class Refused(Exception):

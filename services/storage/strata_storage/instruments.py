@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strata_mq.batch import PartKind
 from strata_runtime.metrics import Metrics
 from strata_storage.engine import GroupEngine
 
@@ -22,6 +23,7 @@ class Instruments:
         "checkpoints",
         "corrupt",
         "dead_letters",
+        "filtered",
         "flush_ms",
         "freed_segments",
         "popped",
@@ -37,6 +39,7 @@ class Instruments:
         self.checkpoints = metrics.counter("strata_storage_checkpoints_total")
         self.corrupt = metrics.counter("strata_storage_corrupt_total")
         self.dead_letters = metrics.counter("strata_storage_dead_letters_total")
+        self.filtered = metrics.counter("strata_storage_filtered_total")
         self.flush_ms = metrics.histogram("strata_storage_flush_ms")
         self.freed_segments = metrics.counter("strata_storage_freed_segments_total")
         self.popped = metrics.counter("strata_storage_popped_total")
@@ -66,9 +69,26 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
     machines = [engine.machine for engine in engines]
     return {
         "waiters_max": sum(len(leader.waiters) for leader in leaders),
+        "waiting_fetches": sum(len(leader.arrivals) for leader in leaders),
+        "client_names_max": sum(len(leader.client_names) for leader in leaders),
         "lease_sets_max": sum(len(leader.sets) for leader in leaders),
         "dedupe_max_ids": sum(len(leader.appends.window) for leader in leaders),
         "proposals_in_flight": sum(len(leader.proposer) for leader in leaders),
         "cq_cache_bytes": sum(machine.consume_queues.size_bytes for machine in machines),
         "queue_rows_max": sum(len(machine.queues) for machine in machines),
+        "pending_window": sum(len(leader.pending.timers) for leader in leaders),
+        "resolves_max": sum(len(leader.pending.resolver) for leader in leaders),
+        "forwards_max": sum(leader.pending.timers.forwards_in_flight for leader in leaders),
+        "checks_in_flight_max": sum(
+            leader.pending.transactions.checks_in_flight for leader in leaders
+        ),
     }
+
+
+def pending_by_kind(engines: Sequence[GroupEngine]) -> list[tuple[float, dict[str, str]]]:
+    """Return how many messages wait in the raft groups led here, by kind."""
+    counts = [engine.leader.pending.timers.counts for engine in engines if engine.leader]
+    return [
+        (float(sum(count.of(kind) for count in counts)), {"kind": kind.name.lower()})
+        for kind in (PartKind.DELAYED, PartKind.HALF)
+    ]

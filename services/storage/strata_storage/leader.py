@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.batch import PartKind
 from strata_mq.leases import Lease
+from strata_mq.pending_rows import PendingKey
 from strata_mq.rare_commands import DropKind
 from strata_runtime.clock import Clock
 from strata_state.rows import ConsumerKey
 from strata_storage.append import Appender
+from strata_storage.arrivals import Arrivals
+from strata_storage.client_names import ClientNames
 from strata_storage.config import EngineOptions
 from strata_storage.dead_letters import DeadLetters
 from strata_storage.errors import Refused
@@ -19,6 +23,8 @@ from strata_storage.lease_sets import LeaseSet, LeaseSets, Section
 from strata_storage.machine import GroupMachine
 from strata_storage.offsets import Offsets
 from strata_storage.payloads import PayloadReader
+from strata_storage.pending import Pending, PendingPorts
+from strata_storage.pin_sweep import PinSweep
 from strata_storage.pop import Popper
 from strata_storage.proposer import LeaderReplica, Proposer
 from strata_storage.reader import MessageReader
@@ -34,7 +40,11 @@ class Leader:
         ready: the raft group owns its slots; until then appends are refused.
         appends, pops, leases, dead_letters, rehashes: what it serves.
         waiters: parked pops.
+        arrivals: fetches that wait.
+        pending: messages that wait.
+        client_names: who takes messages, kept for traces.
         sets: leases in memory.
+        pin_sweep: where it is in looking for pins that may go.
     """
 
     def __init__(
@@ -46,6 +56,7 @@ class Leader:
         payloads: PayloadReader,
         clock: Clock,
         options: EngineOptions,
+        pending: PendingPorts,
     ) -> None:
         self.term = term
         self.ready = False
@@ -55,18 +66,37 @@ class Leader:
         self._since_s = clock.monotonic_s()
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
         self.waiters = Waiters(options.waiters_max)
+        self.arrivals = Arrivals(options.waiters_max)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max)
+        self.pin_sweep = PinSweep()
+        self.client_names = ClientNames(
+            machine.rows.client_names, self.proposer, options.client_names_max
+        )
         self.appends = Appender(machine, self.proposer, options)
         self.pops = Popper(machine, self.proposer, self.sets, self.waiters, reader, clock, options)
         self.leases = LeaseCalls(machine, self.proposer, self.sets, self.waiters, Offsets(machine))
         self.dead_letters = DeadLetters(machine, self.proposer, self.sets, self.appends, payloads)
         self.rehashes = Rehashes(machine, self.proposer, self.sets, self.appends, clock, options)
+        self.pending = Pending(
+            machine,
+            self.proposer,
+            self.appends,
+            self.sets,
+            self.waiters,
+            reader,
+            payloads,
+            clock,
+            options.pending,
+            pending,
+        )
         # Lease rows as they were at the start; read in steps, so that many do not block the loop.
         self._unseen: Iterator[tuple[ConsumerKey, Lease]] | None = machine.rows.leases.all()
 
     def end(self, refusal: Refused) -> None:
         """Refuse the parked pops; everything else is dropped with this object."""
         self.waiters.refuse_all(refusal)
+        self.arrivals.refuse_all(refusal)
+        self.pending.timers.end()
         self.proposer.drop()
 
     # Following apply (AppliedListener) ----------------------------------------------------------
@@ -78,6 +108,11 @@ class Leader:
     def on_appended(self, topic_id: int, queue: int) -> None:
         """Wake pops that wait for this queue."""
         self.waiters.wake_topic(topic_id, queue)
+        self.arrivals.arrived(topic_id, queue)
+
+    def on_pending(self, became: Sequence[tuple[PendingKey, PartKind]]) -> None:
+        """Let the timer know of messages that wait."""
+        self.pending.timers.added(became)
 
     def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
         """Drop leases below the new min offset."""
@@ -92,6 +127,7 @@ class Leader:
         self.sets.on_dropped(what, dropped_id)
         if what == DropKind.TOPIC:
             self.appends.window.forget_topic(dropped_id)
+            self.pending.timers.recount()
 
     # Timer --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from strata_mq.leases import merge_changes
 from strata_mq.rows import QueueRow
 from strata_state.rows import ConsumerKey
 from strata_storage.errors import Refused
-from strata_storage.lease_sets import LeaseSets, Section
+from strata_storage.lease_sets import LeaseSet, LeaseSets, Section
 from strata_storage.machine import GroupMachine
 from strata_storage.offsets import Offsets
 from strata_storage.ownership import Topic
@@ -39,9 +39,41 @@ class LeaseRef(NamedTuple):
         return self.consumer_group_id, self.topic_id, self.queue
 
 
+class QueueTimes(NamedTuple):
+    """Store times of messages of a queue, 0 where there is no such message.
+
+    Attributes:
+        oldest_ms: of the first one.
+        consumed_ms: of the one before the cursor.
+        cursor_ms: of the one at the cursor.
+        newest_ms: of the last one.
+    """
+
+    oldest_ms: int
+    consumed_ms: int
+    cursor_ms: int
+    newest_ms: int
+
+
+class StateDetails(NamedTuple):
+    """What is asked for beside a consumer group's position."""
+
+    max_open_offsets: int = 0
+    times: bool = False
+
+
+_NO_DETAILS = StateDetails()
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerQueue:
-    """Where a consumer group is on a queue."""
+    """Where a consumer group is on a queue.
+
+    Attributes:
+        started: its position is stored; else this is where it would begin.
+        open_offsets: below head and not consumed, as many as were asked for.
+        times: store times, if they were asked for.
+    """
 
     queue: int
     min_offset: int
@@ -50,6 +82,9 @@ class ConsumerQueue:
     head: int
     in_flight: int
     waiting: int
+    started: bool = False
+    open_offsets: Sequence[int] = ()
+    times: QueueTimes | None = None
 
 
 class LeaseCalls:
@@ -158,22 +193,33 @@ class LeaseCalls:
         """
         self._sets.check_exists(consumer_group_id, topic.topic_id)
         self._sets.check_open()
-        chosen = self._offsets.choose(topic, queues)
+        keys = [
+            (consumer_group_id, topic.topic_id, queue)
+            for queue in self._offsets.choose(topic, queues)
+        ]
         sections = []
-        for queue in chosen:
-            head = self._target_offset(topic.topic_id, queue, target)
-            lease_set = self._sets.find_or_start(
-                (consumer_group_id, topic.topic_id, queue), latest=False
-            )
-            sections.append((lease_set, lease_set.leases.reset(head)))
+        for key in keys:
+            lease_set = self._sets.find_or_start(key, latest=False)
+            offset = self._target_offset(key, target)
+            if target.offset is not None and self._is_stored(lease_set, offset):
+                continue
+            change = lease_set.leases.reset(offset)
+            if target.forget:
+                # In memory it is a consumer group that just came, whose head is not stored.
+                change = change._replace(head_changed=False, clear=True, forget=True)
+            sections.append((lease_set, change))
         if sections:
             future = self._sets.propose(sections)
             self._waiters.wake_group(topic.topic_id, consumer_group_id)
             await committed(future)
-        return [self._state(consumer_group_id, topic.topic_id, queue) for queue in chosen]
+        return [self._state(key, _NO_DETAILS) for key in keys]
 
     def states(
-        self, consumer_group_id: int, topic: Topic, queues: Sequence[int] = ()
+        self,
+        consumer_group_id: int,
+        topic: Topic,
+        queues: Sequence[int] = (),
+        details: StateDetails = _NO_DETAILS,
     ) -> list[ConsumerQueue]:
         """Return where a consumer group is on queues of a topic; none named: all owned here.
 
@@ -181,11 +227,24 @@ class LeaseCalls:
             Refused: OUTCOME_WRONG_GROUP for one that is not here.
         """
         return [
-            self._state(consumer_group_id, topic.topic_id, queue)
+            self._state((consumer_group_id, topic.topic_id, queue), details)
             for queue in self._offsets.choose(topic, queues)
         ]
 
-    def _target_offset(self, topic_id: int, queue: int, target: ResetTarget) -> int:
+    def _is_stored(self, lease_set: LeaseSet, offset: int) -> bool:
+        """Whether nothing lies below this offset and it is the stored head.
+
+        Pull consumers store their offsets again and again.
+        """
+        leases = lease_set.leases
+        if leases.head != offset or leases.cursor() != offset or lease_set.in_flight:
+            return False
+        stored = self._machine.rows.heads.get(lease_set.key)
+        # A filter may have moved the head in memory only.
+        return stored is not None and stored.head == offset
+
+    def _target_offset(self, key: ConsumerKey, target: ResetTarget) -> int:
+        _, topic_id, queue = key
         row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         if target.time_ms is not None:
             return self._offsets.by_time(topic_id, queue, row, target.time_ms)
@@ -194,31 +253,57 @@ class LeaseCalls:
         wanted = row.min_offset if target.offset is None else target.offset
         return min(max(wanted, row.min_offset), row.next_offset)
 
-    def _state(self, consumer_group_id: int, topic_id: int, queue: int) -> ConsumerQueue:
+    def _state(self, key: ConsumerKey, details: StateDetails) -> ConsumerQueue:
+        _, topic_id, queue = key
         row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
-        found = self._sets.find((consumer_group_id, topic_id, queue))
+        found = self._sets.find(key)
+        cursor = row.min_offset if found is None else found.leases.cursor()
+        times = self._times(topic_id, queue, row, cursor) if details.times else None
         if found is None:
             start = row.min_offset
-            return ConsumerQueue(queue, start, row.next_offset, start, start, 0, 0)
+            return ConsumerQueue(queue, start, row.next_offset, start, start, 0, 0, times=times)
         leases = found.leases
+        open_offsets = [offset for offset, _ in leases.rows()] if details.max_open_offsets else ()
         return ConsumerQueue(
             queue,
             row.min_offset,
             row.next_offset,
-            leases.cursor(),
+            cursor,
             leases.head,
             leases.in_flight,
             leases.waiting,
+            # A pop of an empty queue starts a set in memory only.
+            self._machine.rows.heads.get(key) is not None,
+            open_offsets[: details.max_open_offsets],
+            times,
+        )
+
+    def _times(self, topic_id: int, queue: int, row: QueueRow, cursor: int) -> QueueTimes:
+        def store_time_ms(offset: int) -> int:
+            if not row.min_offset <= offset < row.next_offset:
+                return 0
+            run = self._machine.consume_queues.covering(topic_id, queue, offset)
+            return 0 if run is None else run[1].store_time_ms
+
+        return QueueTimes(
+            store_time_ms(row.min_offset),
+            store_time_ms(cursor - 1),
+            store_time_ms(cursor),
+            row.last_store_time_ms,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ResetTarget:
-    """Where a reset goes: a time, the end, an offset (put inside the queue), else the start."""
+    """Where a reset goes: a time, the end, an offset (put inside the queue), else the start.
+
+    `forget`: no position is kept, the consumer group is as one that never came.
+    """
 
     time_ms: int | None = None
     latest: bool = False
     offset: int | None = None
+    forget: bool = False
 
 
 def invalid_handle(ref: LeaseRef) -> Refused:

@@ -21,6 +21,7 @@ from strata_mq.rows import QueueRow
 from strata_state.rows import ConsumerKey
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
+from strata_storage.matches import Matches
 from strata_storage.proposer import Proposer
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
@@ -34,16 +35,18 @@ class LeaseSet:
         leases: speculative state.
         in_flight: changes proposed, or kept to be proposed, whose rows are not in the store.
         deadline_ms: the deadline that the index knows for it; None: none.
+        matches: what is known already of messages from the head on; None: nothing.
         stale: memory is ahead of what can be proposed; to be read again from rows.
     """
 
-    __slots__ = ("deadline_ms", "in_flight", "key", "leases", "stale")
+    __slots__ = ("deadline_ms", "in_flight", "key", "leases", "matches", "stale")
 
     def __init__(self, key: ConsumerKey, leases: QueueLeases) -> None:
         self.key = key
         self.leases = leases
         self.in_flight = 0
         self.deadline_ms: int | None = None
+        self.matches: Matches | None = None
         self.stale = False
 
 
@@ -65,8 +68,12 @@ class LeaseSets:
         "_kept",
         "_machine",
         "_max_idle",
+        "_passed",
+        "_passed_since_ms",
         "_proposer",
         "_sets",
+        "filtered",
+        "held_queues",
         "trimmed_leases",
     )
 
@@ -80,7 +87,13 @@ class LeaseSets:
         self._holders: dict[int, set[ConsumerKey]] = {}
         # Changes decided whose proposal was refused: they go before any other.
         self._kept: list[Section] = []
+        # Sets whose head moved over messages that nobody wanted, and since when there are any.
+        self._passed: dict[ConsumerKey, LeaseSet] = {}
+        self._passed_since_ms = 0
         self.trimmed_leases = 0
+        self.filtered = 0
+        # (topic, queue) of which pops take nothing for now.
+        self.held_queues: set[tuple[int, int]] = set()
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -104,6 +117,10 @@ class LeaseSets:
             return None
         rows = self._machine.rows.leases.of_queue(key)
         return self._add(key, QueueLeases(head=head.head, generation=head.generation, rows=rows))
+
+    def in_memory(self, key: ConsumerKey) -> LeaseSet | None:
+        """Return a set that is in memory, as it is there."""
+        return self._sets.get(key)
 
     def find_or_start(self, key: ConsumerKey, *, latest: bool) -> LeaseSet:
         """Return a set; a consumer group that is new to the queue starts at one of its ends."""
@@ -162,13 +179,40 @@ class LeaseSets:
         ]
         for key in idle[:excess]:
             del self._sets[key]
+            self._passed.pop(key, None)
 
     # Changes ------------------------------------------------------------------------------------
 
     def keep(self, lease_set: LeaseSet, change: LeaseChange) -> None:
         """Propose a change before the next one: nobody waits for it."""
         lease_set.in_flight += 1
+        if change.head_changed or change.clear:
+            self._passed.pop(lease_set.key, None)
         self._kept.append((lease_set, change))
+
+    def passed(self, lease_set: LeaseSet) -> None:
+        """Note that the head moved over messages that nobody wanted, and nothing else.
+
+        That is written with the next change of the head, or after a while by `write_passed`: if it
+        is lost, the filter only looks at them again. An entry each time would cost every consumer
+        group with a filter an entry for every append.
+        """
+        if not self._passed:
+            self._passed_since_ms = self._proposer.now_ms()
+        self._passed[lease_set.key] = lease_set
+
+    def write_passed(self, older_than_ms: int) -> None:
+        """Propose heads that moved by `passed` if the first of them did so long ago.
+
+        Raises:
+            Refused: not now.
+        """
+        if not self._passed or self._proposer.now_ms() - self._passed_since_ms < older_than_ms:
+            return
+        passed = [found for key, found in self._passed.items() if self._sets.get(key) is found]
+        self._passed.clear()
+        if passed:
+            self.propose([(lease_set, lease_set.leases.write_head()) for lease_set in passed])
 
     def check_open(self) -> None:
         """Let the caller decide something, if what was decided before could be proposed.
@@ -298,6 +342,7 @@ class LeaseSets:
         at = 1 if what == DropKind.TOPIC else 0
         for key in [key for key in self._sets if key[at] == dropped_id]:
             del self._sets[key]
+            self._passed.pop(key, None)
         self._kept = [section for section in self._kept if section[0].key[at] != dropped_id]
 
     def check_exists(self, consumer_group_id: int, topic_id: int) -> None:

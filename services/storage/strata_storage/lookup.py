@@ -1,4 +1,4 @@
-"""Messages by offset, id or key, without a lease. Reads applied rows only."""
+"""Single messages by offset, id or key, without a lease. Reads applied rows only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.hashing import pack_message_id, text_hash
-from strata_mq.rows import QueueRow, day_of
+from strata_mq.pending_rows import PendingRef, PinState
+from strata_mq.rows import MessagePosition, day_of
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.reader import Location, MessageReader
 
-_EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+# Of one answer: a key may be that of many large messages.
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +27,6 @@ class Stored:
     message: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Messages of one queue from an offset on, and where the queue begins and ends."""
-
-    messages: Sequence[Stored]
-    min_offset: int
-    next_offset: int
-
-
 class Lookup:
     """Finds messages of one raft group."""
 
@@ -41,67 +34,25 @@ class Lookup:
         self._machine = machine
         self._reader = reader
 
-    async def fetch(
-        self, topic_id: int, queue: int, offset: int, max_messages: int, max_bytes: int
-    ) -> Fetched:
-        """Return messages from `offset` (or the queue's start) on; at least one if there is one.
-
-        Raises:
-            Refused: OUTCOME_WRONG_GROUP, nothing was ever stored here for this queue;
-                OUTCOME_CORRUPT, the first message cannot be read.
-        """
-        row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
-        first = max(offset, row.min_offset)
-        count = min(max_messages, max(0, row.next_offset - first))
-        queues = self._machine.consume_queues
-        runs = queues.runs(topic_id, queue, first, count)
-        if count and not runs:
-            # A repair of the log gave up more messages than were asked for.
-            following = queues.next_run(topic_id, queue, first)
-            first = row.next_offset if following is None else following[0]
-            count = min(max_messages, row.next_offset - first)
-            runs = queues.runs(topic_id, queue, first, count)
-        places: list[tuple[int, int]] = []
-        locations: list[Location] = []
-        taken_bytes = 0
-        for base, cq_row in runs:
-            for ordinal in range(max(first - base, 0), min(cq_row.count, first + count - base)):
-                location = Location(cq_row.raft_index, *cq_row.location(ordinal))
-                if places and taken_bytes + location.length > max_bytes:
-                    break
-                taken_bytes += location.length
-                places.append((base + ordinal, cq_row.store_time_ms))
-                locations.append(location)
-            else:
-                continue
-            break
-        messages = []
-        for (at, store_time_ms), message in zip(
-            places, await self._reader.read(locations), strict=True
-        ):
-            if message is None:
-                break
-            messages.append(Stored(queue, at, store_time_ms, message))
-        if locations and not messages:
-            raise Refused(
-                pb.OUTCOME_CORRUPT, f"offset {places[0][0]} of queue {queue} is damaged on disk"
-            )
-        return Fetched(messages, row.min_offset, row.next_offset)
-
     async def by_id(self, topic_id: int, message_id: str) -> list[Stored]:
         """Return the message with an id, newest first if it was stored several times.
+
+        One that waits is not found: it is in no queue yet.
 
         Raises:
             Refused: OUTCOME_CORRUPT.
         """
         ids = self._machine.rows.ids
         packed = pack_message_id(message_id)
-        found = [
-            position
-            for day in self._days(ids.first_day())
-            if (position := ids.get(day, topic_id, packed)) is not None
-        ]
-        return await self.at(topic_id, found)
+        found: dict[tuple[int, int], None] = {}
+        for day in self._days(ids.first_day()):
+            position = ids.get(day, topic_id, packed)
+            if isinstance(position, PendingRef):
+                position = self._placed(topic_id, position)
+            if position is not None:
+                # Placed on another day than stored, it is found under both.
+                found[position] = None
+        return await self.at(topic_id, list(found))
 
     async def by_key(self, topic_id: int, key: str, max_messages: int) -> list[Stored]:
         """Return messages with a key, newest day first.
@@ -121,11 +72,14 @@ class Lookup:
     async def at(self, topic_id: int, positions: Sequence[tuple[int, int]]) -> list[Stored]:
         """Return the messages at (queue, offset); those that are trimmed are left out.
 
+        What comes after `_MAX_BYTES` is left out too, but one message always goes.
+
         Raises:
             Refused: OUTCOME_CORRUPT.
         """
         places: list[tuple[int, int, int]] = []
         locations: list[Location] = []
+        left_bytes = _MAX_BYTES
         for queue, offset in positions:
             row = self._machine.queues.get(topic_id, queue)
             if row is None or not row.min_offset <= offset < row.next_offset:
@@ -134,14 +88,25 @@ class Lookup:
             if run is None:
                 continue
             base, cq_row = run
+            location = Location(cq_row.raft_index, *cq_row.location(offset - base))
+            left_bytes -= location.length
+            if places and left_bytes < 0:
+                break
             places.append((queue, offset, cq_row.store_time_ms))
-            locations.append(Location(cq_row.raft_index, *cq_row.location(offset - base)))
+            locations.append(location)
         messages = []
         for place, message in zip(places, await self._reader.read(locations), strict=True):
             if message is None:
                 raise Refused(pb.OUTCOME_CORRUPT, f"offset {place[1]} is damaged on disk")
             messages.append(Stored(*place, message))
         return messages
+
+    def _placed(self, topic_id: int, ref: PendingRef) -> MessagePosition | None:
+        """Return where a message is that was stored to wait; None: it waits, or is gone."""
+        pin = self._machine.rows.pins.get(ref)
+        if pin is None or pin.state is not PinState.PLACED or pin.topic_id != topic_id:
+            return None
+        return MessagePosition(pin.queue, pin.offset)
 
     def _days(self, first_day: int | None) -> Sequence[int]:
         if first_day is None:

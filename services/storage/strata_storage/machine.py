@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-import google_crc32c
-
-from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchView
+from strata_mq.batch import BatchView, PartKind
 from strata_mq.commands import (
-    AppendCommand,
     CommandKind,
     LeasesSection,
     command_kind,
     decode_append,
     decode_leases,
 )
+from strata_mq.pending_commands import decode_resolve, decode_retract
+from strata_mq.pending_rows import PendingKey
 from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
     LostCommand,
+    RehashCommand,
+    TrimCommand,
     TrimmedQueue,
     decode_dead_letter,
     decode_drop,
@@ -40,7 +40,6 @@ from strata_mq.rare_commands import (
 )
 from strata_mq.rows import (
     AppliedRow,
-    BrokerRow,
     ConfigurationRow,
     HeadRow,
     MoveRow,
@@ -52,20 +51,15 @@ from strata_raft.types import Configuration, Entry, EntryKind
 from strata_state.flush import Flusher
 from strata_state.ports import RowBatch, StateStore
 from strata_state.rows import GroupRows
-from strata_storage.append_rows import AppendRows
+from strata_storage.append_apply import AppendApply
 from strata_storage.consume_queues import ConsumeQueues
 from strata_storage.ownership import Ownership, Topic
+from strata_storage.pending_apply import PendingApply
 from strata_storage.queue_states import QueueStates
-
-# Parsed batches kept between propose and apply.
-_PARSED_MAX = 1_024
+from strata_storage.trace_apply import TraceApply
 
 Ordinals = frozenset[int]
 _NONE: Ordinals = frozenset()
-
-
-class ApplyError(Exception):
-    """A committed entry contradicts the rows; this replica must not go on."""
 
 
 class AppliedListener(Protocol):
@@ -76,6 +70,9 @@ class AppliedListener(Protocol):
 
     def on_appended(self, topic_id: int, queue: int) -> None:
         """A queue has new messages."""
+
+    def on_pending(self, became: Sequence[tuple[PendingKey, PartKind]]) -> None:
+        """Messages wait, or wait for another time than before."""
 
     def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
         """A queue begins at `min_offset` now."""
@@ -112,6 +109,7 @@ class GroupMachine:
     ) -> None:
         self.raft_group = raft_group
         self.rows = GroupRows(store, raft_group)
+        self._traces = TraceApply(self.rows)
         self._store = store
         self._flusher = flusher
         self._broker_row_age_ms = broker_row_age_ms
@@ -126,10 +124,11 @@ class GroupMachine:
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
         self.listener: AppliedListener | None = None
-        # Batches parsed by the leader, by the identity of their bytes: apply parses none twice.
-        self._parsed: dict[int, BatchView] = {}
+        self._pending = PendingApply(self.rows, self.queues, self.consume_queues, self.dropped)
+        self._appends = AppendApply(
+            self.rows, self.queues, self.consume_queues, self._pending, self.dropped
+        )
         # What the listener is told once the rows are in the store.
-        self._appended: dict[tuple[int, int], None] = {}
         self._trimmed: list[TrimmedQueue] = []
         self._sealed: list[tuple[int, int]] = []
         self._dropped: list[DropCommand] = []
@@ -142,6 +141,11 @@ class GroupMachine:
     def applied_term(self) -> int:
         """Return the term of that entry."""
         return self.state.term
+
+    @property
+    def pending_bound(self) -> PendingKey:
+        """Key below which no message waits."""
+        return self._pending.bound.key
 
     @property
     def low_index(self) -> int:
@@ -175,13 +179,12 @@ class GroupMachine:
 
     def on_follower(self, term: int, leader_replica_id: int) -> None:
         """Tell the engine that this replica follows."""
-        self._parsed.clear()
+        self._appends.forget_parsed()
         self._on_follower(term, leader_replica_id)
 
     def parsed(self, view: BatchView) -> None:
         """Take in a batch that was just proposed here, parsed (bounded; only saves work)."""
-        if len(self._parsed) < _PARSED_MAX:
-            self._parsed[id(view.data)] = view
+        self._appends.parsed(view)
 
     def owns_queue(self, topic: Topic, queue: int) -> bool:
         """Whether a queue of a topic with slots is this raft group's (rule 17).
@@ -221,8 +224,10 @@ class GroupMachine:
         by_slots = self.ownership.slots.queues(topic.slot_base, topic.queue_count)
         if self.ownership.is_plain(topic.topic_id):
             return by_slots
-        own = [queue for queue in by_slots if self.owns_queue(topic, queue)]
-        return sorted({*own, *self.ownership.kept(topic.topic_id)})
+        places = self.ownership.places_of(topic.topic_id)
+        own = [queue for queue in by_slots if places.get(queue, self.owns_queue(topic, queue))]
+        kept = [queue for queue, is_here in places.items() if is_here]
+        return sorted({*own, *kept})
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Write the rows of committed entries, in order.
@@ -269,21 +274,25 @@ class GroupMachine:
 
     def _forget(self) -> None:
         """Memory ran ahead of the store: rows are read again."""
-        self._parsed.clear()
+        self._appends.forget()
+        self._pending.forget()
         self.queues.forget()
         self.consume_queues.forget()
         self.ownership = Ownership(self.rows)
-        self.dropped = set(self.rows.tombstones.all())
+        # The same object: others look at it.
+        self.dropped.clear()
+        self.dropped.update(self.rows.tombstones.all())
         self.moves = self._read_moves()
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
-        self._appended, self._trimmed, self._sealed, self._dropped = {}, [], [], []
+        self._trimmed, self._sealed, self._dropped = [], [], []
 
     def _read_moves(self) -> dict[tuple[int, int], MoveRow]:
         return {(topic_id, queue): row for topic_id, queue, row in self.rows.moves.all()}
 
     def _tell(self, index: int) -> None:
-        appended, self._appended = self._appended, {}
+        appended, self._appends.appended = self._appends.appended, {}
+        pending = self._pending.written()
         trimmed, self._trimmed = self._trimmed, []
         sealed, self._sealed = self._sealed, []
         dropped, self._dropped = self._dropped, []
@@ -291,6 +300,8 @@ class GroupMachine:
         if listener is None:
             return
         listener.on_applied(index)
+        if pending:
+            listener.on_pending(pending)
         for topic_id, queue in appended:
             listener.on_appended(topic_id, queue)
         for row in trimmed:
@@ -305,13 +316,24 @@ class GroupMachine:
         head = entry.payload[0]
         kind = command_kind(head)
         if kind == CommandKind.APPEND:
-            return self._append(batch, entry, decode_append(head))
+            return self._appends.append(batch, entry, decode_append(head))
         if kind == CommandKind.LEASES:
             group_time_ms, sections = decode_leases(head)
             self._leases(batch, sections)
+            self._traces.leases(batch, entry.index, group_time_ms, sections)
             return group_time_ms
         if kind == CommandKind.DEAD_LETTER:
             return self._dead_letter(batch, entry, 0)
+        if kind == CommandKind.RESOLVE:
+            resolve = decode_resolve(head)
+            self._appends.appended.update(
+                dict.fromkeys(self._pending.resolve(batch, entry.index, resolve))
+            )
+            return resolve.group_time_ms
+        if kind == CommandKind.RETRACT:
+            retract = decode_retract(head)
+            self._pending.retract(batch, entry.index, retract)
+            return retract.group_time_ms
         if kind == CommandKind.LOST:
             return self._lost(batch, entry, decode_lost(head))
         self._apply_rare(batch, kind, head)
@@ -334,24 +356,26 @@ class GroupMachine:
                 opened.offset, opened.offset, 0, opened.epoch, False, opened.queue_count
             )
             self.queues.put(batch, opened.topic_id, opened.queue, state)
+            self.ownership.opened(batch, opened.topic_id, opened.queue)
             # The queue came back: it is not elsewhere any more.
             self.rows.moves.delete(batch, opened.topic_id, opened.queue)
             self.moves.pop((opened.topic_id, opened.queue), None)
         elif kind == CommandKind.TRIM:
-            trim = decode_trim(head)
-            for trimmed in trim.queues:
-                self._trim(batch, trimmed)
-            self._low_index = max(self._low_index, trim.low_index)
-            self.rows.ids.delete_before(batch, day_of(trim.group_time_ms))
-            self.rows.keys.delete_before(batch, day_of(trim.group_time_ms))
-            oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
-            self.rows.brokers.delete_older(batch, oldest_ms)
+            self._apply_trim(batch, decode_trim(head))
         elif kind == CommandKind.DROP:
             self._drop(batch, decode_drop(head))
+        elif kind == CommandKind.CLIENT_NAMES:
+            self._traces.client_names(batch, head)
         elif kind == CommandKind.REHASH:
-            topic_id, queue_number, queue_count = decode_rehash(head)
-            queue = self._queue(topic_id, queue_number)
-            self.queues.put(batch, topic_id, queue_number, queue._replace(queue_count=queue_count))
+            self._rehash(batch, decode_rehash(head))
+
+    def _rehash(self, batch: RowBatch, command: RehashCommand) -> None:
+        topic_id, queue, queue_count = command
+        if (DropKind.TOPIC, topic_id) in self.dropped:
+            # Decided before the drop was applied: no row may come back.
+            return
+        row = self._queue(topic_id, queue)
+        self.queues.put(batch, topic_id, queue, row._replace(queue_count=queue_count))
 
     # Appends ------------------------------------------------------------------------------------
 
@@ -360,8 +384,9 @@ class GroupMachine:
         dead_letter = decode_dead_letter(head, at)
         group_time_ms, sections = decode_leases(head, dead_letter.leases_at)
         self._leases(batch, sections)
+        self._traces.leases(batch, entry.index, group_time_ms, sections, dead_letters=True)
         append = decode_append(head, dead_letter.append_at)
-        return max(group_time_ms, self._append(batch, entry, append, lost))
+        return max(group_time_ms, self._appends.append(batch, entry, append, lost))
 
     def _lost(self, batch: RowBatch, entry: Entry, command: LostCommand) -> int:
         """Write what a repair saved of an entry; offsets that it may have used stay unused."""
@@ -369,64 +394,19 @@ class GroupMachine:
         if at and head[at] == CommandKind.DEAD_LETTER:
             group_time_ms = self._dead_letter(batch, entry, at, command.ordinals)
         elif at:
-            group_time_ms = self._append(batch, entry, decode_append(head, at), command.ordinals)
+            append = decode_append(head, at)
+            group_time_ms = self._appends.append(batch, entry, append, command.ordinals)
+        else:
+            self._pending.lose(batch, entry.index)
         named = {(topic_id, queue) for topic_id, queue, _ in command.next_offsets}
         for topic_id, queue, next_offset in command.next_offsets:
-            self._go_on_at(batch, topic_id, queue, next_offset)
+            self._appends.go_on_at(batch, topic_id, queue, next_offset)
         if command.advance:
             for topic_id, queue, row in list(self.rows.queues.all()):
                 if (topic_id, queue) not in named:
-                    self._go_on_at(batch, topic_id, queue, row.next_offset + command.advance)
+                    next_offset = row.next_offset + command.advance
+                    self._appends.go_on_at(batch, topic_id, queue, next_offset)
         return group_time_ms
-
-    def _go_on_at(self, batch: RowBatch, topic_id: int, queue: int, next_offset: int) -> None:
-        row = self._queue(topic_id, queue)
-        if next_offset > row.next_offset:
-            self.queues.put(batch, topic_id, queue, row._replace(next_offset=next_offset))
-
-    def _append(
-        self, batch: RowBatch, entry: Entry, command: AppendCommand, lost: Ordinals = _NONE
-    ) -> int:
-        head = entry.payload[0]
-        if len(entry.payload) == 2 and command.batch_at == len(head):
-            data = entry.payload[1]
-        else:
-            data = b"".join(entry.payload)[command.batch_at :]
-        view = self._parsed.pop(id(data), None)
-        if view is None or view.data is not data:
-            # The frame's checksum covers these bytes; the leader checked the batch's own.
-            view = BatchView(data, google_crc32c.value, verify=False)
-        append_rows = AppendRows(self.rows, batch, view, command, entry.index, lost)
-        for part, resolution in zip(view.parts, command.parts, strict=True):
-            if resolution.outcome != pb.OUTCOME_OK:
-                continue
-            topic_id = part.key.topic_id
-            queue = self._queue(topic_id, resolution.queue)
-            if resolution.base_offset != queue.next_offset:
-                raise ApplyError(
-                    f"entry {entry.index}: topic {topic_id} queue {resolution.queue} goes on at "
-                    f"{queue.next_offset}, the entry says {resolution.base_offset}"
-                )
-            stored = append_rows.write_part(part.first, part.count, topic_id, resolution)
-            for base_offset, value in append_rows.runs:
-                self.consume_queues.added(topic_id, resolution.queue, base_offset, value)
-            if stored:
-                after = QueueRow(
-                    queue.next_offset + stored,
-                    queue.min_offset,
-                    command.store_time_ms,
-                    queue.epoch,
-                    queue.sealed,
-                    queue.queue_count,
-                )
-                self.queues.put(batch, topic_id, resolution.queue, after)
-                self._appended[topic_id, resolution.queue] = None
-        if command.broker_boot_id:
-            broker = BrokerRow(
-                command.sequence, entry.index, command.store_time_ms, command.resolution
-            )
-            self.rows.brokers.put(batch, command.broker_boot_id, broker)
-        return command.store_time_ms
 
     def _queue(self, topic_id: int, queue: int) -> QueueRow:
         return self.queues.get(topic_id, queue) or QueueRow(0, 0, 0, 0, False)
@@ -442,6 +422,8 @@ class GroupMachine:
                 leases.delete_all(batch, key)
             if section.head_changed:
                 heads.put(batch, key, HeadRow(section.head, section.generation))
+            elif section.forget:
+                heads.delete(batch, key)
             for offset, row in section.puts:
                 batch.put(prefix + offset, row)
             for offset in section.deletes:
@@ -449,8 +431,22 @@ class GroupMachine:
 
     # Trim and drop ------------------------------------------------------------------------------
 
+    def _apply_trim(self, batch: RowBatch, trim: TrimCommand) -> None:
+        for trimmed in trim.queues:
+            self._trim(batch, trimmed)
+        self._pending.trim(batch, trim)
+        self._low_index = max(self._low_index, trim.low_index)
+        self.rows.ids.delete_before(batch, day_of(trim.group_time_ms))
+        self.rows.keys.delete_before(batch, day_of(trim.group_time_ms))
+        self._traces.delete_before(batch, trim.group_time_ms)
+        oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
+        self.rows.brokers.delete_older(batch, oldest_ms)
+
     def _trim(self, batch: RowBatch, trimmed: TrimmedQueue) -> None:
         topic_id, queue, min_offset = trimmed
+        if (DropKind.TOPIC, topic_id) in self.dropped:
+            # Decided before the drop was applied: no row may come back.
+            return
         state = self._queue(topic_id, queue)
         self.queues.put(batch, topic_id, queue, state._replace(min_offset=min_offset))
         self.consume_queues.trim(batch, topic_id, queue, min_offset)
@@ -477,4 +473,7 @@ class GroupMachine:
 
 
 def _is_rare(entry: Entry) -> bool:
-    return entry.kind == EntryKind.NORMAL and entry.payload[0][0] > CommandKind.DEAD_LETTER
+    if entry.kind != EntryKind.NORMAL:
+        return False
+    kind = entry.payload[0][0]
+    return kind > CommandKind.DEAD_LETTER and kind != CommandKind.RESOLVE

@@ -53,6 +53,7 @@ from strata_state.ports import StateStore
 from strata_storage.app import Peers, StorageApp
 from strata_storage.config import StorageConfig
 from strata_storage.directory import Directory
+from strata_storage.forwarding import Forwarding
 from strata_storage.heartbeats import Heartbeats
 from strata_storage.hosting import Hosting
 from strata_storage.leave import hand_over_all
@@ -210,7 +211,8 @@ class StorageMember:
         servers = _Servers(self._network.servers)
         servers.register(META_SERVICE, CachedMetaServicer(cache))
         peering = self._peering()
-        app = self._app(servers, peering)
+        channels = Channels(self._network.open_channel, _MAX_CHANNELS)
+        app = self._app(servers, peering, channels)
         try:
             await app.start()
         except BaseException:
@@ -223,7 +225,6 @@ class StorageMember:
             random=self._chance.random,
             metrics=self._metrics,
         )
-        channels = Channels(self._network.open_channel, _MAX_CHANNELS)
         tasks = Tasks("storage-member", self._on_fatal)
         self._running = _Running(app, store, cache, client, channels, tasks)
         endpoints = list(self._network.advertised) or servers.endpoints
@@ -277,8 +278,9 @@ class StorageMember:
             connect=self._network.open_channel,
         )
 
-    def _app(self, servers: Server, peering: Peering) -> StorageApp:
+    def _app(self, servers: Server, peering: Peering, channels: Channels) -> StorageApp:
         node_id = self._identity.node_id
+        forwarder = Forwarding(self.view, self._directory, channels)
         return StorageApp(
             self._config,
             node_id,
@@ -291,7 +293,7 @@ class StorageMember:
             retention=self.view,
             disk=self._disk,
             store=self._store,
-            peers=Peers(peering, self._directory.node_of, self._grants_of),
+            peers=Peers(peering, self._directory.node_of, self._grants_of, forwarder),
             random_ticks=self._chance.randint,
         )
 

@@ -9,6 +9,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_refused_total", "counter", "1", "Refused parts of requests.", ("outcome",)
     ),
     MetricSpec("strata_storage_popped_total", "counter", "1", "Messages handed out by pops."),
+    MetricSpec(
+        "strata_storage_filtered_total",
+        "counter",
+        "1",
+        "Messages that consumer groups passed over because of their filters.",
+    ),
     MetricSpec("strata_storage_acked_total", "counter", "1", "Messages acked."),
     MetricSpec(
         "strata_storage_dead_letters_total",
@@ -64,6 +70,40 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "How full a limit is, all raft groups together.",
         ("limit",),
+    ),
+    MetricSpec(
+        "strata_storage_pending",
+        "gauge",
+        "1",
+        "Delayed and half messages that wait in the raft groups led here.",
+        ("kind",),
+    ),
+    MetricSpec(
+        "strata_storage_resolved_total",
+        "counter",
+        "1",
+        "Delayed and half messages that stopped waiting, by how.",
+        ("result",),
+    ),
+    MetricSpec(
+        "strata_storage_late_ms",
+        "histogram",
+        "ms",
+        "How long after its time a delayed message had its place in a queue.",
+    ),
+    MetricSpec(
+        "strata_storage_transaction_checks_total",
+        "counter",
+        "1",
+        "Checks of transactions that nobody ended, by what became of them.",
+        ("result",),
+    ),
+    MetricSpec(
+        "strata_storage_forwarded_total",
+        "counter",
+        "1",
+        "Delayed and half messages appended where their queue is now.",
+        ("result",),
     ),
     MetricSpec("strata_storage_state_memory", "gauge", "bytes", "Rows not flushed yet."),
     MetricSpec("strata_storage_unflushed_log", "gauge", "bytes", "Log a restart would replay."),

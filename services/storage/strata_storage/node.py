@@ -4,7 +4,8 @@ Tasks, and what each looks after:
 - `expiry`: leases that ran out, holders that died, exhausted messages (rules 24 to 26);
 - `flush`: durability of rows (rule 5); `checkpoint`, `retention`: what the log keeps (6, 10);
 - `disk`: the disk's mark (rule 11); `scrub`: reads the log for damage;
-- `lead-N`: makes a new leader of raft group N ready.
+- `lead-N`: makes a new leader of raft group N ready;
+- `timers-N`: while raft group N is led here: delayed messages, transaction checks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.filter_cache import FilterCache
 from strata_mq.rare_commands import OwnCommand, SlotGrant, encode_trim
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.errors import TransferFailed
@@ -23,9 +25,9 @@ from strata_raft import Configuration
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from strata_seglog.errors import LogError
 from strata_state.flush import FlushPolicy
 from strata_state.ports import StateError
+from strata_storage.check_routes import CheckRoutes
 from strata_storage.checkpointer import Checkpointer
 from strata_storage.damage import Damage
 from strata_storage.disk_guard import DiskGuard, DiskMark
@@ -34,21 +36,23 @@ from strata_storage.errors import Refused
 from strata_storage.group_snapshots import GroupSnapshots, drop_rows
 from strata_storage.holders import Holders
 from strata_storage.hosted import HostedGroup
-from strata_storage.instruments import Instruments, used_by
+from strata_storage.instruments import Instruments, pending_by_kind, used_by
 from strata_storage.leader import Leader
+from strata_storage.machine import GroupMachine
+from strata_storage.new_leaders import NewLeaders
 from strata_storage.node_parts import NodeParts
 from strata_storage.payloads import PayloadReader
+from strata_storage.pending import PendingPorts
+from strata_storage.pending_instruments import PendingInstruments
 from strata_storage.proposer import committed, refusal_of
 from strata_storage.reader import MessageReader
 from strata_storage.reclaim import Reclaimer
 from strata_storage.reserve import Reserve
 from strata_storage.retention import plan_trim
-from strata_storage.role_watch import RoleWatch
 from strata_storage.row_preparer import Prepared, RowPreparer
 from strata_storage.status import replica_status
-from strata_storage.window_loader import load_window
+from strata_storage.watchers import Watchers
 
-_SEEN_LEASES_PER_TURN = 2_000
 _CHECK_INTERVAL_S = 1.0
 # Dead holders are looked for in every so many turns of the expiry timer.
 _TURNS_PER_RELEASE = 5
@@ -68,9 +72,19 @@ class StorageNode:
         self.holders = Holders(parts.options.holder_silence_s)
         self.disk_guard = DiskGuard(parts.options.disk)
         self.disk_guard.look(parts.disk.space())
-        self.roles = RoleWatch()
+        self.watchers = Watchers(parts.options.watch)
+        self.check_routes = CheckRoutes(self.watchers, parts.options.holder_silence_s)
+        engine_options = parts.options.engine
+        self.filters = FilterCache(engine_options.filters_max, engine_options.filter_characters_max)
         self.instruments = Instruments(parts.metrics)
+        self._pending = PendingPorts(
+            self.check_routes,
+            parts.peers.forwarder if parts.peers is not None else None,
+            parts.run_read,
+            PendingInstruments(parts.metrics),
+        )
         self.damage = Damage(parts.log, self._replicas, parts.run_flush)
+        self._new_leaders = NewLeaders(parts, tasks, self._grants_of)
         self._rows = RowPreparer(parts.store, parts.log, self.instruments)
         self._reserve = Reserve(parts.ballast, parts.options.disk)
         self._flush_policy = FlushPolicy(parts.options.flush, parts.log.end_position)
@@ -125,6 +139,7 @@ class StorageNode:
                     parts.log, replica_id, parts.run_read, partial(self._corrupt, raft_group)
                 ),
                 PayloadReader(parts.log, replica_id, parts.run_read),
+                self._pending,
                 self._role_changed,
             ),
         )
@@ -286,61 +301,23 @@ class StorageNode:
     # Leading ------------------------------------------------------------------------------------
 
     def _role_changed(self, raft_group: int, leads: bool) -> None:
-        self.roles.changed(raft_group, leads)
+        self.watchers.changed(raft_group, leads)
         if leads:
             self._tasks.spawn(f"lead-{raft_group}", self._prepare_leader(raft_group))
 
     async def _prepare_leader(self, raft_group: int) -> None:
-        """Make a new leader ready, as long as it leads."""
-        engine = self._engines.get(raft_group)
-        leader = engine.leader if engine is not None else None
-        ready = self._ready.get(raft_group)
-        while engine is not None and ready and leader is not None and engine.leader is leader:
-            try:
-                await self.own_slots(engine)
-                leader.ready = True
-                ready.set()
-                seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
-                while not seen:
-                    await asyncio.sleep(0)
-                    seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
-                await self._load_window(engine, leader)
-            except Refused as refused:
-                self._logger.info("leader waits", raft_group=raft_group, reason=refused.reason)
-                await asyncio.sleep(_CHECK_INTERVAL_S)
-            except LogError as error:
-                # Ids stay in rows, where each is looked up: slower, and right.
-                self._logger.warning("ids not read", raft_group=raft_group, reason=str(error))
-                return
-            else:
-                return
+        engine, ready = self._engines.get(raft_group), self._ready.get(raft_group)
+        if engine is not None and ready is not None:
+            await self._new_leaders.prepare(engine, ready)
 
-    async def own_slots(self, engine: GroupEngine) -> None:
-        """Let a raft group own what the metadata gives it (rule 17).
-
-        Raises:
-            Refused: not the leader any more, or limits; to be tried again.
-        """
+    def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
         if self._parts.peers is not None:
-            command = self._parts.peers.grants_of(engine.machine)
-        elif engine.machine.ownership.slots:
+            return self._parts.peers.grants_of(machine)
+        if machine.ownership.slots or machine.raft_group not in self._hosted:
             # Alone there is nobody to give slots to, or to get some from.
-            command = None
-        else:
-            slots = self._hosted[engine.raft_group].slots
-            command = OwnCommand([SlotGrant(first, count, True) for first, count in slots])
-        if command is not None and command.slots:
-            await engine.own(command)
-
-    async def _load_window(self, engine: GroupEngine, leader: Leader) -> None:
-        """Read recent ids from the log; until they are there, ids are looked up in rows."""
-        parts = self._parts
-        now_ms, last_index = leader.proposer.now_ms(), engine.machine.state.raft_index
-        options = parts.options.engine.dedupe
-        window = await parts.run_read(
-            lambda: load_window(parts.log, engine.replica_id, last_index, now_ms, options)
-        )
-        leader.appends.adopt(window)
+            return None
+        slots = self._hosted[machine.raft_group].slots
+        return OwnCommand([SlotGrant(first, count, True) for first, count in slots])
 
     # Background work ----------------------------------------------------------------------------
 
@@ -359,16 +336,19 @@ class StorageNode:
         """Do what time, and with `releases` the death of clients, demands of leases."""
         deadline_ms = leader.sets.next_deadline_ms()
         try:
+            leader.client_names.flush()
+            leader.sets.write_passed(self._parts.options.engine.passed_write_ms)
             if releases and leader.sets.holders():
                 self.instruments.released.add(leader.release(self.holders))
-            if deadline_ms is None or deadline_ms > leader.proposer.now_ms():
-                return
-            for result in await leader.dead_letters.move_exhausted(leader.expire()):
-                self.instruments.dead_letters.add(1, {"result": result})
+            if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
+                for result in await leader.dead_letters.move_exhausted(leader.expire()):
+                    self.instruments.dead_letters.add(1, {"result": result})
         except Refused as refused:
             self._logger.info("expiry waits", raft_group=engine.raft_group, reason=refused.reason)
         trimmed, leader.sets.trimmed_leases = leader.sets.trimmed_leases, 0
         self.instruments.trimmed_leases.add(trimmed)
+        filtered, leader.sets.filtered = leader.sets.filtered, 0
+        self.instruments.filtered.add(filtered)
 
     async def _flush_loop(self) -> None:
         clock = self._parts.clock
@@ -431,6 +411,7 @@ class StorageNode:
                 self._parts.options.retention.default_ms,
                 leader.proposer.now_ms(),
                 floor_index,
+                leader.pin_sweep,
             )
             if trim is not None:
                 await committed(leader.proposer.propose((encode_trim(trim),)))
@@ -497,6 +478,7 @@ class StorageNode:
 
     def _observe(self, metrics: Metrics) -> None:
         metrics.gauge("strata_storage_used", self._used)
+        metrics.gauge("strata_storage_pending", lambda: pending_by_kind(self.engines()))
         metrics.gauge("strata_storage_state_memory", self._parts.store.memory_bytes)
         metrics.gauge(
             "strata_storage_unflushed_log",
@@ -507,5 +489,8 @@ class StorageNode:
 
     def _used(self) -> list[tuple[float, dict[str, str]]]:
         used = used_by(self.engines())
-        used |= {"holders": len(self.holders), "watchers": len(self.roles)}
+        used |= {"holders": len(self.holders), "watchers": len(self.watchers)}
+        used["checks_max"] = self.watchers.checks_waiting
+        used |= {"filters_max": len(self.filters)}
+        used |= {"filter_characters_max": self.filters.characters}
         return [(float(value), {"limit": limit}) for limit, value in used.items()]

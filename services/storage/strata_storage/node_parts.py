@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from strata_mq.rare_commands import OwnCommand
 from strata_multiraft import MultiRaft
@@ -16,17 +16,10 @@ from strata_seglog.ports import Disk
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.config import StorageOptions
+from strata_storage.forwarding import Forwarder
+from strata_storage.jobs import RunJob
 from strata_storage.machine import GroupMachine
 from strata_storage.retention import RetentionSource
-
-Result = TypeVar("Result")
-
-
-class RunJob(Protocol):
-    """Runs a blocking call in a thread and gives its result."""
-
-    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
-        """Return what `work` returns."""
 
 
 class NodePeers(Protocol):
@@ -39,6 +32,10 @@ class NodePeers(Protocol):
     @property
     def grants_of(self) -> Callable[[GroupMachine], OwnCommand | None]:
         """Tells what the metadata gives a raft group and it does not own yet."""
+
+    @property
+    def forwarder(self) -> Forwarder | None:
+        """Brings messages that waited to the raft group that has their queue now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Offsets:
     ) -> int:
         """Return the first offset whose run of messages has `reached` something.
 
-        Store times and raft indexes never fall along a queue, so a binary search finds it; all
+        Store times and offset indexes never fall along a queue, so a binary search finds it; all
         messages of a run have the same.
         """
         low, high = row.min_offset, row.next_offset

@@ -1,7 +1,7 @@
 """What a raft group owns (rule 17): slots, and single queues that do not follow their slots.
 
-Changed by OWN commands only, so it is the same on all replicas. A queue that was opened here as a
-later epoch is owned whatever is said here (rule 18): its row says so.
+Changed by OWN and OPEN commands only, so it is the same on all replicas. A queue that was opened
+here as a later epoch is owned whatever is said here (rule 18): its row says so.
 """
 
 from __future__ import annotations
@@ -122,6 +122,15 @@ class Ownership:
         self.revision = max(self.revision, command.revision)
         self._rows.own_revision.put(batch, self.revision)
 
+    def opened(self, batch: RowBatch, topic_id: int, queue: int) -> None:
+        """Take in that a queue was opened here as a later epoch.
+
+        It is the raft group's by its row, and asked for by its number, whoever has its slot: "any
+        queue" would serve it before its older epochs are consumed (rule 18).
+        """
+        self._places[topic_id][queue] = False
+        self._rows.queue_places.put(batch, topic_id, queue, is_here=False)
+
     def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
         """Forget the queues of a topic."""
         if self._places.pop(topic_id, None):
@@ -156,9 +165,9 @@ class Ownership:
         """Whether all queues of a topic follow their slots, and none is about to leave."""
         return not self.closing and topic_id not in self._places
 
-    def kept(self, topic_id: int) -> list[int]:
-        """Return the queues of a topic that are here whatever raft group owns their slots."""
-        return [queue for queue, is_here in self._places.get(topic_id, _NONE).items() if is_here]
+    def places_of(self, topic_id: int) -> Mapping[int, bool]:
+        """Return a topic's queues that do not follow their slots -> whether they are here."""
+        return self._places.get(topic_id, _NONE)
 
 
 def slot_runs_of(slots: Iterable[int]) -> list[tuple[int, int]]:

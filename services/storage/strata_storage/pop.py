@@ -1,17 +1,25 @@
-"""Pop: leases on messages for a consumer group, answered when they are committed (rule 24)."""
+"""Pop: leases on messages for a consumer group, answered when they are committed (rule 24).
+
+One *look* at the queues decides on leases without waiting. A filter that lets little through makes
+it pass over much: a look is bounded, and a pop that found nothing looks again until its time is
+over, giving way to everything else on the event loop in between.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.cq_rows import CqRow
-from strata_mq.leases import Columns, Lease, Taken, TakeRequest
+from strata_mq.filters import EVERYTHING, MessageFilter
+from strata_mq.leases import Lease, Taken, TakeRequest
 from strata_mq.rows import MoveRow, QueueRow
 from strata_runtime.clock import Clock
+from strata_storage.candidates import Budget, Candidates
 from strata_storage.config import EngineOptions
 from strata_storage.errors import Refused
 from strata_storage.lease_sets import LeaseSet, LeaseSets, Section
@@ -21,8 +29,8 @@ from strata_storage.proposer import Proposer, committed
 from strata_storage.reader import Location, MessageReader
 from strata_storage.waiters import Waiters
 
-# New offsets whose columns are read for one pop at a time; filters make it read on.
-_COLUMNS_AT_ONCE = 256
+# New offsets that a FIFO pop looks at although it may not take as many: most may be blocked.
+_FIFO_AT_ONCE = 256
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
@@ -32,7 +40,8 @@ class PopCall:
 
     `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
     earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
-    how many of the queues the caller knows to be sealed here.
+    how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
+    let through is consumed, new or leased before.
     """
 
     consumer_group_id: int
@@ -43,6 +52,7 @@ class PopCall:
     wait_s: float
     repeated: bool = False
     known_sealed: int = 0
+    message_filter: MessageFilter = EVERYTHING
 
 
 class Delivered(NamedTuple):
@@ -63,16 +73,22 @@ class _Caught(NamedTuple):
     generation: int
     offset: int
     lease: Lease
+    # Never looked at before this pop.
+    is_new: bool
 
 
 @dataclass(slots=True)
 class _Catch:
     """What one look at the queues gave: leases with the place of their messages."""
 
-    sections: list[Section]
-    leases: list[_Caught]
+    queues: Sequence[int]
+    budget: Budget
+    sections: list[Section] = field(default_factory=list)
+    leases: list[_Caught] = field(default_factory=list)
     taken_bytes: int = 0
     repeated: bool = False
+    # A head moved: looking again may give something.
+    moved: bool = False
 
 
 class Popper:
@@ -99,6 +115,10 @@ class Popper:
         self._turns: OrderedDict[tuple[int, int], int] = OrderedDict()
         # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
         self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
+        self._candidates = Candidates(machine, reader)
+        # Held by the one pop that goes on looking: however many do, each turn of the event loop
+        # has one look at most.
+        self._again = asyncio.Lock()
 
     async def pop(self, call: PopCall) -> list[Delivered]:
         """Lease messages; wait up to `wait_s` for some; empty when there were none.
@@ -110,27 +130,44 @@ class Popper:
             Refused: not owned, limits, leadership lost.
         """
         self._sets.check_exists(call.consumer_group_id, call.topic.topic_id)
-        deadline_s = self._clock.monotonic_s() + call.wait_s
+        try:
+            return await self._pop(call, self._clock.monotonic_s() + call.wait_s)
+        except asyncio.CancelledError:
+            # It may have been woken for what it did not come to.
+            self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+            raise
+
+    async def _pop(self, call: PopCall, deadline_s: float) -> list[Delivered]:
         while True:
-            self._sets.check_open()
-            if not call.repeated and len(self.sealed(call)) != call.known_sealed:
+            if self._must_tell(call):
                 return []
-            catch = self._take(call)
-            if catch.leases:
-                break
-            if catch.sections:
-                # Filters passed over messages: the head moved, nobody waits for that.
-                self._sets.propose(catch.sections)
-                if self._ready(call):
-                    continue
-            else:
-                self._sets.flush_kept()
+            catch = await self._look(call)
+            delivered = await self._deliver(call, catch) if catch.leases else self._settle(catch)
+            if delivered:
+                return delivered
+            if self._must_tell(call):
+                # A queue was sealed meanwhile, and woke who waited already.
+                return []
             time_left_s = deadline_s - self._clock.monotonic_s()
-            if time_left_s <= 0 or not await self._waiters.wait(
+            if self._look_again(call, catch):
+                if time_left_s <= 0:
+                    # What it did not come to is for the next one.
+                    self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                    return []
+                async with self._again:
+                    await asyncio.sleep(0)
+            elif time_left_s <= 0 or not await self._waiters.wait(
                 call.topic.topic_id, call.consumer_group_id, call.queue, time_left_s
             ):
                 return []
-        return await self._deliver(call, catch)
+
+    def _settle(self, catch: _Catch) -> list[Delivered]:
+        """Propose what a look without leases changed; nobody waits for that."""
+        if catch.sections:
+            self._sets.propose(catch.sections)
+        else:
+            self._sets.flush_kept()
+        return []
 
     def sealed(self, call: PopCall) -> Sequence[tuple[int, MoveRow]]:
         """Return which of the queues that a pop asks for are sealed, and where they went.
@@ -141,6 +178,10 @@ class Popper:
         if not self._machine.moves:
             return ()
         return self._machine.sealed_of(call.topic.topic_id, self._queues_here(call))
+
+    def _must_tell(self, call: PopCall) -> bool:
+        """Whether the caller does not know which of the queues are sealed here."""
+        return not call.repeated and len(self.sealed(call)) != call.known_sealed
 
     async def _deliver(self, call: PopCall, catch: _Catch) -> list[Delivered]:
         if catch.sections:
@@ -153,20 +194,55 @@ class Popper:
         else:
             # A repeat of an attempt whose entry may still be under way.
             await self._proposer.settled()
-        if len(catch.leases) >= call.take.max_messages:
-            # This pop took what it may; there may be more for the next one.
+        if len(catch.leases) >= call.take.max_messages or self._look_again(call, catch):
+            # This pop took what it may, or had no time for more; there may be more for the next.
             self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-        return await self._read(catch)
+        delivered = await self._read(call, catch)
+        if not delivered:
+            # Nobody is told, so nobody's next decision takes along what became of the messages.
+            self._sets.flush_kept()
+        return delivered
 
     # Deciding -----------------------------------------------------------------------------------
 
-    def _take(self, call: PopCall) -> _Catch:
+    async def _look(self, call: PopCall) -> _Catch:
+        """Look at the queues once and decide on leases.
+
+        Raises:
+            Refused: what was decided before cannot be proposed; too many reads are under way.
+        """
+        catch = _Catch(self._queues(call), Budget(self._options))
+        if call.message_filter.needs_messages:
+            await self._read_ahead(call, catch)
+            # Meanwhile a queue may have left: no consumer group may start at it here any more.
+            here = frozenset(self._queues_here(call))
+            catch.queues = [queue for queue in catch.queues if queue in here]
+        # Leadership may have ended while this pop read or let others have their turn.
+        self._waiters.check_open()
+        self._sets.check_open()
         if call.repeated and call.take.attempt:
-            again = self._take_again(call)
-            if again.leases:
-                return again
-        catch = _Catch([], [])
-        for queue in self._queues(call):
+            self._take_again(call, catch)
+        if not catch.leases:
+            self._take(call, catch)
+        return catch
+
+    async def _read_ahead(self, call: PopCall, catch: _Catch) -> None:
+        """Let the filter decide on messages that have to be read for that."""
+        wanted = _wanted(call.take)
+        for queue in catch.queues:
+            if not self._machine.serves_queue(call.topic, queue):
+                continue
+            key = (call.consumer_group_id, call.topic.topic_id, queue)
+            lease_set = self._sets.find_or_start(key, latest=call.latest)
+            row = self._machine.queues.get(call.topic.topic_id, queue) or _EMPTY_QUEUE
+            wanted -= await self._candidates.read_ahead(
+                lease_set, row.next_offset, call.message_filter, wanted, catch.budget
+            )
+            if wanted <= 0:
+                return
+
+    def _take(self, call: PopCall, catch: _Catch) -> None:
+        for queue in catch.queues:
             self._take_queue(call, queue, catch)
             if catch.repeated or len(catch.leases) >= call.take.max_messages:
                 break
@@ -174,21 +250,24 @@ class Popper:
                 break
         if call.take.attempt and call.take.fifo and catch.leases and not catch.repeated:
             self._remember_attempt(call, catch)
-        return catch
 
-    def _take_again(self, call: PopCall) -> _Catch:
+    def _take_again(self, call: PopCall, catch: _Catch) -> None:
         """Return what the attempt has leased already."""
-        catch = _Catch([], [])
         now_ms = self._proposer.now_ms()
-        for queue in self._queues(call):
+        for queue in catch.queues:
             lease_set = self._sets.find((call.consumer_group_id, call.topic.topic_id, queue))
-            if lease_set is not None:
-                leases = lease_set.leases.of_attempt(call.take.attempt, now_ms)
-                self._catch(catch, lease_set, Taken(leases, None, repeated=True))
-        return catch
+            if lease_set is None:
+                continue
+            leases = lease_set.leases.of_attempt(call.take.attempt, now_ms)
+            if leases:
+                again = Taken(leases, None, repeated=True)
+                self._catch(catch, call, lease_set, again, lease_set.leases.head)
 
     def _take_queue(self, call: PopCall, queue: int, catch: _Catch) -> None:
         key = (call.consumer_group_id, call.topic.topic_id, queue)
+        if key[1:] in self._sets.held_queues:
+            # A message of it is being recalled (`Recalls`).
+            return
         lease_set = self._sets.find_or_start(key, latest=call.latest)
         row = self._machine.queues.get(call.topic.topic_id, queue) or _EMPTY_QUEUE
         leases = lease_set.leases
@@ -204,39 +283,32 @@ class Popper:
                 max_messages=request.max_messages - len(catch.leases),
                 max_bytes=request.max_bytes - catch.taken_bytes,
             )
-        columns = self._columns(catch, lease_set, row.next_offset, request.max_messages)
+        columns = self._candidates.columns(
+            lease_set, row.next_offset, call.message_filter, _wanted(request), catch.budget
+        )
+        head = leases.head
         taken = leases.take(request, now_ms, row.next_offset, columns)
-        self._catch(catch, lease_set, taken)
+        self._catch(catch, call, lease_set, taken, head)
 
-    def _columns(
-        self, catch: _Catch, lease_set: LeaseSet, next_offset: int, max_messages: int
-    ) -> list[Columns]:
-        """Return columns of new offsets from head on; head passes over offsets without message."""
-        _, topic_id, queue = lease_set.key
-        first, count = lease_set.leases.wants_columns(next_offset)
-        if not count:
-            return []
-        queues = self._machine.consume_queues
-        limit = max(_COLUMNS_AT_ONCE, max_messages)
-        runs = queues.runs(topic_id, queue, first, min(count, limit))
-        if not runs or runs[0][0] > first:
-            following = queues.next_run(topic_id, queue, first)
-            first = next_offset if following is None else following[0]
-            catch.sections.append((lease_set, lease_set.leases.pass_over(first)))
-            runs = queues.runs(topic_id, queue, first, limit)
-        columns: list[Columns] = []
-        for base, run in runs:
-            if columns and base != columns[-1].base_offset + len(columns[-1].lengths):
-                break
-            columns.append(Columns(base, run.tag_hashes, run.group_hashes, run.lengths))
-        return columns
-
-    def _catch(self, catch: _Catch, lease_set: LeaseSet, taken: Taken) -> None:
-        if taken.change is not None:
-            catch.sections.append((lease_set, taken.change))
+    def _catch(
+        self, catch: _Catch, call: PopCall, lease_set: LeaseSet, taken: Taken, head: int
+    ) -> None:
+        """Take in what a queue gave; its head was at `head` before."""
+        leases = lease_set.leases
+        change = taken.change
+        if change is not None:
+            if change.puts:
+                catch.sections.append((lease_set, change))
+            else:
+                self._sets.passed(lease_set)
+            catch.moved = catch.moved or leases.head > head
+            if call.message_filter is not EVERYTHING:
+                new = sum(offset >= head for offset, _ in change.puts)
+                self._sets.filtered += leases.head - head - new
         catch.repeated = catch.repeated or taken.repeated
         for offset, lease in taken.leases:
-            catch.leases.append(_Caught(lease_set, lease_set.leases.generation, offset, lease))
+            caught = _Caught(lease_set, leases.generation, offset, lease, offset >= head)
+            catch.leases.append(caught)
             catch.taken_bytes += lease.length
 
     def _queues_here(self, call: PopCall) -> Sequence[int]:
@@ -276,13 +348,15 @@ class Popper:
         if len(self._attempts) > self._options.attempts_max:
             self._attempts.popitem(last=False)
 
-    def _ready(self, call: PopCall) -> bool:
-        """Whether another look makes sense at once."""
+    def _look_again(self, call: PopCall, catch: _Catch) -> bool:
+        """Whether another look makes sense at once: this one got somewhere, and not to the end."""
+        if not catch.moved and not catch.leases:
+            return False
         now_ms = self._proposer.now_ms()
-        for queue in self._queues(call):
+        for queue in catch.queues:
             key = (call.consumer_group_id, call.topic.topic_id, queue)
             row = self._machine.queues.get(call.topic.topic_id, queue)
-            found = self._sets.find(key)
+            found = self._sets.in_memory(key)
             if row and found and found.leases.peek_ready(now_ms, row.next_offset):
                 return True
         return False
@@ -290,7 +364,7 @@ class Popper:
     def _give_back(self, catch: _Catch) -> None:
         """Release leases that could not be proposed: they were given to nobody."""
         now_ms = self._proposer.now_ms()
-        for lease_set, _, offset, lease in catch.leases:
+        for lease_set, _, offset, lease, _ in catch.leases:
             leases = lease_set.leases
             _, change = leases.change_invisible(
                 offset, lease.lease_number, leases.generation, lease.visible_at_ms, 0, now_ms
@@ -300,11 +374,12 @@ class Popper:
 
     # Reading ------------------------------------------------------------------------------------
 
-    async def _read(self, catch: _Catch) -> list[Delivered]:
+    async def _read(self, call: PopCall, catch: _Catch) -> list[Delivered]:
         """Read the messages.
 
         One that is damaged stays leased and is tried again later; one that is gone, because a
-        repair of the log gave it up, is consumed.
+        repair of the log gave it up, is consumed, and so is one that the filter does not want:
+        its tag only shares a hash, or it was leased when the group had another filter.
 
         Raises:
             Refused: OUTCOME_CORRUPT, not one message can be read.
@@ -313,38 +388,53 @@ class Popper:
         locations: list[Location] = []
         base, row, row_set = 0, None, None
         for caught in catch.leases:
-            lease_set, _, offset, _ = caught
+            lease_set, offset = caught.lease_set, caught.offset
             if row is None or row_set is not lease_set or not base <= offset < base + row.count:
                 run = self._machine.consume_queues.covering(*lease_set.key[1:], offset)
                 if run is None:
-                    self._consume_lost(caught)
+                    self._consume(caught)
                     continue
                 base, row = run
                 row_set = lease_set
             found.append((caught, row))
             locations.append(Location(row.raft_index, *row.location(offset - base)))
         messages = await self._reader.read(locations)
-        delivered = [
-            Delivered(
-                caught.lease_set.key[2],
-                caught.offset,
-                caught.generation,
-                row.store_time_ms,
-                caught.lease,
-                message,
-            )
-            for (caught, row), message in zip(found, messages, strict=True)
-            if message is not None
-        ]
-        if found and not delivered:
+        if found and not any(message is not None for message in messages):
             raise Refused(pb.OUTCOME_CORRUPT, "no message of this pop can be read from disk")
+        delivered: list[Delivered] = []
+        for (caught, row), message in zip(found, messages, strict=True):
+            if message is None:
+                continue
+            if not self._is_wanted(call.message_filter, caught, message):
+                self._consume(caught)
+                self._sets.filtered += 1
+                if call.take.fifo:
+                    # The next message of its message group may be free now.
+                    self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                continue
+            lease_set, generation, offset, lease, _ = caught
+            queue = lease_set.key[2]
+            delivered.append(
+                Delivered(queue, offset, generation, row.store_time_ms, lease, message)
+            )
         return delivered
 
-    def _consume_lost(self, caught: _Caught) -> None:
-        """Ack a message that is gone, so that its lease does not hold up the cursor."""
-        lease_set, generation, offset, lease = caught
+    def _is_wanted(self, message_filter: MessageFilter, caught: _Caught, message: bytes) -> bool:
+        if message_filter is EVERYTHING:
+            return True
+        # The filter saw every new message already if it had to read them.
+        return (caught.is_new and message_filter.needs_messages) or message_filter.matches(message)
+
+    def _consume(self, caught: _Caught) -> None:
+        """Ack a message that nobody is given, so that its lease does not hold up the others."""
+        lease_set, generation, offset, lease, _ = caught
         _, change = lease_set.leases.ack(
             offset, lease.lease_number, generation, lease.visible_at_ms, self._proposer.now_ms()
         )
         if change is not None:
             self._sets.keep(lease_set, change)
+
+
+def _wanted(request: TakeRequest) -> int:
+    """Return how many new messages a pop should look at."""
+    return max(request.max_messages, _FIFO_AT_ONCE) if request.fifo else request.max_messages

@@ -5,9 +5,10 @@ live entries are copied to the end of the log, with the same term and index, and
 deleted; nothing is proposed again. So a topic with long retention and few messages pins what it
 has, not the segments of the busy topics around it.
 
-An entry is needed while a message in it is within its retention, or while rows and a checkpoint
-do not both cover it; the newest one of a replica always is. Invariant: everything that is not in
-the log any more is in a checkpoint.
+An entry is needed while a message in it, or one that it gave its offset, is within its retention,
+while it has a pin (a message in it waits), or while rows and a checkpoint do not both cover it; the
+newest one of a replica always is. Invariant: everything that is not in the log any more is in a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -163,7 +164,7 @@ class Reclaimer:
 
 
 async def _retained_indexes(machine: GroupMachine, last_index: int) -> set[int]:
-    """Return the raft indexes up to `last_index` of entries with messages that are retained."""
+    """Return the raft indexes up to `last_index` of entries that rows cannot do without."""
     indexes: set[int] = set()
     seen = 0
     for topic_id, queue, row in list(machine.rows.queues.all()):
@@ -175,7 +176,14 @@ async def _retained_indexes(machine: GroupMachine, last_index: int) -> set[int]:
             seen += 1
             if seen % _ROWS_PER_TURN == 0:
                 await asyncio.sleep(0)
-            if run.raft_index > last_index:
+            if run.offset_index > last_index:
                 break
+            # What was placed from an earlier entry than this queue's others has a pin there.
             indexes.add(run.raft_index)
+            indexes.add(run.offset_index)
+    for ref, _ in machine.rows.pins.scan(last_index=last_index):
+        seen += 1
+        if seen % _ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        indexes.add(ref.raft_index)
     return indexes

@@ -81,6 +81,8 @@ class Rehashes:
             if not await self._consumed_shortly(topic_id, queue, end_offset):
                 return False
             self._check_open(topic, queue)
+            # Also what filters passed over must be consumed for a new leader.
+            self._sets.write_passed(0)
             future = self._proposer.propose(
                 (encode_rehash(RehashCommand(topic_id, queue, topic.queue_count)),),
                 lambda: self._appender.let_go(topic_id, queue),

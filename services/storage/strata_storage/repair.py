@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from strata_mq.pending_commands import PLACE_BYTES_MIN, RESOLVE_HEAD_BYTES
+from strata_mq.pending_rows import PendingRef, PinState
 from strata_mq.rare_commands import LostCommand, NextOffset, encode_lost
 from strata_raft import EntryKind
 from strata_seglog.errors import Corruption
@@ -48,7 +50,8 @@ class GivenUp:
         segment, position: where it stood.
         saved_messages: messages of it that stay.
         lost: offsets that are lost, as far as they are known.
-        complete: `lost` is all of it.
+        lost_waiting: messages that are lost and had no offset yet, as far as they are known.
+        complete: that is all of it.
     """
 
     raft_group: int
@@ -58,6 +61,7 @@ class GivenUp:
     position: int
     saved_messages: int = 0
     lost: list[LostMessages] = field(default_factory=list)
+    lost_waiting: int = 0
     complete: bool = False
 
 
@@ -225,6 +229,7 @@ class _ReplicaRepair:
         if saved is not None:
             given_up.saved_messages = saved.view.message_count - len(saved.lost)
             given_up.lost, given_up.complete = saved.lost_messages(), True
+            self._give_up_waiting(given_up, saved.lost_waiting())
             kind, payload = EntryKind.NORMAL, saved.stand_in()
         elif entry.entry_kind == EntryKind.NORMAL and self._rows is not None:
             kind, payload = EntryKind.NORMAL, self._lost_command(damage, entry, known, given_up)
@@ -250,6 +255,10 @@ class _ReplicaRepair:
         if rows is not None and self._rows_reach(entry.index):
             # Exact: whoever applies the log from its beginning must come to the same offsets.
             given_up.lost, given_up.complete = _indexed(rows, entry.index), True
+            given_up.lost_waiting = sum(
+                pin.state is PinState.PENDING
+                for _, pin in rows.pins.scan(PendingRef(entry.index, 0), entry.index)
+            )
             for topic_id, queue, row in rows.queues.all():
                 next_offsets.setdefault((topic_id, queue), row.next_offset)
             advance = 0
@@ -258,6 +267,19 @@ class _ReplicaRepair:
             advance = _offsets_max(len(entry.payload) or damage.end - damage.position)
         named = [NextOffset(*key, base) for key, base in sorted(next_offsets.items())]
         return (encode_lost(LostCommand(named, advance, frozenset())),)
+
+    def _give_up_waiting(self, given_up: GivenUp, ordinals: Sequence[int]) -> None:
+        """Name what is lost of messages that were stored to wait."""
+        pins = None if self._rows is None else self._rows.pins
+        for ordinal in ordinals:
+            pin = None if pins is None else pins.get(PendingRef(given_up.index, ordinal))
+            if pin is None:
+                given_up.complete = self._rows_reach(given_up.index)
+            elif pin.state is PinState.PENDING:
+                given_up.lost_waiting += 1
+            else:
+                at = pin.offset
+                given_up.lost.append(LostMessages(pin.topic_id, pin.queue, at, at))
 
     def _rows_reach(self, index: int) -> bool:
         """Whether the rows are whole and know what an entry did."""
@@ -323,17 +345,19 @@ class _ReplicaRepair:
 
 
 def _indexed(rows: GroupRows, index: int) -> list[LostMessages]:
-    """Return the offsets that the rows give for an entry."""
+    """Return the offsets of messages that an entry stored, or placed."""
     return [
         LostMessages(topic_id, queue, base, base + row.count - 1)
         for topic_id, queue, base, row in rows.cq.all()
-        if row.raft_index == index
+        if index in (row.raft_index, row.offset_index)
     ]
 
 
 def _offsets_max(length: int) -> int:
     """Return how many offsets an entry, or several, of so many bytes can have used."""
-    return max(0, length - _APPEND_BYTES_MIN) // _MESSAGE_BYTES_MIN
+    stored = (length - _APPEND_BYTES_MIN) // _MESSAGE_BYTES_MIN
+    placed = (length - RESOLVE_HEAD_BYTES) // PLACE_BYTES_MIN
+    return max(0, stored, placed)
 
 
 def _is_of(log: OfflineLog, damage: Damage, raft_group: int) -> bool:

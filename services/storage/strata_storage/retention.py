@@ -1,7 +1,8 @@
 """What leaves the disk (rule 10): the leader's trim by time and size, then segments everywhere.
 
 `plan_trim` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
-below which entries a node's log may go.
+below which entries a node's log may go. Retention of a message that waited counts from when it was
+placed (rule 26); while it waits its pin keeps its entry.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from strata_mq.rare_commands import TrimCommand, TrimmedQueue
-from strata_mq.rows import QueueRow
+from strata_mq.rows import MESSAGE_DAY_MS, QueueRow
 from strata_storage.engine import GroupEngine
 from strata_storage.machine import GroupMachine
 from strata_storage.offsets import Offsets
+from strata_storage.pin_sweep import PinSweep
 
 # Queues looked at before the event loop gets a turn.
 _QUEUES_PER_TURN = 200
@@ -45,6 +47,7 @@ async def plan_trim(
     default_ms: int,
     now_ms: int,
     floor_index: int,
+    sweep: PinSweep,
 ) -> TrimCommand | None:
     """Decide what a raft group gives up; None: nothing.
 
@@ -54,11 +57,13 @@ async def plan_trim(
         default_ms: retention of topics that the source does not know.
         now_ms: group time.
         floor_index: messages of earlier entries go early, because the log is too large; 0: none.
+        sweep: finds the pins that go with the messages.
     """
     offsets = Offsets(machine)
     trimmed: list[TrimmedQueue] = []
     low_index = machine.state.raft_index + 1
-    oldest_ms = now_ms
+    # Id rows of yesterday stay: repeats of sends and ends of transactions are looked up in them.
+    oldest_ms = now_ms - MESSAGE_DAY_MS
     for count, (topic_id, queue, row) in enumerate(list(machine.rows.queues.all()), 1):
         if count % _QUEUES_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -73,11 +78,15 @@ async def plan_trim(
             continue
         run = machine.consume_queues.next_run(topic_id, queue, min_offset)
         if run is not None:
-            low_index = min(low_index, run[1].raft_index)
+            low_index = min(low_index, run[1].offset_index)
             oldest_ms = min(oldest_ms, run[1].store_time_ms)
-    if not trimmed and low_index <= machine.low_index:
+    min_offsets = {(topic_id, queue): min_offset for topic_id, queue, min_offset in trimmed}
+    pins = await sweep.sweep(machine, min_offsets)
+    if pins.low_index is not None:
+        low_index = min(low_index, pins.low_index)
+    if not (trimmed or pins.runs or pins.pending) and low_index <= machine.low_index:
         return None
-    return TrimCommand(low_index, oldest_ms, trimmed)
+    return TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
 
 
 def _first_kept(
@@ -92,13 +101,13 @@ def _first_kept(
     first = machine.consume_queues.before(topic_id, queue, row.min_offset)
     if first is not None:
         _, cq_row = first
-        if cq_row.store_time_ms >= cutoff_ms and cq_row.raft_index >= floor_index:
+        if cq_row.store_time_ms >= cutoff_ms and cq_row.offset_index >= floor_index:
             return row.min_offset
     return offsets.first_of(
         topic_id,
         queue,
         row,
-        lambda run: run.store_time_ms >= cutoff_ms and run.raft_index >= floor_index,
+        lambda run: run.store_time_ms >= cutoff_ms and run.offset_index >= floor_index,
     )
 
 

@@ -16,10 +16,10 @@ from strata_seglog.log import CommitLog
 from strata_state.ports import StateError, StateStore
 from strata_storage.checkpoint import CheckpointError
 from strata_storage.engine import GroupEngine
+from strata_storage.errors import ApplyError
 from strata_storage.group_snapshots import claim_rows
 from strata_storage.hosted import HostedGroup
 from strata_storage.instruments import Instruments
-from strata_storage.machine import ApplyError
 from strata_storage.rebuild import RebuildError, apply_readable, rebuild_if_needed
 
 

@@ -15,7 +15,14 @@ import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchError, BatchView
-from strata_mq.commands import AppendCommand, CommandError, PartResolution
+from strata_mq.commands import (
+    AppendCommand,
+    CommandError,
+    CommandKind,
+    PartResolution,
+    command_kind,
+)
+from strata_mq.pending_commands import ResolveAction, ResolveCommand, decode_resolve
 from strata_mq.rare_commands import LostCommand, encode_lost
 from strata_raft import EntryKind
 from strata_seglog.errors import LogError
@@ -120,12 +127,7 @@ class Neighbours:
                     continue
                 if frame is None or frame.entry_kind != EntryKind.NORMAL:
                     continue
-                found = find_append(frame.payload)
-                if found is not None:
-                    view = BatchView(
-                        frame.payload[found.command.batch_at :], google_crc32c.value, verify=False
-                    )
-                    yield index, _taken(view, found.command)
+                yield index, _taken_by(frame.payload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +148,11 @@ class Saved:
         return encode_lost(LostCommand((), 0, self.lost)), self.payload
 
     def lost_messages(self) -> list[LostMessages]:
-        """Return the offsets that the lost messages had."""
+        """Return the offsets that the lost messages took when they were stored."""
         found = []
         for part, resolution in zip(self.view.parts, self.command.parts, strict=True):
+            if part.key.kind:
+                continue
             offset = resolution.base_offset
             for first, count in stored_runs(part.first, part.count, resolution):
                 for ordinal in range(first, first + count):
@@ -157,6 +161,17 @@ class Saved:
                         found.append(LostMessages(part.key.topic_id, resolution.queue, at, at))
                 offset += count
         return _merged(found)
+
+    def lost_waiting(self) -> list[int]:
+        """Return the ordinals of lost messages that were stored to wait."""
+        return [
+            ordinal
+            for part, resolution in zip(self.view.parts, self.command.parts, strict=True)
+            if part.key.kind
+            for first, count in stored_runs(part.first, part.count, resolution)
+            for ordinal in range(first, first + count)
+            if ordinal in self.lost
+        ]
 
 
 def save(payload: bytes) -> Saved | None:
@@ -173,7 +188,8 @@ def save(payload: bytes) -> Saved | None:
         view = BatchView(payload[command.batch_at :], google_crc32c.value)
     except (CommandError, BatchError, ValueError, IndexError):
         return None
-    if len(command.parts) != len(view.parts) or found.lost:
+    kinds = [part.key.kind for part in view.parts]
+    if kinds != [part.kind for part in command.parts] or found.lost:
         return None
     lost = set()
     kept = bytearray(payload)
@@ -186,11 +202,33 @@ def save(payload: bytes) -> Saved | None:
     return Saved(bytes(kept), command, view, frozenset(lost)) if lost else None
 
 
+def _taken_by(payload: bytes) -> list[Taken]:
+    """Return the offsets that an entry gave away."""
+    if command_kind(payload) == CommandKind.RESOLVE:
+        return _placed(decode_resolve(payload))
+    found = find_append(payload)
+    if found is None:
+        return []
+    view = BatchView(payload[found.command.batch_at :], google_crc32c.value, verify=False)
+    return _taken(view, found.command)
+
+
 def _taken(view: BatchView, command: AppendCommand) -> list[Taken]:
     return [
         (part.key.topic_id, resolution, part.count - len(resolution.duplicates))
         for part, resolution in zip(view.parts, command.parts, strict=True)
-        if resolution.outcome == pb.OUTCOME_OK
+        if resolution.outcome == pb.OUTCOME_OK and not part.key.kind
+    ]
+
+
+def _placed(command: ResolveCommand) -> list[Taken]:
+    offsets: dict[QueueKey, list[int]] = {}
+    for item in command.items:
+        if item.action is ResolveAction.PLACE:
+            offsets.setdefault((item.topic_id, item.queue), []).append(item.offset_or_due)
+    return [
+        (topic_id, PartResolution(queue, taken[0]), len(taken))
+        for (topic_id, queue), taken in offsets.items()
     ]
 
 

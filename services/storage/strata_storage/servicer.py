@@ -6,69 +6,40 @@ A refused part of a request is an answer, not an error: `Refusal` says why.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
+from strata_mq.filter_cache import FilterCache
 from strata_mq.lease_types import broker_mark
 from strata_mq.leases import TakeRequest
 from strata_runtime.clock import Clock
 from strata_storage.append import AppendResult
+from strata_storage.check_routes import CheckRoutes
 from strata_storage.config import EngineOptions
 from strata_storage.disk_guard import DiskGuard, DiskMark
-from strata_storage.engine import GroupEngine
+from strata_storage.engines import Engines
 from strata_storage.errors import Refused
 from strata_storage.holders import Holders
 from strata_storage.instruments import Instruments
-from strata_storage.lease_calls import LeaseCalls
+from strata_storage.lease_calls import LeaseCalls, StateDetails
 from strata_storage.pop import PopCall
-from strata_storage.role_watch import RoleWatch
+from strata_storage.read_servicer import ReadServicer
 from strata_storage.translation import (
-    add_stored,
     consumer_state,
     dropped,
     fill_leased,
     fill_part,
-    find,
+    filter_of,
     lease_ref,
     reset_target,
     sealed_queues,
-    tag_hashes,
     topic_of,
+    watch_response,
 )
-
-
-class Engines(Protocol):
-    """The raft groups of a node, as the servicer sees them."""
-
-    def engine(self, raft_group: int) -> GroupEngine:
-        """Return a hosted raft group's engine.
-
-        Raises:
-            Refused: OUTCOME_UNKNOWN_GROUP.
-        """
-
-    def engines(self) -> Sequence[GroupEngine]:
-        """Return all engines."""
-
-    def node_of(self, replica_id: int) -> str:
-        """Return the node id that hosts a replica, "" if unknown."""
-
-    def status(self) -> pb.GetStatusResponse:
-        """Return how far load and recovery are."""
-
-    async def transfer(self, raft_group: int, target_replica_id: int) -> None:
-        """Hand the leadership of a raft group over; 0: to the most advanced voter.
-
-        Raises:
-            Refused: not the leader, or nobody can take over.
-        """
-
-    def synced_position(self) -> int:
-        """Return the log position up to which everything is durable."""
+from strata_storage.watchers import Watchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +49,29 @@ class ServicerParts:
     engines: Engines
     holders: Holders
     disk: DiskGuard
-    roles: RoleWatch
+    watchers: Watchers
+    check_routes: CheckRoutes
+    filters: FilterCache
     clock: Clock
     options: EngineOptions
     instruments: Instruments
 
 
-class StorageServicer:
+class StorageServicer(ReadServicer):
     """Handler for Angelia."""
 
     def __init__(self, parts: ServicerParts) -> None:
-        self._engines = parts.engines
+        super().__init__(
+            parts.engines,
+            parts.filters,
+            parts.clock,
+            parts.options,
+            parts.instruments,
+            parts.disk,
+        )
         self._holders = parts.holders
-        self._disk = parts.disk
-        self._roles = parts.roles
-        self._clock = parts.clock
-        self._options = parts.options
-        self._instruments = parts.instruments
+        self._watchers = parts.watchers
+        self._check_routes = parts.check_routes
 
     # Messages -----------------------------------------------------------------------------------
 
@@ -110,7 +87,12 @@ class StorageServicer:
                 engine.check_disk(self._disk, DiskMark.REFUSE_APPENDS)
                 leader.check_ready()
                 submitted.append(
-                    leader.appends.submit(group_batch.batch, boot_id, group_batch.sequence)
+                    leader.appends.submit(
+                        group_batch.batch,
+                        boot_id,
+                        group_batch.sequence,
+                        may_repeat=group_batch.may_repeat,
+                    )
                 )
             except Refused as refused:
                 submitted.append(refused)
@@ -120,51 +102,14 @@ class StorageServicer:
             try:
                 if isinstance(outcome, Refused):
                     raise outcome
-                await outcome.wait()
+                raft_index = await outcome.wait()
             except Refused as refused:
                 self._refuse(result.refusal, refused)
                 continue
             result.store_time_ms = outcome.store_time_ms
             for number, part in enumerate(outcome.parts):
-                fill_part(result.parts.add(), part, outcome.moves.get(number))
+                fill_part(result.parts.add(), part, raft_index, outcome.moves.get(number))
         self._instruments.appended((self._clock.monotonic_s() - began_s) * 1_000)
-        return response
-
-    async def fetch(self, request: pb.FetchRequest, context: CallContext) -> pb.FetchResponse:
-        """Read messages of a queue."""
-        response = pb.FetchResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            fetched = await engine.lookup.fetch(
-                request.topic_id,
-                request.queue,
-                request.offset,
-                min(request.max_messages, self._options.pop_max_messages),
-                min(request.max_bytes or self._options.pop_max_bytes, self._options.pop_max_bytes),
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
-        response.min_offset, response.next_offset = fetched.min_offset, fetched.next_offset
-        add_stored(response.messages, fetched.messages)
-        self._served(stored.message for stored in fetched.messages)
-        return response
-
-    async def query(self, request: pb.QueryRequest, context: CallContext) -> pb.QueryResponse:
-        """Find messages by id, key or position."""
-        response = pb.QueryResponse()
-        limit = min(request.max_messages or 1, self._options.pop_max_messages)
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            found = await find(engine.lookup, request, limit)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
-        add_stored(response.messages, found[:limit])
-        sealed = engine.machine.sealed_of_topic(request.topic_id)
-        response.sealed.extend(sealed_queues(sealed))
         return response
 
     # Consumers ----------------------------------------------------------------------------------
@@ -179,9 +124,10 @@ class StorageServicer:
             engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
             if call.take.auto_renew:
                 self._holders.touch(call.take.holder, self._clock.monotonic_s())
-            pops = engine.leading().pops
-            delivered = await pops.pop(call)
-            if not delivered and len(sealed := pops.sealed(call)) != call.known_sealed:
+            leader = engine.leading()
+            leader.client_names.note(request.holder, request.client_id)
+            delivered = await leader.pops.pop(call)
+            if not delivered and len(sealed := leader.pops.sealed(call)) != call.known_sealed:
                 response.moved = True
                 response.sealed.extend(sealed_queues(sealed))
         except Refused as refused:
@@ -259,15 +205,15 @@ class StorageServicer:
         self, request: pb.ReportClientsRequest, context: CallContext
     ) -> pb.ReportClientsResponse:
         """Take in which clients a broker holds (rule 25)."""
+        boot_id, now_s = request.broker_boot_id, self._clock.monotonic_s()
         want_full = self._holders.report(
-            request.broker_boot_id,
-            request.live,
-            request.gone,
-            self._clock.monotonic_s(),
-            full=request.full,
+            boot_id, request.live, request.gone, now_s, full=request.full
         )
+        topic_ids = request.producer_topic_ids if request.producer_topics_set else None
+        self._check_routes.reported(boot_id, topic_ids, now_s)
         if request.leaving:
-            self._holders.brokers.leaves(request.broker_boot_id, self._clock.monotonic_s())
+            self._holders.brokers.leaves(boot_id, now_s)
+            self._check_routes.forget(boot_id)
         return pb.ReportClientsResponse(want_full=want_full)
 
     # Offsets and consumer state -----------------------------------------------------------------
@@ -307,8 +253,9 @@ class StorageServicer:
             engine = self._engines.engine(request.raft_group)
             await engine.barrier()
             topic = topic_of(request.topic)
+            details = StateDetails(request.max_open_offsets, request.times)
             states = engine.leading().leases.states(
-                request.consumer_group_id, topic, request.queues
+                request.consumer_group_id, topic, request.queues, details
             )
         except Refused as refused:
             self._refuse(response.refusal, refused)
@@ -432,12 +379,12 @@ class StorageServicer:
     async def watch(
         self, request: pb.WatchRequest, context: CallContext
     ) -> AsyncIterator[pb.WatchResponse]:
-        """Tell which raft groups are led here, now and after every change."""
+        """Tell which raft groups are led here, now and after every change, and what to check."""
         boot_id, brokers = request.broker_boot_id, self._holders.brokers
         brokers.watches(boot_id)
         try:
-            async for led_groups in self._roles.changes():
-                yield pb.WatchResponse(led_groups=led_groups)
+            async for update in self._watchers.updates(boot_id):
+                yield watch_response(update)
         finally:
             brokers.unwatched(boot_id, self._clock.monotonic_s())
 
@@ -459,7 +406,6 @@ class StorageServicer:
                 request.fifo,
                 request.max_attempts,
                 request.dead_letter_topic_id,
-                tag_hashes(request.filter),
                 request.one_per_message_group,
                 broker_mark(request.broker_boot_id),
             ),
@@ -467,14 +413,5 @@ class StorageServicer:
             request.wait_ms / 1000,
             request.repeated,
             request.known_sealed,
+            filter_of(self._filters, request.filter),
         )
-
-    def _served(self, messages: Iterable[bytes]) -> None:
-        self._instruments.served_bytes_total += sum(map(len, messages))
-
-    def _refuse(self, refusal: pb.Refusal, refused: Refused) -> None:
-        self._instruments.refused.add(1, {"outcome": pb.Outcome.Name(refused.outcome)})
-        refusal.outcome = refused.outcome
-        refusal.reason = refused.reason
-        if refused.leader_replica_id:
-            refusal.leader_node_id = self._engines.node_of(refused.leader_replica_id)

@@ -24,7 +24,8 @@ Queue = tuple[int, int]
 def grants_of(view: ClusterView, machine: GroupMachine) -> OwnCommand | None:
     """Return what the metadata gives a raft group and it does not own yet; None: nothing.
 
-    Queues of these slots that are elsewhere are named: a slot alone would make them its own.
+    Queues of these slots that are elsewhere, or here as a later epoch, are named: a slot alone
+    would make "any queue" mean them.
     """
     ownership = machine.ownership
     if view.revision < ownership.revision:
@@ -42,7 +43,7 @@ def grants_of(view: ClusterView, machine: GroupMachine) -> OwnCommand | None:
     elsewhere = {
         (row.topic_id, row.queue)
         for row in view.queue_overrides()
-        if row.epochs and row.epochs[-1].raft_group != machine.raft_group
+        if row.epochs and _is_elsewhere(row, machine)
     }
     places = [
         QueueGrant(*queue, QueuePlace.ELSEWHERE) for queue in in_slots(view, elsewhere, taken)
@@ -113,6 +114,14 @@ def in_slots(view: ClusterView, queues: Iterable[Queue], slots: Container[int]) 
         return slot_of(topic.slot_base, queue) in slots
 
     return sorted(each for each in queues if is_in(*each))
+
+
+def _is_elsewhere(override: meta.QueueOverride, machine: GroupMachine) -> bool:
+    row = machine.queues.get(override.topic_id, override.queue)
+    if row is None:
+        return override.epochs[-1].raft_group != machine.raft_group
+    # A first epoch that has ended here is sealed: that says enough.
+    return row.epoch > 0
 
 
 def _placed(ownership: Ownership, *, is_here: bool) -> list[Queue]:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import PartResolution
 from strata_mq.errors import RequestError
-from strata_mq.filters import parse_tag_expression
+from strata_mq.filter_cache import FilterCache
+from strata_mq.filters import FilterKind, MessageFilter
+from strata_mq.pending_rows import NO_QUEUE
 from strata_mq.rare_commands import DropKind
 from strata_mq.rows import MoveRow
 from strata_storage.errors import Refused
@@ -15,6 +17,7 @@ from strata_storage.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
 from strata_storage.lookup import Lookup, Stored
 from strata_storage.ownership import Topic
 from strata_storage.pop import Delivered
+from strata_storage.watchers import WatchUpdate
 
 
 async def find(lookup: Lookup, request: pb.QueryRequest, limit: int) -> list[Stored]:
@@ -53,20 +56,15 @@ def topic_of(ref: pb.TopicRef) -> Topic:
     return Topic(ref.topic_id, ref.slot_base, ref.queue_count, ref.dead_letter)
 
 
-def tag_hashes(message_filter: pb.Filter) -> frozenset[int] | None:
-    """Return the tag hashes that match; None: everything matches.
+def filter_of(filters: FilterCache, wanted: pb.Filter) -> MessageFilter:
+    """Return the filter of a request.
 
     Raises:
         Refused: OUTCOME_INVALID.
     """
-    kind = message_filter.kind
-    if kind in (pb.FILTER_KIND_UNSPECIFIED, pb.FILTER_KIND_ALL):
-        return None
-    if kind != pb.FILTER_KIND_TAG:
-        raise Refused(pb.OUTCOME_INVALID, "this storage node filters by tag only")
     try:
-        return parse_tag_expression(message_filter.expression).hashes
-    except RequestError as error:
+        return filters.of(FilterKind(wanted.kind or FilterKind.ALL), wanted.expression)
+    except (RequestError, ValueError) as error:
         raise Refused(pb.OUTCOME_INVALID, str(error)) from error
 
 
@@ -96,12 +94,14 @@ def reset_target(request: pb.ResetConsumerRequest) -> ResetTarget:
         return ResetTarget(offset=request.offset)
     if to in ("latest", "earliest"):
         return ResetTarget(latest=to == "latest")
+    if to == "forget":
+        return ResetTarget(forget=True)
     raise Refused(pb.OUTCOME_INVALID, "a reset goes to earliest, latest, a time or an offset")
 
 
 def consumer_state(state: ConsumerQueue) -> pb.ConsumerQueueState:
     """Return a consumer group's state on a queue."""
-    return pb.ConsumerQueueState(
+    answer = pb.ConsumerQueueState(
         queue=state.queue,
         min_offset=state.min_offset,
         next_offset=state.next_offset,
@@ -109,7 +109,15 @@ def consumer_state(state: ConsumerQueue) -> pb.ConsumerQueueState:
         head=state.head,
         in_flight=state.in_flight,
         waiting=state.waiting,
+        started=state.started,
+        open_offsets=state.open_offsets,
     )
+    if state.times is not None:
+        answer.min_time_ms = state.times.oldest_ms
+        answer.consumed_time_ms = state.times.consumed_ms
+        answer.cursor_time_ms = state.times.cursor_ms
+        answer.last_store_time_ms = state.times.newest_ms
+    return answer
 
 
 def sealed_queues(sealed: Iterable[tuple[int, MoveRow]]) -> list[pb.SealedQueue]:
@@ -125,17 +133,34 @@ def sealed_queues(sealed: Iterable[tuple[int, MoveRow]]) -> list[pb.SealedQueue]
     ]
 
 
-def fill_part(result: pb.PartResult, part: PartResolution, move: MoveRow | None) -> None:
-    """Write the result of a part; `move`: where its queue went, if it is sealed."""
-    result.queue = part.queue
-    result.base_offset = part.base_offset
+def fill_part(
+    result: pb.PartResult, part: PartResolution, raft_index: int, move: MoveRow | None
+) -> None:
+    """Write the result of a part that the entry `raft_index` stores.
+
+    `move`: where its queue went, if it is sealed.
+    """
     result.outcome = pb.Outcome.ValueType(part.outcome)
     if move is not None:
         result.sealed.CopyFrom(sealed_queues(((part.queue, move),))[0])
+    if part.queue != NO_QUEUE:
+        result.queue = part.queue
+        result.base_offset = part.base_offset
+    else:
+        result.first_pending.index = raft_index
+        result.first_pending.ordinal = part.base_offset
     for duplicate in part.duplicates:
-        result.duplicates.add(
-            ordinal=duplicate.ordinal, queue=duplicate.queue, offset=duplicate.offset
-        )
+        if duplicate.pending is None:
+            result.duplicates.add(
+                ordinal=duplicate.ordinal, queue=duplicate.queue, offset=duplicate.offset
+            )
+        else:
+            # Without an index the first one is in the same batch.
+            first = pb.PendingRef(
+                index=duplicate.pending.raft_index or raft_index,
+                ordinal=duplicate.pending.ordinal,
+            )
+            result.duplicates.add(ordinal=duplicate.ordinal, pending=first)
 
 
 def fill_leased(leased: pb.LeasedMessage, delivered: Delivered) -> None:
@@ -160,3 +185,19 @@ def add_stored(messages: object, found: Sequence[Stored]) -> None:
             store_time_ms=stored.store_time_ms,
             message=stored.message,
         )
+
+
+def watch_response(update: WatchUpdate) -> pb.WatchResponse:
+    """Return news for a broker that watches."""
+    response = pb.WatchResponse(led_groups=update.led_groups or ())
+    for check in update.checks:
+        response.checks.add(
+            raft_group=check.raft_group,
+            pending=pb.PendingRef(index=check.raft_index, ordinal=check.ordinal),
+            topic_id=check.topic_id,
+            check_count=check.number,
+            exhausted=check.exhausted,
+            store_time_ms=check.store_time_ms,
+            message=check.message,
+        )
+    return response

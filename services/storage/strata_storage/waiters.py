@@ -41,12 +41,13 @@ class Waiters:
         max_waiters: limit on parked pops.
     """
 
-    __slots__ = ("_lines", "_max_waiters", "_parked")
+    __slots__ = ("_lines", "_max_waiters", "_parked", "_refusal")
 
     def __init__(self, max_waiters: int) -> None:
         self._max_waiters = max_waiters
         self._lines: dict[int, dict[int, _Line]] = {}
         self._parked = 0
+        self._refusal: Refused | None = None
 
     def __len__(self) -> int:
         return self._parked
@@ -59,6 +60,7 @@ class Waiters:
         Raises:
             Refused: OUTCOME_TOO_MANY_WAITERS, or what `refuse_all` gave.
         """
+        self.check_open()
         if self._parked >= self._max_waiters:
             raise Refused(
                 pb.OUTCOME_TOO_MANY_WAITERS, f"{self._max_waiters} pops are parked already"
@@ -98,8 +100,18 @@ class Waiters:
         if line:
             _wake_first(line, queue)
 
+    def check_open(self) -> None:
+        """Let a pop go on unless `refuse_all` was called: it may have missed that.
+
+        Raises:
+            Refused: what `refuse_all` gave.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+
     def refuse_all(self, refusal: Refused) -> None:
         """End every parked pop, because this replica does not lead any more."""
+        self._refusal = refusal
         for lines in self._lines.values():
             for line in lines.values():
                 for waiter in line.values():

@@ -15,7 +15,7 @@ from strata_raft import EntryKind
 from strata_seglog.errors import MissingEntry
 from strata_seglog.frames import StoredFrame
 from strata_seglog.log import CommitLog
-from strata_storage.append_rows import find_append, kept_runs, stored_runs
+from strata_storage.append_rows import find_append, kept_part_runs
 from strata_storage.dedupe import DedupeOptions, DedupeWindow
 
 _ENTRIES_PER_STEP = 64
@@ -84,6 +84,5 @@ def _ids_of(frame: StoredFrame) -> list[_Ids]:
         _Ids(part.key.topic_id, view.message_ids(first, count), command.store_time_ms)
         for part, resolution in zip(view.parts, command.parts, strict=True)
         if resolution.outcome == pb.OUTCOME_OK
-        for run in stored_runs(part.first, part.count, resolution)
-        for first, count in kept_runs(*run, lost)
+        for first, count in kept_part_runs(part, resolution, lost)
     ]

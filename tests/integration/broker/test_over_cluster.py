@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,15 +12,18 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.channels import cluster_network
 from strata_broker.config import BrokerConfig
 from strata_mq.slots import fifo_queue
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
-from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+from tests.integration.broker.cluster_brokers import (
+    BrokerUnderTest,
+    brokers_over,
+    drain,
+    furnished_cluster,
+    number_of,
+)
+from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import Client, message
-from tests.unit.broker.fake_edge import ADMIN, FakeEdge
+from tests.unit.broker.fake_edge import ADMIN
 
 CONFIG = BrokerConfig.model_validate(
     {
@@ -35,78 +38,21 @@ SOURCE, DESTINATION = 1, 2
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
     """Three nodes, two raft groups, a NORMAL and a FIFO topic, a plain and a FIFO group."""
-    async for made in cluster_of(tmp_path, 3, groups=2):
-        changes = []
-        for number, row in made.stub.groups.items():
-            row.broker_name = f"strata-{number}"
-            changes.append(meta_pb2.Change(raft_group=row))
-        for topic_id, name, kind in (
-            (7, "orders", meta_pb2.TOPIC_TYPE_NORMAL),
-            (8, "fifo", meta_pb2.TOPIC_TYPE_FIFO),
-        ):
-            topic = meta_pb2.Topic(topic_id=topic_id, name=name, type=kind, queue_count=4)
-            topic.homes.add(raft_group=1, queues=[0, 2])
-            topic.homes.add(raft_group=2, queues=[1, 3])
-            changes.append(meta_pb2.Change(topic=topic))
-        for group_id, name, fifo in ((20, "g", False), (21, "ordered", True)):
-            group = meta_pb2.ConsumerGroup(
-                consumer_group_id=group_id, name=name, fifo=fifo, dead_letter_topic_id=9
-            )
-            changes.append(meta_pb2.Change(consumer_group=group))
-        made.stub.write(*changes)
+    async for made in furnished_cluster(tmp_path):
         yield made
 
 
 @pytest.fixture
-async def edges(cluster: ClusterUnderTest) -> AsyncIterator[list[FakeEdge]]:
-    """The edges of two brokers."""
-    failures: list[tuple[str, BaseException]] = []
-    edges, apps = [], []
-    for number in range(2):
-        edge = FakeEdge()
-        app = BrokerApp(
-            BrokerIdentity(f"broker-{number}", 50 + number, f"127.0.0.{number + 1}"),
-            CONFIG,
-            edge,
-            cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client),
-            SystemClock(),
-            lambda: 0.5,
-            Metrics.disabled(),
-            lambda name, failure: failures.append((name, failure)),
-        )
-        await app.start()
-        await app.view.wait_for_revision(cluster.stub.cache.revision, 5)
-        edges.append(edge)
-        apps.append(app)
-    yield edges
-    for app in apps:
-        await app.stop(0.5)
-    assert failures == []
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+    """Two brokers."""
+    async with brokers_over(cluster, CONFIG) as made:
+        yield made
 
 
 @pytest.fixture
-def clients(edges: list[FakeEdge]) -> list[Client]:
+def clients(brokers: Sequence[BrokerUnderTest]) -> list[Client]:
     """A client of each broker."""
-    return [Client(edge) for edge in edges]
-
-
-def number_of(one: definition_pb2.Message) -> int:
-    """The number that a message was sent with."""
-    return int(one.body)
-
-
-async def drain(client: Client, topic: str, group: str, count: int) -> list[int]:
-    """Receive and ack until `count` messages were delivered; return their numbers in order."""
-    numbers: list[int] = []
-    async with asyncio.timeout(30):
-        while len(numbers) < count:
-            got = await client.receive_all(topic, group, polling_s=0)
-            numbers += map(number_of, got)
-            handles = [one.system_properties.receipt_handle for one in got]
-            if handles:
-                response = await client.ack(topic, group, *handles)
-                assert response.status.code == definition_pb2.OK
-    return numbers
+    return [broker.client for broker in brokers]
 
 
 async def test_any_broker_serves_what_another_one_began(clients: list[Client]) -> None:
@@ -156,7 +102,7 @@ async def test_a_leader_that_loses_power_costs_latency_only(
 
 
 async def test_a_queue_moves_under_its_clients(
-    cluster: ClusterUnderTest, edges: list[FakeEdge], clients: list[Client]
+    cluster: ClusterUnderTest, brokers: Sequence[BrokerUnderTest], clients: list[Client]
 ) -> None:
     """Messages of a message group keep their order, offsets go on, public names stay."""
     group = next(name for name in map(str, range(100)) if fifo_queue(name, 4) == 0)
@@ -186,7 +132,7 @@ async def test_a_queue_moves_under_its_clients(
     offsets += await send(range(31, 41))
     assert offsets == list(range(40))
     assert override.epochs[1].raft_group == DESTINATION
-    shown = await edges[1].call(
+    shown = await brokers[1].edge.call(
         ADMIN + "GetTopic", admin_pb2.GetTopicRequest(name="fifo"), admin_pb2.GetTopicResponse
     )
     (queue,) = [one for one in shown.queues if one.queue == 0]

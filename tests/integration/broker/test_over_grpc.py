@@ -11,6 +11,7 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
+from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.channels import BrokerNetwork
 from strata_broker.config import BrokerConfig
@@ -163,3 +164,35 @@ async def test_garbage_on_the_port_disturbs_nobody(
         service_pb2.SendMessageRequest(messages=[message("orders", 1)]), metadata=METADATA
     )
     assert sent.status.code == definition_pb2.OK
+
+
+async def test_brokers_ask_each_other_over_grpc(broker: BrokerApp, storage: FakeStorage) -> None:
+    """A client of one broker is shown by the other, through its own public port."""
+    meta = FakeMeta()
+    meta.add_topic("orders")
+    other = BrokerApp(
+        BrokerIdentity("broker-b", 8, "127.0.0.1"),
+        BrokerConfig.model_validate(BASE_CONFIG),
+        GrpcioEdge(EdgeOptions(port=0, front=False)),
+        BrokerNetwork(("nameserver",), lambda endpoint: meta, lambda endpoints: storage),
+        SystemClock(),
+        lambda: 0.5,
+        Metrics(),
+        lambda name, failure: None,
+    )
+    await other.start()
+    node = meta_pb2.Node(
+        node_id="broker-a", kind=meta_pb2.NODE_KIND_BROKER, endpoints=[broker.endpoint]
+    )
+    meta.put(meta_pb2.Change(node=node))
+    try:
+        broker.sessions.subscribed(broker.sessions.heard("c1"), ("", "g"), ("", "orders"), "*")
+        meta.add_group(meta_pb2.ConsumerGroup(name="g"))
+        await until(lambda: other.view.consumer_group("", "g") and other.view.node("broker-a"))
+        async with grpc.aio.insecure_channel(other.endpoint) as channel:
+            shown = await admin_pb2_grpc.AdminServiceStub(channel).GetConsumerGroup(
+                admin_pb2.GetConsumerGroupRequest(name="g")
+            )
+        assert [member.client_id for member in shown.members] == ["c1"]
+    finally:
+        await other.stop(1)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.leftovers import free_disk
+
 READY_TIMEOUT_S = 30
 STRATA = (sys.executable, "-m", "strata_cli.main")
 
@@ -97,3 +99,4 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     yield started
     code, _, err = started.stop()
     assert code == 0, err
+    free_disk(started.data_dir)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from strata_cli.reference import JSON_KEYS
+from tests.e2e.leftovers import free_disk
 
 STRATA = (sys.executable, "-m", "strata_cli.main")
 
@@ -55,6 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallCluster]:
         [*STRATA, "local", "down", "--data-dir", str(folder)], capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    free_disk(folder)
 
 
 def promised(command: str) -> set[str]:

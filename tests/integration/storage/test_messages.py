@@ -213,17 +213,6 @@ async def test_a_cancelled_pop_passes_its_wake_up_on(node: NodeUnderTest) -> Non
     assert bodies(await asyncio.wait_for(stays, 5)) == [b"a"]
 
 
-async def test_a_tag_filter_passes_over_other_messages_without_a_lease(
-    node: NodeUnderTest,
-) -> None:
-    """What does not match is consumed for this group; other groups see it."""
-    await node.append([b"a", b"b", b"c"], tags=["x", "y", "x"])
-    tag_filter = pb.Filter(kind=pb.FILTER_KIND_TAG, expression="y || z")
-    assert bodies(await node.pop(filter=tag_filter)) == [b"b"]
-    assert bodies(await node.pop()) == []
-    assert sorted(bodies(await node.pop(consumer_group_id=6))) == [b"a", b"b", b"c"]
-
-
 async def test_a_fifo_message_group_waits_for_its_first_message(node: NodeUnderTest) -> None:
     """Later messages of a message group come after the ack; other message groups go on."""
     await node.append([b"a1", b"b1", b"a2"], message_groups=["a", "b", "a"])

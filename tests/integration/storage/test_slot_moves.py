@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
+from strata_runtime.clock import SystemClock
 from strata_storage.member import MemberOptions
 from strata_storage.slot_moves import SlotMoveOptions
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+from tests.integration.storage.storage_node import message_id
 
 TOPIC_ID = 7
 # Queue q is in slot q; of two raft groups the first one owns the even slots.
@@ -45,6 +49,22 @@ async def send(cluster: ClusterUnderTest, queue: int, body: bytes) -> tuple[int,
                 return raft_group, result.parts[0].base_offset
             assert result.parts[0].outcome == pb.OUTCOME_WRONG_GROUP
             await asyncio.sleep(0.01)
+
+
+async def wait_at(
+    cluster: ClusterUnderTest, key: PartKey, body: bytes, due_ms: int
+) -> pb.PendingRef:
+    """Append a message that waits at the source; return its name."""
+    builder = BatchBuilder(google_crc32c.value)
+    checksum = google_crc32c.value(body)
+    builder.add(key, [OutgoingMessage(body, checksum, 0, 0, message_id(body), 3, 1, (), due_ms)])
+    request = pb.AppendRequest(
+        batches=[pb.GroupBatch(raft_group=SOURCE, batch=builder.build(), may_repeat=True)]
+    )
+    response = await cluster.call(SOURCE, "Append", request, pb.AppendResponse)
+    (part,) = response.results[0].parts
+    assert part.outcome == pb.OUTCOME_OK
+    return part.first_pending
 
 
 async def outcome_at(cluster: ClusterUnderTest, raft_group: int, queue: int) -> int:
@@ -105,6 +125,29 @@ async def test_a_consumers_position_is_state(cluster: ClusterUnderTest) -> None:
     await until_moved(cluster)
     assert list(cluster.stub.overrides) == [(TOPIC_ID, 2)]
     assert await send(cluster, 2, b"a") == (SOURCE, 0)
+
+
+async def test_what_waits_is_delivered_where_the_slots_went(cluster: ClusterUnderTest) -> None:
+    """No queue of the topic is left where a delayed and a half message wait: both are brought."""
+    due_ms = SystemClock().wall_ms() + 1_500
+    key = PartKey(TOPIC_ID, -1, 0, 4)
+    await wait_at(cluster, key._replace(kind=PartKind.DELAYED), b"later", due_ms)
+    half = await wait_at(cluster, key._replace(kind=PartKind.HALF), b"half", due_ms + DAY_MS)
+    cluster.stub.move_slots(SLOTS, SOURCE, DESTINATION)
+    await until_moved(cluster)
+    assert cluster.stub.overrides == {}
+    commit = pb.EndTransactionRequest(
+        raft_group=SOURCE, pending=half, topic_id=TOPIC_ID, end=pb.TRANSACTION_END_COMMIT
+    )
+    answer = await cluster.call(SOURCE, "EndTransaction", commit, pb.EndTransactionResponse)
+    assert not answer.refusal.outcome
+    found: list[bytes] = []
+    async with asyncio.timeout(20):
+        while len(found) < 2:
+            popped = await cluster.pop(DESTINATION, max_messages=10, wait_ms=100)
+            found += [each.message for each in popped.messages]
+    assert sorted(found) == [b"half", b"later"]
+    await check_rows_equal(cluster)
 
 
 async def test_slots_move_back_and_forth_under_load(cluster: ClusterUnderTest) -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from strata_angelia.ports import UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
 from strata_edge.ports import (
     HotHandler,
     ServerStreamHandler,
@@ -135,3 +136,33 @@ class FakeEdge:
     ) -> AsyncIterator[bytes]:
         """Open a bidirectional stream."""
         return self.streams[path](requests, FakeCall("", b"", metadata))
+
+
+class EdgeChannel:
+    """See `strata_angelia.ports.Channel`: the way from one broker to another one's edge."""
+
+    def __init__(self, edges: Mapping[str, FakeEdge], endpoint: str) -> None:
+        self._edges = edges
+        self._endpoint = endpoint
+
+    async def call(
+        self,
+        method: str,
+        request: Message,
+        response_type: type[Response],
+        *,
+        timeout_s: float | None = None,
+    ) -> Response:
+        edge = self._edges.get(self._endpoint)
+        if edge is None or not edge.running:
+            raise AngeliaError(UNAVAILABLE, f"nobody listens at {self._endpoint}")
+        return await edge.call(method, request, response_type)
+
+    async def stream(
+        self, method: str, request: Message, response_type: type[Response]
+    ) -> AsyncIterator[Response]:
+        raise AngeliaError(UNKNOWN_METHOD, method)
+        yield
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -12,10 +12,11 @@ from google.protobuf.message import Message
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNKNOWN_METHOD, AngeliaError
-from strata_mq.batch import BatchView
-from strata_mq.filters import parse_tag_expression
+from strata_mq.batch import BatchView, PartKey, PartKind
+from strata_mq.filters import FilterKind, parse_filter
 from strata_mq.slots import SLOT_COUNT
 from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
+from tests.unit.broker.fake_pending import FakePending, Pending
 
 
 class Stored:
@@ -53,6 +54,9 @@ class FakeStorage:
         # somebody has not consumed take any.
         self.queue_counts: dict[tuple[int, int], int] = {}
         self.unconsumed: set[tuple[int, int]] = set()
+        self.pending = FakePending(self._place)
+        # What the watch stream says next.
+        self.checks: asyncio.Queue[storage_pb2.WatchResponse] = asyncio.Queue()
         self.on_transfer: Callable[[storage_pb2.TransferLeadershipRequest], None]
 
     async def call(
@@ -87,7 +91,8 @@ class FakeStorage:
         if not method.endswith("/Watch"):
             raise AngeliaError(UNKNOWN_METHOD, method)
         yield storage_pb2.WatchResponse(led_groups=RAFT_GROUPS)
-        await asyncio.Event().wait()
+        while True:
+            yield await self.checks.get()
 
     async def close(self) -> None:
         """See `strata_angelia.ports.Channel`."""
@@ -150,6 +155,8 @@ class FakeStorage:
         self, raft_group: int, view: BatchView, part: object
     ) -> storage_pb2.PartResult:
         key = part.key  # type: ignore[attr-defined]
+        if key.kind is not PartKind.PLAIN:
+            return self.pending.append_part(raft_group, view, part)  # type: ignore[arg-type]
         owned = [
             queue
             for queue in range(key.queue_count)
@@ -182,6 +189,32 @@ class FakeStorage:
             at += length
         return result
 
+    def _place(self, key: PartKey, pending: Pending) -> tuple[int, int]:
+        queue = max(key.queue, 0)
+        rows = self.queues[key.topic_id, queue]
+        rows.append(Stored(pending.data, pending.message_id, 0))
+        self.arrived.set()
+        return queue, len(rows) - 1
+
+    def _endtransaction(
+        self, request: storage_pb2.EndTransactionRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.EndTransactionResponse:
+        if trouble is not None:
+            return storage_pb2.EndTransactionResponse(refusal=trouble)
+        return self.pending.end(request)
+
+    def _recall(
+        self, request: storage_pb2.RecallRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.RecallResponse:
+        if trouble is not None:
+            return storage_pb2.RecallResponse(refusal=trouble)
+        return self.pending.recall(request)
+
+    def _listpending(
+        self, request: storage_pb2.ListPendingRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.ListPendingResponse:
+        return self.pending.list(request)
+
     async def _pop(
         self, request: storage_pb2.PopRequest, trouble: storage_pb2.Refusal | None
     ) -> storage_pb2.PopResponse:
@@ -213,7 +246,7 @@ class FakeStorage:
         self, request: storage_pb2.PopRequest, queue: int, response: storage_pb2.PopResponse
     ) -> None:
         key = (request.consumer_group_id, request.topic.topic_id, queue)
-        wanted = parse_tag_expression(request.filter.expression).hashes
+        wanted = parse_filter(FilterKind(request.filter.kind), request.filter.expression)
         for taken in [lease for lease in self.waiting if lease[:3] == key]:
             if len(response.messages) < request.max_messages:
                 self.waiting.remove(taken)
@@ -222,7 +255,7 @@ class FakeStorage:
         while self.heads[key] < len(rows) and len(response.messages) < request.max_messages:
             offset = self.heads[key]
             self.heads[key] += 1
-            if wanted is None or rows[offset].tag_hash in wanted:
+            if wanted.matches(rows[offset].data):
                 self._lease(key, offset, request, response)
 
     def _lease(

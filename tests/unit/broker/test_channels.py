@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError
-from strata_broker.channels import StorageChannels, cluster_network
+from strata_broker.channels import NodeChannels, cluster_network
 from strata_broker.config import StorageClientSection
 from strata_broker.leader_watch import LeaderWatch
 from strata_broker.leaders import LeaderMap
@@ -81,7 +81,7 @@ class Watched:
         config = StorageClientSection.model_validate(
             {"first_retry_ms": 1, "max_watch_retry_ms": 1} | limits
         )
-        self.channels = StorageChannels(self.view, self._make)
+        self.channels = NodeChannels(self.view, self._make)
         self.leaders = LeaderMap(self.view, config, SystemClock())
         watch = LeaderWatch(
             7,

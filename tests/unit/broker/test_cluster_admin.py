@@ -151,6 +151,10 @@ async def test_leadership_is_handed_to_a_node(
         request.to_node_id = "storage-x"
         await edge.call(ADMIN + "TransferLeader", request, admin_pb2.TransferLeaderResponse)
     assert failure.value.status == "NOT_FOUND"
+    with pytest.raises(CallError) as failure:
+        request = admin_pb2.TransferLeaderRequest(raft_group=99)
+        await edge.call(ADMIN + "TransferLeader", request, admin_pb2.TransferLeaderResponse)
+    assert (failure.value.status, failure.value.reason) == ("NOT_FOUND", "no raft group 99")
 
 
 async def test_a_queue_says_where_it_is_and_why(edge: FakeEdge, meta: FakeMeta) -> None:

@@ -16,15 +16,7 @@ from tests.unit.broker.fake_storage import FakeStorage
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 RPCS = [method.name for method in SERVICE.methods if method.name != "Telemetry"]
-LATER = [
-    "EndTransaction",
-    "RecallMessage",
-    "SyncLiteSubscription",
-    "PullMessage",
-    "UpdateOffset",
-    "GetOffset",
-    "QueryOffset",
-]
+LATER = ["SyncLiteSubscription"]
 
 
 async def answer(edge: FakeEdge, rpc: str, data: bytes, metadata: dict[str, str]) -> Message:
@@ -71,6 +63,10 @@ async def test_later_rpcs_are_not_implemented(edge: FakeEdge, rpc: str) -> None:
 
 
 EMPTY = {
+    "PullMessage": definition_pb2.TOPIC_NOT_FOUND,
+    "UpdateOffset": definition_pb2.TOPIC_NOT_FOUND,
+    "GetOffset": definition_pb2.TOPIC_NOT_FOUND,
+    "QueryOffset": definition_pb2.TOPIC_NOT_FOUND,
     "QueryRoute": definition_pb2.ILLEGAL_TOPIC,
     "SendMessage": definition_pb2.MESSAGE_CORRUPTED,
     "QueryAssignment": definition_pb2.ILLEGAL_TOPIC,
@@ -78,6 +74,8 @@ EMPTY = {
     "AckMessage": definition_pb2.ILLEGAL_CONSUMER_GROUP,
     "ForwardMessageToDeadLetterQueue": definition_pb2.ILLEGAL_CONSUMER_GROUP,
     "ChangeInvisibleDuration": definition_pb2.ILLEGAL_CONSUMER_GROUP,
+    "EndTransaction": definition_pb2.ILLEGAL_TOPIC,
+    "RecallMessage": definition_pb2.ILLEGAL_TOPIC,
     "Heartbeat": definition_pb2.OK,
     "NotifyClientTermination": definition_pb2.OK,
 }

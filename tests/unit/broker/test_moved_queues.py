@@ -21,6 +21,9 @@ from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until
 
 TOPIC_ID = 7
+LONG_MS = 60_000
+"""No pop that finds a message waits this long, however slow the machine is."""
+SHORT_MS = 60
 
 
 def topic_row(**fields: Any) -> meta_pb2.Topic:
@@ -227,9 +230,9 @@ def popper(view: MetadataView, storage: FakeStorageClient) -> Popper:
 
 
 async def pop(
-    popper: Popper, topic: TopicRow, what: Wanted, *, fifo: bool = False, wait_ms: int = 60
+    popper: Popper, topic: TopicRow, what: Wanted, *, fifo: bool = False, wait_ms: int = LONG_MS
 ) -> Popped:
-    """Pop, with a short wait."""
+    """Pop; with a wait that ends only if the message does not come."""
 
     def request(place: Place, wait_ms: int) -> storage_pb2.PopRequest:
         return storage_pb2.PopRequest(
@@ -243,9 +246,9 @@ async def test_one_place_is_asked_once_for_the_whole_wait(
     view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
 ) -> None:
     """Where nothing moved there is one call and no slice."""
-    popped = await pop(popper, topic, wanted(view, topic, "strata-1"))
+    popped = await pop(popper, topic, wanted(view, topic, "strata-1"), wait_ms=SHORT_MS)
     assert not popped.response.messages
-    assert storage.pops == [(1, ANY_QUEUE, 60)]
+    assert storage.pops == [(1, ANY_QUEUE, SHORT_MS)]
 
 
 async def test_both_places_of_a_moved_queue_are_served(
@@ -267,7 +270,7 @@ async def test_a_message_that_comes_later_is_found_at_any_place(
     """The wait goes round in slices."""
     change(view, moved(2, 1, 3))
     what = wanted(view, topic, "strata-1")
-    waiting = asyncio.ensure_future(pop(popper, topic, what, wait_ms=5_000))
+    waiting = asyncio.ensure_future(pop(popper, topic, what, wait_ms=LONG_MS))
     await until(lambda: len(storage.pops) >= 6)
     storage.ready[3, 2] = deque([100])
     popped = await waiting
@@ -282,7 +285,8 @@ async def test_an_ordered_group_gets_the_old_epoch_first(
     storage.ready[3, 2] = deque([100, 101])
     storage.states[1, 2] = (99, 100)
     what = wanted(view, topic, "strata-1", 2)
-    assert not (await pop(popper, topic, what, fifo=True)).response.messages
+    none = await pop(popper, topic, what, fifo=True, wait_ms=SHORT_MS)
+    assert not none.response.messages
     storage.states[1, 2] = (100, 100)
     popped = await pop(popper, topic, what, fifo=True)
     assert (popped.raft_group, popped.response.messages[0].offset) == (3, 100)
@@ -293,7 +297,7 @@ async def test_a_pop_that_waits_where_a_queue_left_looks_again(
 ) -> None:
     """Else it would find what is sent to the new place at the end of its wait only."""
     waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1", 2)))
-    await until(lambda: storage.pops == [(1, 2, 60)])
+    await until(lambda: storage.pops == [(1, 2, LONG_MS)])
     storage.ready[3, 2] = deque([100])
     change(view, moved(2, 1, 3))
     assert (await waiting).raft_group == 3

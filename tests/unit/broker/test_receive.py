@@ -144,25 +144,50 @@ async def test_bad_receives_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "expression", "code"),
+    ("kind", "expression", "text"),
     [
-        (definition_pb2.SQL, "a > 1", definition_pb2.NOT_IMPLEMENTED),
-        (definition_pb2.SQL, " ", definition_pb2.ILLEGAL_FILTER_EXPRESSION),
-        (definition_pb2.FILTER_TYPE_UNSPECIFIED, "*", definition_pb2.ILLEGAL_FILTER_EXPRESSION),
+        (definition_pb2.SQL, " ", "is empty"),
+        (definition_pb2.SQL, "a > 'x'", "SQL92 filter is wrong at character 5: only numbers"),
+        (definition_pb2.SQL, "a >", "SQL92 filter is wrong at character 4: expected a value"),
+        (definition_pb2.FILTER_TYPE_UNSPECIFIED, "*", "has no type"),
     ],
 )
-async def test_filters_of_other_types(
+async def test_bad_filters_are_refused_before_anything_is_popped(
     client: Client,
+    storage: FakeStorage,
     kind: definition_pb2.FilterType.ValueType,
     expression: str,
-    code: definition_pb2.Code.ValueType,
+    text: str,
 ) -> None:
-    """SQL comes later, no type is an error."""
+    """ILLEGAL_FILTER_EXPRESSION says where a SQL92 expression is wrong, every time."""
     request = receive_request("orders", "g")
     request.filter_expression.type = kind
     request.filter_expression.expression = expression
-    status, _ = received(await client.edge.begin("ReceiveMessage", request).answer)
-    assert status.code == code
+    for _ in range(2):
+        status, messages = received(await client.edge.begin("ReceiveMessage", request).answer)
+        assert status.code == definition_pb2.ILLEGAL_FILTER_EXPRESSION
+        assert text in status.message
+        assert messages == []
+    assert storage.count("Pop") == 0
+
+
+async def test_a_sql_filter_reaches_storage(client: Client, storage: FakeStorage) -> None:
+    """Kind and expression go along with the pop; only what matches comes back."""
+    small, large = message("orders", 1), message("orders", 2)
+    small.user_properties["amount"] = "5"
+    large.user_properties["amount"] = "50"
+    await client.send(small, large)
+    request = receive_request("orders", "g")
+    request.filter_expression.type = definition_pb2.SQL
+    request.filter_expression.expression = "amount > 10"
+    status, (got,) = received(await client.edge.begin("ReceiveMessage", request).answer)
+    assert status.code == definition_pb2.OK
+    assert got.user_properties["amount"] == "50"
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    assert pop.filter == storage_pb2.Filter(
+        kind=storage_pb2.FILTER_KIND_SQL, expression="amount > 10"
+    )
 
 
 @pytest.mark.parametrize(
@@ -187,17 +212,6 @@ async def test_the_batch_size_is_clamped(client: Client, storage: FakeStorage) -
     await client.send(*(message("orders", number) for number in range(1, 41)))
     got = await client.receive_all("orders", "g", batch_size=100_000)
     assert len(got) == 32
-
-
-async def test_tags_with_equal_hashes_do_not_leak(client: Client, storage: FakeStorage) -> None:
-    """A leased message whose tag only shares the hash is acked silently."""
-    await client.send(message("orders", 1, tag="wanted"), message("orders", 2, tag="twin"))
-    for stored in storage.messages(101):
-        stored.tag_hash = text_hash("wanted")
-    (got,) = await client.receive_all("orders", "g", tags="wanted")
-    assert got.system_properties.tag == "wanted"
-    await until(lambda: len(storage.leases) == 1)
-    assert storage.count("Ack") == 1
 
 
 async def test_acks_end_leases_and_echo_entries(client: Client, storage: FakeStorage) -> None:

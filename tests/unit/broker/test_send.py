@@ -225,16 +225,14 @@ async def test_messages_of_two_topics_and_none_are_refused(client: Client) -> No
     assert (await client.send()).status.code == definition_pb2.MESSAGE_CORRUPTED
 
 
-@pytest.mark.parametrize("kind", ["DELAY", "TRANSACTION", "PRIORITY", "LITE"])
+@pytest.mark.parametrize("kind", ["PRIORITY", "LITE"])
 async def test_later_types_are_not_implemented(
     app: BrokerApp, client: Client, meta: FakeMeta, kind: str
 ) -> None:
     """Topics of later types exist; their messages are answered with a clear text."""
     meta.add_topic("later", meta_pb2.TopicType.Value(f"TOPIC_TYPE_{kind}"))
     sent = message("later", 1, message_type=definition_pb2.MessageType.Value(kind))
-    if kind == "DELAY":
-        sent.system_properties.delivery_timestamp.seconds = 1
-    elif kind == "PRIORITY":
+    if kind == "PRIORITY":
         sent.system_properties.priority = 0
     elif kind == "LITE":
         sent.system_properties.lite_topic = "x"

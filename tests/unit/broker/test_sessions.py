@@ -56,8 +56,7 @@ def test_members_are_the_live_clients_of_a_group() -> None:
     sessions = Sessions(SessionSection(), ManualClock())
     client = sessions.heard("c")
     sessions.subscribed(client, ("", "g"), ("", "orders"), "a||b")
-    assert [member.client_id for member in sessions.members(("", "g"))] == ["c"]
-    assert sessions.members(("tenant", "g")) == []
+    assert [client.client_id for client in sessions.alive()] == ["c"]
     assert client.subscriptions == {("", "orders"): "a||b"}
     assert (sessions.count(consumers=True), sessions.count(consumers=False)) == (1, 0)
 

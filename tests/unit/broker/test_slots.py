@@ -105,6 +105,18 @@ def test_a_queue_that_stayed_may_move_on(view: MetadataView) -> None:
     assert places(view, "strata-1") == [Place(1, ANY_QUEUE), Place(2, 0)]
 
 
+def test_a_queue_that_came_is_asked_for_by_number_though_its_slot_is_there(
+    view: MetadataView,
+) -> None:
+    """Served as "any queue", its new epoch would overtake the old one (rule 18)."""
+    give(view, 0, 3)
+    stay(view, 0, (0, 1), (1, 3))
+    topic = row_of(view)
+    assert places(view, "strata-1") == [Place(1, ANY_QUEUE), Place(3, 0, (1,))]
+    assert not view.is_any(topic, 3, 0)
+    assert {view.queue_at(topic, 3, b"%d" % number) for number in range(20)} == {0}
+
+
 def test_only_slots_with_another_owner_are_told(view: MetadataView) -> None:
     """A snapshot that says the same again gives up nothing that waits."""
     told: list[set[int]] = []

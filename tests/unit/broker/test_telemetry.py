@@ -72,6 +72,16 @@ def consumer(group: str, language: int = definition_pb2.JAVA) -> definition_pb2.
     return told
 
 
+def subscribed(
+    kind: definition_pb2.FilterType.ValueType, expression: str
+) -> definition_pb2.Settings:
+    settings = consumer("g")
+    entry = settings.subscription.subscriptions.add(topic=definition_pb2.Resource(name="orders"))
+    entry.expression.type = kind
+    entry.expression.expression = expression
+    return settings
+
+
 async def test_a_producer_is_told_what_the_real_product_tells(edge: FakeEdge) -> None:
     """Status OK, the same branch, exponential backoff, limits."""
     stream = Stream(edge)
@@ -225,6 +235,32 @@ async def test_bad_settings_end_the_stream(edge: FakeEdge, bad: definition_pb2.S
     assert failure.value.status == "INVALID_ARGUMENT"
 
 
+@pytest.mark.parametrize(
+    ("kind", "expression", "text"),
+    [
+        (definition_pb2.SQL, "a > 5 AND b IS NOT NULL", ""),
+        (definition_pb2.TAG, "a || b", ""),
+        (definition_pb2.FILTER_TYPE_UNSPECIFIED, "", ""),
+        (definition_pb2.SQL, "a >", "character 4"),
+        (definition_pb2.SQL, "", "is empty"),
+        (definition_pb2.TAG, "||", "names no tag"),
+    ],
+)
+async def test_filters_of_subscriptions_are_checked(
+    edge: FakeEdge, kind: definition_pb2.FilterType.ValueType, expression: str, text: str
+) -> None:
+    """The answer holds what was said; a wrong filter shows in its status, the stream goes on."""
+    stream = Stream(edge)
+    said = subscribed(kind, expression)
+    for _ in range(2):
+        stream.say(said)
+        told = await stream.hear()
+        assert told.settings.subscription.subscriptions == said.subscription.subscriptions
+        expected = definition_pb2.ILLEGAL_FILTER_EXPRESSION if text else definition_pb2.OK
+        assert told.status.code == expected
+        assert text in told.status.message
+
+
 async def test_garbage_and_a_missing_client_id_end_the_stream(edge: FakeEdge) -> None:
     """Nothing else suffers."""
     stream = Stream(edge)
@@ -252,7 +288,7 @@ async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
 
 async def test_a_client_that_does_not_read_loses_its_stream() -> None:
     """What waits is bounded."""
-    stream = TelemetryStream(Caller("slow", ""), Client("slow"), 2)
+    stream = TelemetryStream(Caller("slow", ""), Client("slow"), 2, lambda: None)
     for _ in range(3):
         stream.push(b"frame")
     with pytest.raises(CallError) as failure:
@@ -285,6 +321,14 @@ def test_node_is_told_exponential_seconds_that_mean_milliseconds(
     backoff = policy.exponential_backoff
     assert (backoff.initial.seconds, backoff.max.seconds) == expected
     assert policy.max_attempts == 5
+
+
+def test_node_producers_back_off() -> None:
+    """What says 10 ms to others says 10 s to Node, which reads it as 10 ms."""
+    for language, seconds in ((definition_pb2.NODE_JS, 10), (definition_pb2.JAVA, 0)):
+        told = settings.answer(producer("orders"), None, language, BrokerConfig())
+        backoff = told.backoff_policy.exponential_backoff
+        assert (backoff.initial.seconds, backoff.multiplier) == (seconds, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,26 @@ def test_send_responses(results: list[tuple[str, int]]) -> None:
         assert built == expected.SerializeToString()
 
 
+@given(*[st.text(min_size=1, max_size=200)] * 2, st.text(max_size=200))
+def test_send_results_of_messages_that_wait(
+    message_id: str, transaction_id: str, recall_handle: str
+) -> None:
+    """For any ids, with a recall handle and without."""
+    expected = service_pb2.SendMessageResponse(
+        status=definition_pb2.Status(code=definition_pb2.OK, message="OK")
+    )
+    expected.entries.add(
+        status=expected.status,
+        message_id=message_id,
+        transaction_id=transaction_id,
+        recall_handle=recall_handle,
+    )
+    entry = wire.pending_result_entry(
+        message_id.encode(), transaction_id.encode(), recall_handle.encode()
+    )
+    assert wire.send_response([entry]) == expected.SerializeToString()
+
+
 @given(st.binary(min_size=1, max_size=40_000), st.text(max_size=300), st.booleans())
 def test_stored_and_delivered_messages_have_one_field_of_system_properties(
     body: bytes, tag: str, dead: bool

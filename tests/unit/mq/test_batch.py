@@ -18,16 +18,20 @@ from strata_mq.batch import (
     BatchView,
     OutgoingMessage,
     PartKey,
+    PartKind,
 )
 from strata_mq.hashing import pack_message_id, text_hash
 
 KEY = PartKey(7, -1, 1234, 8)
 FIFO_KEY = PartKey(7, 3, 1234, 8)
+DELAYED_KEY = PartKey(7, -1, 1234, 8, PartKind.DELAYED)
+HALF_KEY = PartKey(7, 3, 1234, 8, PartKind.HALF)
+DUE_MS = 1_795_258_000_000
 
 longs = st.integers(0, 2**64 - 1)
 messages = st.builds(
-    lambda stored, tag, group, message_id, kind, born, keys: OutgoingMessage(
-        stored, crc32c(stored), tag, group, message_id, kind, born, keys
+    lambda stored, tag, group, message_id, kind, born, keys, due: OutgoingMessage(
+        stored, crc32c(stored), tag, group, message_id, kind, born, keys, due
     ),
     st.binary(min_size=1, max_size=50),
     longs,
@@ -36,10 +40,11 @@ messages = st.builds(
     st.integers(0, 6),
     longs,
     st.lists(longs, max_size=3),
+    longs,
 )
 parts = st.lists(
     st.tuples(
-        st.sampled_from((KEY, FIFO_KEY, PartKey(8, -1, 0, 1))),
+        st.sampled_from((KEY, FIFO_KEY, PartKey(8, -1, 0, 1), DELAYED_KEY, HALF_KEY)),
         st.lists(messages, min_size=1, max_size=4),
     ),
     min_size=1,
@@ -79,6 +84,11 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
                 (FIFO_KEY, [fifo]),
                 (KEY, [example(b"third")]),
             ),
+            "a plain, a delayed and a half part": build(
+                (KEY, [example(b"plain")]),
+                (DELAYED_KEY, [example(b"later", keys=("k",))._replace(due_ms=DUE_MS)]),
+                (HALF_KEY, [example(b"half")._replace(due_ms=DUE_MS + 6_000)]),
+            ),
         },
     )
 
@@ -105,6 +115,8 @@ def test_what_goes_in_comes_out(additions: list[tuple[PartKey, list[OutgoingMess
             assert view.tag_hashes(ordinal, 1)[0] == message.tag_hash
             assert view.group_hashes(ordinal, 1)[0] == message.group_hash
             assert view.key_hashes(ordinal, 1) == [(ordinal, key) for key in message.key_hashes]
+            if key.kind:
+                assert view.due_times(ordinal, 1)[0] == message.due_ms
 
 
 @given(parts, st.data())
@@ -139,6 +151,31 @@ def test_parts_know_where_their_messages_start() -> None:
     starts = [view.message_at(0), *accumulate([6], initial=view.message_at(0))][1:]
     assert [part.messages_at for part in view.parts] == starts
     assert [(part.first, part.count) for part in view.parts] == [(0, 2), (2, 1)]
+
+
+def test_only_batches_with_pending_parts_have_due_times() -> None:
+    """A plain batch is as short as it ever was: 8 bytes less per message."""
+    plain = build((KEY, [example(b"x")]))
+    assert len(build((DELAYED_KEY, [example(b"x")]))) == len(plain) + 8
+    both = build((KEY, [example(b"x")]), (HALF_KEY, [example(b"x")]))
+    assert len(both) == 2 * len(plain) - BATCH_HEADER_BYTES + 2 * 8
+
+
+@pytest.mark.parametrize(("at", "value"), [(3, 2), (3, 3), (3, 0), (51, 3), (51, 255)])
+def test_unknown_flags_and_kinds_are_refused(at: int, value: int) -> None:
+    """Bytes that a later version gave a meaning are not read as if they had none."""
+    data = bytearray(build((DELAYED_KEY, [example(b"x")])))
+    data[at] = value
+    with pytest.raises(BatchError):
+        BatchView(bytes(data), crc32c, verify=False)
+
+
+def test_a_pending_part_without_due_times_is_refused() -> None:
+    """Whoever wrote it knows nothing of due times."""
+    data = bytearray(build((KEY, [example(b"x")])))
+    data[51] = PartKind.HALF
+    with pytest.raises(BatchError, match="part 0 is of kind 2"):
+        BatchView(bytes(data), crc32c, verify=False)
 
 
 def test_an_empty_batch_cannot_be_built() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata_mq.batch import PartKind
 from strata_mq.commands import (
     LEASE_ROW_BYTES,
     CommandError,
@@ -25,6 +26,7 @@ from strata_mq.commands import (
     encode_leases,
 )
 from strata_mq.leases import Lease, LeaseChange, LeaseState
+from strata_mq.pending_rows import NO_QUEUE, PendingKey, PendingRef, PinRun
 from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
@@ -62,7 +64,19 @@ RESOLUTION = [
     PartResolution(4, 7, 1, (Duplicate(1, 4, 2), Duplicate(2, 3, 99))),
     PartResolution(0, 0, 11),
 ]
+PENDING_RESOLUTION = [
+    PartResolution(3, 100, 1, (Duplicate(0, 0, 0, PendingRef(9, 4)),)),
+    PartResolution(NO_QUEUE, 5, 1, (Duplicate(1, 0, 0, PendingRef(0, 5)),), PartKind.DELAYED),
+    PartResolution(0, 0, 11, (), PartKind.HALF),
+]
 LEASE = Lease(LeaseState.LEASED, 2, 17, 3, 5, STORE_TIME_MS, 1, 77, 88, 99, False, 1024)
+PIN_TRIM = TrimCommand(
+    55,
+    STORE_TIME_MS,
+    [TrimmedQueue(7, 3, 900)],
+    [PinRun(PendingRef(3, 0), PendingRef(5, 2)), PinRun(PendingRef(9, 4), PendingRef(9, 5))],
+    [PendingKey(STORE_TIME_MS, 4, 1)],
+)
 CHANGE = LeaseChange(1, 12, True, [(10, LEASE), (11, LEASE)], [9])
 OWN = OwnCommand(
     [SlotGrant(0, 2048, True), SlotGrant(4095, 1, False)],
@@ -102,13 +116,18 @@ changes = st.builds(
     st.lists(longs, max_size=3),
     st.booleans(),
 )
+queues = st.integers(0, NO_QUEUE - 1)
+duplicates = st.builds(Duplicate, words, queues, longs) | st.builds(
+    Duplicate, words, st.just(0), st.just(0), st.builds(PendingRef, longs, words)
+)
 resolutions = st.lists(
     st.builds(
         PartResolution,
         words,
         longs,
         st.sampled_from((1, 3, 11)),
-        st.lists(st.builds(Duplicate, words, words, longs), max_size=3).map(tuple),
+        st.lists(duplicates, max_size=3).map(tuple),
+        st.sampled_from(PartKind),
     ),
     max_size=4,
 )
@@ -122,12 +141,16 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
         "commands.txt",
         {
             "append": append,
+            "append of pending messages": encode_append(
+                STORE_TIME_MS, 0xB0B0, 6, PENDING_RESOLUTION
+            ),
             "leases": section,
             "dead letter": encode_dead_letter(section, append),
             "own": encode_own(OWN),
             "seal": encode_seal(EpochCommand(7, 3, 1, 1000, 2)),
             "open": encode_open(EpochCommand(7, 3, 2, 1000, 1)),
             "trim": encode_trim(TrimCommand(55, STORE_TIME_MS, [TrimmedQueue(7, 3, 900)])),
+            "trim with pins": encode_trim(PIN_TRIM),
             "drop": encode_drop(DropCommand(DropKind.CONSUMER_GROUP, 6)),
             "lost": encode_lost(LostCommand([NextOffset(7, 3, 900)], 5, frozenset((4, 2)))),
             "rehash": encode_rehash(RehashCommand(7, 3, 8)),
@@ -175,7 +198,13 @@ def test_leases_round_trip(
         deletes = [int.from_bytes(offset) for offset in section.deletes]
         assert (
             LeaseChange(
-                section.generation, section.head, section.head_changed, puts, deletes, section.clear
+                section.generation,
+                section.head,
+                section.head_changed,
+                puts,
+                deletes,
+                section.clear,
+                section.forget,
             )
             == change
         )
@@ -218,6 +247,7 @@ def test_rare_commands_round_trip() -> None:
     assert decode_rehash(encode_rehash(rehash)) == rehash
     trim = TrimCommand(2**40, STORE_TIME_MS, [TrimmedQueue(1, 2, 2**40), TrimmedQueue(1, 3, 0)])
     assert decode_trim(encode_trim(trim)) == trim
+    assert decode_trim(encode_trim(PIN_TRIM)) == PIN_TRIM
     drop = DropCommand(DropKind.TOPIC, 9)
     assert decode_drop(encode_drop(drop)) == drop
     lost = LostCommand([NextOffset(1, 2, 2**40)], 2**40, frozenset((0, 2**20)))
@@ -257,9 +287,13 @@ def test_cut_commands_are_refused() -> None:
         (encode_own(OWN)[:-8], decode_own),
         (encode_trim(TrimCommand(1, 2, [TrimmedQueue(1, 2, 3)])), decode_trim),
         (encode_lost(LostCommand([NextOffset(1, 2, 3)], 0, frozenset((1,)))), decode_lost),
+        (encode_append(1, 2, 3, PENDING_RESOLUTION), decode_append),
+        (encode_trim(PIN_TRIM), decode_trim),
     ]
+    # A trim without pins is a whole one.
+    whole = len(encode_trim(TrimCommand(55, STORE_TIME_MS, PIN_TRIM.queues)))
     for payload, decode in cases:
-        for length in range(len(payload)):
+        for length in set(range(len(payload))) - ({whole} if decode is decode_trim else set()):
             with pytest.raises(CommandError):
                 decode(payload[:length])
 

@@ -29,7 +29,6 @@ def request(
     attempt: int = 0,
     fifo: bool = False,
     max_attempts: int = 17,
-    tag_hashes: frozenset[int] | None = None,
     one_per_message_group: bool = False,
     broker: int = 0,
 ) -> TakeRequest:
@@ -43,16 +42,19 @@ def request(
         fifo,
         max_attempts,
         5,
-        tag_hashes,
         one_per_message_group,
         broker,
     )
 
 
 def columns(
-    count: int, *, groups: list[int] | None = None, tags: list[int] | None = None, base: int = 0
+    count: int,
+    *,
+    groups: list[int] | None = None,
+    selected: list[int] | None = None,
+    base: int = 0,
 ) -> list[Columns]:
-    return [Columns(base, tags or [0] * count, groups or [0] * count, [100] * count)]
+    return [Columns(base, count, selected, groups or [0] * count, [100] * count)]
 
 
 def offsets(leases: object) -> list[int]:
@@ -93,9 +95,7 @@ def test_the_cursor_moves_over_the_acked_prefix_only() -> None:
 def test_messages_that_the_filter_does_not_want_take_no_row() -> None:
     """Filtered-out offsets are consumed at once; they count for the head, not for the pop."""
     leases = QueueLeases(head=0)
-    taken = leases.take(
-        request(2, tag_hashes=frozenset({9})), NOW_MS, 5, columns(5, tags=[1, 9, 1, 9, 9])
-    )
+    taken = leases.take(request(2), NOW_MS, 5, columns(5, selected=[1, 3, 4]))
     assert offsets(taken.leases) == [1, 3]
     assert leases.head == 4
     assert leases.is_consumed(0)
@@ -342,13 +342,23 @@ def test_the_head_stops_at_the_limits() -> None:
     assert not fifo.peek_ready(NOW_MS, 9)
 
 
-def test_one_take_scans_a_bounded_number_of_new_offsets() -> None:
-    """A filter that matches nothing moves the head by max_scanned per call, and says so."""
-    leases = QueueLeases(head=0, max_scanned=4)
-    assert leases.wants_columns(10) == (0, 4)
-    taken = leases.take(request(tag_hashes=frozenset({9})), NOW_MS, 10, columns(10))
+def test_a_take_looks_as_far_as_columns_go() -> None:
+    """A filter that matches nothing moves the head to their end, and says that there is more."""
+    leases = QueueLeases(head=0)
+    assert leases.wants_columns(10) == (0, 10)
+    taken = leases.take(request(), NOW_MS, 10, [Columns(0, 4, (), (), ())])
     assert taken.change == LeaseChange(0, 4, True)
     assert leases.peek_ready(NOW_MS, 10)
+
+
+def test_selected_messages_below_the_head_are_not_taken_again() -> None:
+    """A run may begin before the head: only what lies behind it counts."""
+    leases = QueueLeases(head=0)
+    run = columns(6, selected=[0, 2, 3, 5])
+    assert offsets(leases.take(request(2), NOW_MS, 6, run).leases) == [0, 2]
+    assert offsets(leases.take(request(2), NOW_MS, 4, run).leases) == [3]
+    assert leases.head == 4
+    assert offsets(leases.take(request(2), NOW_MS, 6, run).leases) == [5]
 
 
 def test_expire_and_release_change_a_bounded_number_of_rows() -> None:
@@ -378,6 +388,12 @@ def test_reset_voids_every_handle() -> None:
     leases.take(request(), NOW_MS, 1, columns(1))
     assert leases.ack(0, lease.lease_number, 0, lease.visible_at_ms, NOW_MS) == (False, None)
     assert ack(leases, 0, lease)
+
+
+def test_a_reset_without_rows_clears_nothing() -> None:
+    """Stored offsets of pull consumers cost no range deletion."""
+    leases = QueueLeases(head=0)
+    assert leases.reset(2) == LeaseChange(1, 2, True, clear=False)
 
 
 def test_trim_drops_rows_below_and_lifts_the_head() -> None:
@@ -423,14 +439,12 @@ def test_a_gap_between_head_and_columns_is_a_bug_of_the_caller() -> None:
 
 
 def test_head_passes_over_offsets_that_hold_no_message() -> None:
-    """What a repair of the log gave up is consumed; head never goes back."""
+    """What a repair of the log gave up is a run of which nothing is selected: consumed."""
     leases = QueueLeases(head=2)
-    assert leases.pass_over(7) == LeaseChange(0, 7, True)
-    assert (leases.head, leases.cursor()) == (7, 7)
-    taken = leases.take(request(), NOW_MS, 9, columns(2, base=7))
-    assert [offset for offset, _ in taken.leases] == [7, 8]
-    with pytest.raises(AssertionError):
-        leases.pass_over(9)
+    runs = [Columns(2, 5, (), (), ()), *columns(2, base=7)]
+    taken = leases.take(request(), NOW_MS, 9, runs)
+    assert offsets(taken.leases) == [7, 8]
+    assert (leases.head, leases.cursor()) == (9, 7)
 
 
 def test_merged_changes_have_the_effect_of_all() -> None:

@@ -68,6 +68,7 @@ class Naive:
     def expected_take(
         self,
         request: TakeRequest,
+        wanted: frozenset[int] | None,
         now_ms: int,
         messages: list[tuple[int, int, int]],
         *,
@@ -86,13 +87,17 @@ class Naive:
         for offset in self.visible_order(now_ms, fifo=fifo):
             if not pop.give(offset, self.rows[offset].length):
                 return pop.given
-        self.expect_new(pop, messages, fifo=fifo)
+        self.expect_new(pop, wanted, messages, fifo=fifo)
         return pop.given
 
     def expect_new(
-        self, pop: NaivePop, messages: list[tuple[int, int, int]], *, fifo: bool
+        self,
+        pop: NaivePop,
+        wanted: frozenset[int] | None,
+        messages: list[tuple[int, int, int]],
+        *,
+        fifo: bool,
     ) -> None:
-        wanted = pop.request.tag_hashes
         groups = {offset: lease.group_hash for offset, lease in self.rows.items()}
         blocked = {
             offset
@@ -226,14 +231,15 @@ class LeaseMachine(RuleBasedStateMachine):
             self.fifo,
             self.max_attempts,
             99,
-            wanted,
         )
-        expected = self.naive.expected_take(request, self.now_ms, self.messages, fifo=self.fifo)
+        expected = self.naive.expected_take(
+            request, wanted, self.now_ms, self.messages, fifo=self.fifo
+        )
         held_before = {o for o in self.naive.rows if self.naive.is_held(o, self.now_ms)}
         was_ready = self.leases.peek_ready(self.now_ms, len(self.messages))
         head_before = self.leases.head
         taken = self.leases.take(
-            request, self.now_ms, len(self.messages), self.columns(head_before, cuts)
+            request, self.now_ms, len(self.messages), self.columns(head_before, cuts, wanted)
         )
         offsets = [offset for offset, _ in taken.leases]
         assert offsets == expected
@@ -254,7 +260,7 @@ class LeaseMachine(RuleBasedStateMachine):
                 (offset, lease.lease_number, self.leases.generation, lease.visible_at_ms)
             )
 
-    def columns(self, head: int, cuts: list[int]) -> list[Columns]:
+    def columns(self, head: int, cuts: list[int], wanted: frozenset[int] | None) -> list[Columns]:
         """Cover head .. end by several runs, the first one starting before head."""
         runs = []
         start = max(self.trimmed, head - 2)
@@ -267,7 +273,10 @@ class LeaseMachine(RuleBasedStateMachine):
             runs.append(
                 Columns(
                     first,
-                    [tag for tag, _, _ in part],
+                    len(part),
+                    [at for at, (tag, _, _) in enumerate(part) if tag in wanted]
+                    if wanted
+                    else None,
                     [group for _, group, _ in part],
                     [length for _, _, length in part],
                 )

@@ -1,4 +1,4 @@
-"""Tag filters, retry policies, group time, error codes."""
+"""Retry policies, group time, error codes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata.meta.v1 import meta_pb2 as meta
 from strata_mq.errors import Code, RequestError
-from strata_mq.filters import EVERYTHING, parse_tag_expression
 from strata_mq.group_time import GroupTime
-from strata_mq.hashing import text_hash
 from strata_mq.retry import (
     DEFAULT_CONSUMER_POLICY,
     DEFAULT_PRODUCER_POLICY,
@@ -20,34 +18,6 @@ from strata_mq.retry import (
     RetryPolicy,
 )
 from strata_mq.types import MessageType, TopicType
-
-
-@pytest.mark.parametrize("expression", ["*", "", " * "])
-def test_everything_matches_messages_with_and_without_tag(expression: str) -> None:
-    """A star or nothing is no filter."""
-    wanted = parse_tag_expression(expression)
-    assert wanted is EVERYTHING
-    assert wanted.matches(None)
-    assert wanted.matches("any")
-
-
-def test_tags_are_exact_and_blanks_do_not_count() -> None:
-    """`A || B||||C` is three tags; case matters; no tag matches nothing."""
-    wanted = parse_tag_expression(" A || B||||C ")
-    assert wanted.tags == frozenset({"A", "B", "C"})
-    assert wanted.hashes == frozenset(map(text_hash, "ABC"))
-    assert wanted.matches("B")
-    assert not wanted.matches("b")
-    assert not wanted.matches(None)
-    assert not wanted.matches("")
-
-
-@pytest.mark.parametrize("expression", ["||", " || || ", "x" * 65_537])
-def test_expressions_without_a_tag_are_illegal(expression: str) -> None:
-    """Neither an empty list of tags nor a huge one is a subscription."""
-    with pytest.raises(RequestError) as caught:
-        parse_tag_expression(expression)
-    assert caught.value.code is Code.ILLEGAL_FILTER_EXPRESSION
 
 
 def test_default_policies_are_those_observed() -> None:

@@ -17,6 +17,7 @@ from strata_mq.types import (
 from strata_mq.validation import (
     DEFAULT_LIMITS,
     RESERVED_PROPERTIES,
+    check_access_point,
     check_change_invisible,
     check_message,
     check_receive_invisible,
@@ -142,6 +143,10 @@ def test_invisible_times_have_the_observed_texts() -> None:
         (3_000, 6_000, 5_000),
         (20_000, 23_000, 20_000),
         (20_000, 7_000, 7_000),
+        (3_000, 2_900, 2_900),
+        (5_000, 4_900, 4_900),
+        (0, 100, 100),
+        (-1, 0, 0),
     ],
 )
 def test_polling_fits_between_its_bounds_and_the_deadline(
@@ -152,10 +157,21 @@ def test_polling_fits_between_its_bounds_and_the_deadline(
 
 
 def test_polling_that_cannot_fit_is_refused() -> None:
-    """A deadline below the shortest wait is ILLEGAL_POLLING_TIME."""
-    with pytest.raises(RequestError) as caught:
-        polling_ms(DEFAULT_LIMITS, 20_000, 4_999)
-    assert caught.value.code is Code.ILLEGAL_POLLING_TIME
+    """A deadline below the shortest wait, or half of what is wanted, is ILLEGAL_POLLING_TIME."""
+    for wanted_ms, remaining_ms in ((20_000, 4_999), (4_000, 1_999), (0, -1)):
+        with pytest.raises(RequestError) as caught:
+            polling_ms(DEFAULT_LIMITS, wanted_ms, remaining_ms)
+        assert caught.value.code is Code.ILLEGAL_POLLING_TIME
+
+
+def test_access_points_have_a_host_and_a_port() -> None:
+    """Any host with a port of TCP is fine, and so is none; ILLEGAL_ACCESS_POINT otherwise."""
+    check_access_point([])
+    check_access_point([("::1", 1), ("broker.example", 65_535)])
+    for address in (("", 8081), (" ", 8081), ("a", 0), ("a", 65_536), ("a", -1)):
+        with pytest.raises(RequestError) as caught:
+            check_access_point([("127.0.0.1", 8081), address])
+        assert caught.value.code is Code.ILLEGAL_ACCESS_POINT
 
 
 def test_the_type_follows_from_the_fields() -> None:

@@ -147,6 +147,7 @@ def small_nameserver() -> Nameserver:
             max_consumer_groups=1,
             max_tombstones=2,
             max_nodes=1,
+            max_quotas=1,
             max_watchers=1,
             max_queues_per_topic=4,
             max_attributes_bytes=8,

@@ -83,3 +83,19 @@ def test_unknown_level(stream: io.StringIO) -> None:
     """A level that does not exist is refused."""
     with pytest.raises(ValueError, match="loud"):
         logs.configure(level="loud", stream=stream)
+
+
+def test_the_level_changes_for_loggers_that_exist(stream: io.StringIO) -> None:
+    """Lines below the new level are not written any more; the level before is returned."""
+    logs.configure(level="info", stream=stream)
+    logger = logs.get_logger("edge")
+    assert logs.set_level("error") == "info"
+    logger.warning("not written")
+    logger.error("written")
+    assert logs.set_level("debug") == "error"
+    logger.debug("written too")
+    assert logs.set_level("info") == "debug"
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events == ["written", "written too"]
+    with pytest.raises(ValueError, match="loud"):
+        logs.set_level("loud")

@@ -9,6 +9,7 @@ import pytest
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
 from strata_mq.rare_commands import OwnCommand, QueueGrant, QueuePlace, SlotGrant
+from strata_mq.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.machine import GroupMachine
@@ -136,6 +137,20 @@ def test_queues_that_are_elsewhere_are_named(setup: Setup) -> None:
         QueueGrant(TOPIC_ID, 0, QueuePlace.ELSEWHERE),
         QueueGrant(TOPIC_ID, 1, QueuePlace.ELSEWHERE),
     ]
+
+
+def test_rows_tell_what_a_slot_brings(setup: Setup) -> None:
+    """A later epoch that is here is named, a first one that has ended here needs no word."""
+    setup.give(0, 2)
+    setup.override(0, OTHER, GROUP)
+    setup.override(1, GROUP, OTHER)
+    batch = setup.store.new_batch()
+    setup.machine.queues.put(batch, TOPIC_ID, 0, QueueRow(9, 9, 0, 1))
+    setup.machine.queues.put(batch, TOPIC_ID, 1, QueueRow(9, 4, 0, 0, True))
+    setup.store.write(batch)
+    command = grants_of(setup.view, setup.machine)
+    assert command is not None
+    assert list(command.queues) == [QueueGrant(TOPIC_ID, 0, QueuePlace.ELSEWHERE)]
 
 
 def test_a_queue_that_stayed_follows_its_slot_when_that_comes_back(setup: Setup) -> None:

@@ -66,6 +66,10 @@ async def test_the_limit_and_a_lost_leadership_refuse() -> None:
     waiters.refuse_all(Refused(pb.OUTCOME_NOT_LEADER, "gone", 12))
     with pytest.raises(Refused, match="gone"):
         await parked
+    with pytest.raises(Refused, match="gone"):
+        await waiters.wait(7, 5, -1, 1)
+    with pytest.raises(Refused, match="gone"):
+        waiters.check_open()
 
 
 async def test_a_pop_whose_time_is_over_leaves_nothing_behind() -> None:

@@ -1,27 +1,21 @@
-"""The clients' half of `strata.admin.v1.AdminService`: topics, consumer groups, messages.
+"""The clients' half of `strata.admin.v1.AdminService`: topics and consumer groups.
 
 Operators and the `strata` command call it on any broker.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
-from typing import TypeVar
-
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
-from strata_broker.metadata import MetadataView, Name
+from strata.broker.v1 import peer_pb2
+from strata_broker.metadata import MetadataView
 from strata_broker.operations import Operations
+from strata_broker.peers import Peers
+from strata_broker.requests import enum_name
 from strata_broker.servicers.admin_rpc import add
-from strata_broker.sessions import Client, Sessions
+from strata_broker.servicers.pages import page
 from strata_edge.ports import Edge
 from strata_runtime.config import Config, to_json, to_toml
-
-Row = TypeVar("Row")
-
-_DEFAULT_PAGE = 1_000
-_MAX_PAGE = 10_000
 
 
 class AdminServicer:
@@ -31,12 +25,12 @@ class AdminServicer:
         self,
         view: MetadataView,
         operations: Operations,
-        sessions: Sessions,
+        peers: Peers,
         config: Config,
     ) -> None:
         self._view = view
         self._operations = operations
-        self._sessions = sessions
+        self._peers = peers
         self._config = config
 
     def register(self, edge: Edge) -> None:
@@ -77,7 +71,6 @@ class AdminServicer:
             admin_pb2.ResetConsumerGroupRequest,
             self.reset_consumer_group,
         )
-        add(edge, "FindMessages", admin_pb2.FindMessagesRequest, self.find_messages)
         add(edge, "GetConfig", admin_pb2.GetConfigRequest, self.get_config)
 
     async def create_topic(
@@ -98,7 +91,7 @@ class AdminServicer:
     ) -> admin_pb2.ListTopicsResponse:
         """List topics by namespace and name."""
         namespace = request.namespace if request.HasField("namespace") else None
-        rows, token = _page(
+        rows, token = page(
             (
                 ((row.namespace, row.name), row)
                 for row in self._view.topics()
@@ -138,7 +131,7 @@ class AdminServicer:
     ) -> admin_pb2.GetConsumerGroupResponse:
         """Show a consumer group, how far it is, and its members."""
         group = self._operations.consumer_group(request.namespace, request.name)
-        members = self._sessions.members((request.namespace, request.name))
+        members = await self._peers.members((request.namespace, request.name))
         return admin_pb2.GetConsumerGroupResponse(
             consumer_group=group,
             queues=await self._operations.consumer_lags(group),
@@ -150,7 +143,7 @@ class AdminServicer:
     ) -> admin_pb2.ListConsumerGroupsResponse:
         """List consumer groups by namespace and name."""
         namespace = request.namespace if request.HasField("namespace") else None
-        rows, token = _page(
+        rows, token = page(
             (
                 ((row.namespace, row.name), row)
                 for row in self._view.consumer_groups()
@@ -184,47 +177,19 @@ class AdminServicer:
         queues = await self._operations.reset_consumer_group(request)
         return admin_pb2.ResetConsumerGroupResponse(queues=queues)
 
-    async def find_messages(
-        self, request: admin_pb2.FindMessagesRequest
-    ) -> admin_pb2.FindMessagesResponse:
-        """Find messages; consumes nothing."""
-        messages = await self._operations.find_messages(request)
-        return admin_pb2.FindMessagesResponse(messages=messages)
-
     async def get_config(self, _: admin_pb2.GetConfigRequest) -> admin_pb2.GetConfigResponse:
         """Show the configuration in force, secrets masked."""
         return admin_pb2.GetConfigResponse(text=to_toml(self._config), json=to_json(self._config))
 
 
-def _page(
-    rows: Iterable[tuple[Name, Row]], page_size: int, page_token: str
-) -> tuple[list[Row], str]:
-    """Return a page of rows by name, and the token of the next ("" at the end).
-
-    A token is `namespace/name` of the last row given; neither part can hold a slash.
-    """
-    size = min(page_size or _DEFAULT_PAGE, _MAX_PAGE)
-    if page_token:
-        namespace, _, name = page_token.partition("/")
-        rows = (row for row in rows if row[0] > (namespace, name))
-    page = heapq.nsmallest(size + 1, rows, key=lambda row: row[0])
-    token = "/".join(page[size - 1][0]) if len(page) > size else ""
-    return [row for _, row in page[:size]], token
-
-
-def _member(client: Client) -> admin_pb2.GroupMember:
+def _member(client: peer_pb2.ConnectedClient) -> admin_pb2.GroupMember:
     return admin_pb2.GroupMember(
         client_id=client.client_id,
-        language=_enum_name(definition_pb2.Language, client.language),
+        language=enum_name(definition_pb2.Language, client.language),
         version=client.version,
-        client_type=_enum_name(definition_pb2.ClientType, client.client_type),
-        subscriptions={topic: text for (_, topic), text in client.subscriptions.items()},
-        last_heartbeat_ms=client.heard_wall_ms,
+        client_type=enum_name(definition_pb2.ClientType, client.client_type),
+        subscriptions={
+            topic: subscribed.expression for topic, subscribed in client.subscriptions.items()
+        },
+        last_heartbeat_ms=client.heard_ms,
     )
-
-
-def _enum_name(
-    enum: type[definition_pb2.Language] | type[definition_pb2.ClientType], number: int
-) -> str:
-    """Return a value's name; a number this version does not know as it is."""
-    return enum.Name(number) if number in enum.values() else str(number)  # type: ignore[arg-type]

@@ -19,15 +19,22 @@ META_STATUSES: dict[int, str] = {
     meta_pb2.META_OUTCOME_UNAVAILABLE: "UNAVAILABLE",
 }
 
-CODE_STATUSES: dict[Code, str] = {
-    Code.BAD_REQUEST: "INVALID_ARGUMENT",
-    Code.ILLEGAL_TOPIC: "INVALID_ARGUMENT",
-    Code.ILLEGAL_CONSUMER_GROUP: "INVALID_ARGUMENT",
-    Code.NOT_FOUND: "NOT_FOUND",
-    Code.TOPIC_NOT_FOUND: "NOT_FOUND",
-    Code.CONSUMER_GROUP_NOT_FOUND: "NOT_FOUND",
-    Code.TOO_MANY_REQUESTS: "RESOURCE_EXHAUSTED",
-    Code.PROXY_TIMEOUT: "UNAVAILABLE",
+# What a code means by its first three digits, and where one of them means something else.
+_STATUSES_BY_KIND: dict[int, str] = {
+    400: "INVALID_ARGUMENT",
+    403: "FAILED_PRECONDITION",
+    404: "NOT_FOUND",
+    408: "UNAVAILABLE",
+    413: "INVALID_ARGUMENT",
+    428: "FAILED_PRECONDITION",
+    429: "RESOURCE_EXHAUSTED",
+    431: "INVALID_ARGUMENT",
+    501: "UNIMPLEMENTED",
+    504: "UNAVAILABLE",
+}
+_STATUSES: dict[Code, str] = {
+    Code.INVALID_TRANSACTION_ID: "NOT_FOUND",
+    Code.HA_NOT_AVAILABLE: "UNAVAILABLE",
 }
 
 
@@ -35,7 +42,8 @@ def call_error(failure: RequestError | MetaRefused | AngeliaError) -> CallError:
     """Return what ends an operator's call."""
     match failure:
         case RequestError():
-            return CallError(CODE_STATUSES.get(failure.code, "INTERNAL"), failure.text)
+            by_kind = _STATUSES_BY_KIND.get(failure.code // 100, "INTERNAL")
+            return CallError(_STATUSES.get(failure.code, by_kind), failure.text)
         case MetaRefused():
             return CallError(META_STATUSES.get(failure.outcome, "INTERNAL"), failure.reason)
         case _:

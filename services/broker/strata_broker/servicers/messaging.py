@@ -12,56 +12,37 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker import errors
+from strata_broker import errors, wire
 from strata_broker.ack import LeaseKeeper
 from strata_broker.config import BrokerConfig
 from strata_broker.hot import HotCalls
 from strata_broker.metadata import MetadataView
 from strata_broker.provision import Provisioner
+from strata_broker.pulls import IllegalOffset, Puller
+from strata_broker.recalls import Recaller
 from strata_broker.recorder import Recorder
-from strata_broker.requests import Caller, caller_of
+from strata_broker.requests import Caller, addresses_of, caller_of
 from strata_broker.route import Routes
 from strata_broker.sessions import Sessions
 from strata_broker.telemetry import Telemetry
+from strata_broker.transactions import Transactions
 from strata_edge.ports import CallError, CallInfo, Edge
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_consumer_group
+from strata_mq.validation import check_access_point
 from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
 Request = TypeVar("Request", bound=Message)
 
 _LATER_UNARY: dict[str, tuple[type[Message], type[Message], str]] = {
-    "EndTransaction": (
-        service_pb2.EndTransactionRequest,
-        service_pb2.EndTransactionResponse,
-        "transactions are not supported yet",
-    ),
-    "RecallMessage": (
-        service_pb2.RecallMessageRequest,
-        service_pb2.RecallMessageResponse,
-        "recall is not supported yet",
-    ),
     "SyncLiteSubscription": (
         service_pb2.SyncLiteSubscriptionRequest,
         service_pb2.SyncLiteSubscriptionResponse,
         "lite topics are not supported yet",
-    ),
-    "UpdateOffset": (
-        service_pb2.UpdateOffsetRequest,
-        service_pb2.UpdateOffsetResponse,
-        "offsets of clients are not supported yet",
-    ),
-    "GetOffset": (
-        service_pb2.GetOffsetRequest,
-        service_pb2.GetOffsetResponse,
-        "offsets of clients are not supported yet",
-    ),
-    "QueryOffset": (
-        service_pb2.QueryOffsetRequest,
-        service_pb2.QueryOffsetResponse,
-        "offsets of clients are not supported yet",
     ),
 }
 
@@ -75,21 +56,29 @@ class MessagingServicer:
         provisioner: Provisioner,
         routes: Routes,
         leases: LeaseKeeper,
+        transactions: Transactions,
+        recaller: Recaller,
+        puller: Puller,
         telemetry: Telemetry,
         sessions: Sessions,
         config: BrokerConfig,
         clock: Clock,
         recorder: Recorder,
+        metrics: Metrics,
     ) -> None:
         self._view = view
         self._provisioner = provisioner
         self._routes = routes
         self._leases = leases
+        self._transactions = transactions
+        self._recaller = recaller
+        self._puller = puller
         self._telemetry = telemetry
         self._sessions = sessions
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
         self._clock = clock
         self._recorder = recorder
+        self._in_flight = Limit("calls", config.calls.max_in_flight, "calls", metrics)
 
     def register(self, edge: Edge, hot: HotCalls) -> None:
         """Serve all 17 RPCs on an edge."""
@@ -101,6 +90,11 @@ class MessagingServicer:
             ("NotifyClientTermination", self.notify_client_termination),
             ("ChangeInvisibleDuration", self.change_invisible_duration),
             ("ForwardMessageToDeadLetterQueue", self.forward_to_dead_letter_queue),
+            ("EndTransaction", self.end_transaction),
+            ("RecallMessage", self.recall_message),
+            ("GetOffset", self.get_offset),
+            ("UpdateOffset", self.update_offset),
+            ("QueryOffset", self.query_offset),
         ):
             edge.add_unary(f"/{SERVICE}/{rpc}", handler)
         for rpc in _LATER_UNARY:
@@ -112,6 +106,7 @@ class MessagingServicer:
         """Answer with the queues of a topic."""
 
         async def answer(caller: Caller, request: service_pb2.QueryRouteRequest) -> bytes:
+            check_access_point(addresses_of(request.endpoints))
             topic = await self._provisioner.topic_for_use(*caller.name_of(request.topic))
             return self._routes.route(topic)
 
@@ -128,6 +123,7 @@ class MessagingServicer:
         """Answer with what a push consumer receives from."""
 
         async def answer(caller: Caller, request: service_pb2.QueryAssignmentRequest) -> bytes:
+            check_access_point(addresses_of(request.endpoints))
             topic = await self._provisioner.topic_for_use(*caller.name_of(request.topic))
             group = self._view.consumer_group(*caller.name_of(request.group))
             if group is None:
@@ -231,18 +227,106 @@ class MessagingServicer:
             answer,
         )
 
-    async def pull_message(self, data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
-        """Answer that pulling is not supported."""
+    async def end_transaction(self, data: bytes, info: CallInfo) -> bytes:
+        """Commit or roll back a half message."""
 
-        async def answer(_: Caller, __: service_pb2.PullMessageRequest) -> bytes:
-            raise RequestError(Code.NOT_IMPLEMENTED, "pulling is not supported yet")
+        async def answer(caller: Caller, request: service_pb2.EndTransactionRequest) -> bytes:
+            await self._transactions.end(caller, request, self._time_left_s(info))
+            return service_pb2.EndTransactionResponse(status=errors.ok_status()).SerializeToString()
 
-        yield await self._serve(
-            "PullMessage",
+        return await self._serve(
+            "EndTransaction",
             data,
             info,
-            service_pb2.PullMessageRequest,
-            service_pb2.PullMessageResponse,
+            service_pb2.EndTransactionRequest,
+            service_pb2.EndTransactionResponse,
+            answer,
+        )
+
+    async def recall_message(self, data: bytes, info: CallInfo) -> bytes:
+        """Take back a message that nobody got."""
+
+        async def answer(caller: Caller, request: service_pb2.RecallMessageRequest) -> bytes:
+            recalled = await self._recaller.recall(caller, request, self._time_left_s(info))
+            return service_pb2.RecallMessageResponse(
+                status=errors.ok_status(), message_id=recalled
+            ).SerializeToString()
+
+        return await self._serve(
+            "RecallMessage",
+            data,
+            info,
+            service_pb2.RecallMessageRequest,
+            service_pb2.RecallMessageResponse,
+            answer,
+        )
+
+    async def pull_message(self, data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+        """Read messages of a queue from an offset on."""
+        started_s = self._clock.monotonic_s()
+        request = _parsed(data, service_pb2.PullMessageRequest)
+        code = Code.OK
+        try:
+            caller = caller_of(info.metadata)
+            responses = await self._puller.pull(caller, request, info.time_left_s())
+        except RequestError as bad:
+            code = bad.code
+            responses = [wire.receive_status(bad.code, bad.text)]
+            if isinstance(bad, IllegalOffset):
+                responses.append(wire.next_offset(bad.nearest))
+        self._recorder.answered("PullMessage", code, started_s)
+        for response in responses:
+            yield response
+
+    async def get_offset(self, data: bytes, info: CallInfo) -> bytes:
+        """Answer with the offset that a consumer group stored."""
+
+        async def answer(caller: Caller, request: service_pb2.GetOffsetRequest) -> bytes:
+            offset = await self._puller.get_offset(caller, request)
+            return service_pb2.GetOffsetResponse(
+                status=errors.ok_status(), offset=offset
+            ).SerializeToString()
+
+        return await self._serve(
+            "GetOffset",
+            data,
+            info,
+            service_pb2.GetOffsetRequest,
+            service_pb2.GetOffsetResponse,
+            answer,
+        )
+
+    async def update_offset(self, data: bytes, info: CallInfo) -> bytes:
+        """Store the offset of a consumer group."""
+
+        async def answer(caller: Caller, request: service_pb2.UpdateOffsetRequest) -> bytes:
+            await self._puller.update_offset(caller, request)
+            return service_pb2.UpdateOffsetResponse(status=errors.ok_status()).SerializeToString()
+
+        return await self._serve(
+            "UpdateOffset",
+            data,
+            info,
+            service_pb2.UpdateOffsetRequest,
+            service_pb2.UpdateOffsetResponse,
+            answer,
+        )
+
+    async def query_offset(self, data: bytes, info: CallInfo) -> bytes:
+        """Answer with an offset of a queue by policy."""
+
+        async def answer(caller: Caller, request: service_pb2.QueryOffsetRequest) -> bytes:
+            offset = await self._puller.query_offset(caller, request)
+            return service_pb2.QueryOffsetResponse(
+                status=errors.ok_status(), offset=offset
+            ).SerializeToString()
+
+        return await self._serve(
+            "QueryOffset",
+            data,
+            info,
+            service_pb2.QueryOffsetRequest,
+            service_pb2.QueryOffsetResponse,
             answer,
         )
 
@@ -275,14 +359,16 @@ class MessagingServicer:
     ) -> bytes:
         """Parse, check the client id, answer; a RequestError becomes the response's Status."""
         started_s = self._clock.monotonic_s()
-        try:
-            request = request_type.FromString(data)
-        except DecodeError as error:
-            raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+        request = _parsed(data, request_type)
         code = Code.OK
         try:
             caller = caller_of(info.metadata)
-            response = await answer(caller, request)
+            if not self._in_flight.try_take():
+                raise errors.too_many_requests()
+            try:
+                response = await answer(caller, request)
+            finally:
+                self._in_flight.give_back()
         except RequestError as bad:
             code = bad.code
             response = _refusal(bad, request, response_type).SerializeToString()
@@ -292,6 +378,13 @@ class MessagingServicer:
     def _time_left_s(self, info: CallInfo) -> float:
         left_s = info.time_left_s()
         return self._timeout_s if left_s is None else left_s
+
+
+def _parsed(data: bytes, request_type: type[Request]) -> Request:
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
 
 
 def _refusal(failure: RequestError, request: Message, response_type: type[Message]) -> Message:

@@ -154,6 +154,13 @@ class MetaServicer:
         call = self.metadata.explain_queue(request.namespace, request.topic, request.queue)
         return await self._answer(meta_pb2.ExplainQueueResponse, call, "reasons")
 
+    async def set_quota(
+        self, request: meta_pb2.SetQuotaRequest, context: CallContext
+    ) -> meta_pb2.SetQuotaResponse:
+        """Set limits of a namespace or of a topic."""
+        call = self.metadata.set_quota(request.quota, request.update_mask)
+        return await self._answer(meta_pb2.SetQuotaResponse, call, "quota")
+
     async def heartbeat(
         self, request: meta_pb2.HeartbeatRequest, context: CallContext
     ) -> meta_pb2.HeartbeatResponse:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"sort"
 	"sync"
+	"time"
 
 	rmq "github.com/apache/rocketmq-clients/golang/v5"
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
@@ -40,7 +41,10 @@ type driver struct {
 	mutex     sync.Mutex
 	clients   map[string]client
 	listeners map[string]*scriptedListener
+	checkers  map[string]*scriptedChecker
 	views     []*rmq.MessageView
+	// By reference number, counted like the views.
+	transactions []rmq.Transaction
 }
 
 func newDriver(chosen options) *driver {
@@ -48,12 +52,17 @@ func newDriver(chosen options) *driver {
 		options:   chosen,
 		clients:   map[string]client{},
 		listeners: map[string]*scriptedListener{},
+		checkers:  map[string]*scriptedChecker{},
 	}
 }
 
 var operations = map[string]func(*driver, command) (any, error){
 	"producer":         (*driver).producer,
 	"send":             (*driver).send,
+	"recall":           (*driver).recall,
+	"send_half":        (*driver).sendHalf,
+	"end":              (*driver).end,
+	"checked":          (*driver).checked,
 	"simple":           (*driver).simple,
 	"receive":          (*driver).receive,
 	"ack":              (*driver).ack,
@@ -66,7 +75,15 @@ var operations = map[string]func(*driver, command) (any, error){
 var done = struct{}{}
 
 func (d *driver) producer(c command) (any, error) {
-	producer, err := rmq.NewProducer(d.config(nil), rmq.WithTopics(c.Topics...))
+	chosen := []rmq.ProducerOption{rmq.WithTopics(c.Topics...)}
+	if c.Checker != nil {
+		checker := newScriptedChecker(*c.Checker)
+		d.mutex.Lock()
+		d.checkers[c.Name] = checker
+		d.mutex.Unlock()
+		chosen = append(chosen, rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: checker.check}))
+	}
+	producer, err := rmq.NewProducer(d.config(nil), chosen...)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +92,69 @@ func (d *driver) producer(c command) (any, error) {
 }
 
 func (d *driver) send(c command) (any, error) {
+	producer, err := named[rmq.Producer](d, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	receipts, err := producer.Send(context.Background(), built(c))
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{
+		"message_id":     receipts[0].MessageID,
+		"transaction_id": receipts[0].TransactionId,
+		"offset":         receipts[0].Offset,
+		"recall_handle":  receipts[0].RecallHandle,
+	}, nil
+}
+
+func (d *driver) recall(c command) (any, error) {
+	producer, err := named[rmq.Producer](d, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	recalled, err := producer.Recall(context.Background(), c.Topic, c.Handle)
+	return map[string]any{"message_id": recalled}, err
+}
+
+func (d *driver) sendHalf(c command) (any, error) {
+	producer, err := named[rmq.Producer](d, c.Name)
+	if err != nil {
+		return nil, err
+	}
+	transaction := producer.BeginTransaction()
+	receipts, err := producer.SendWithTransaction(context.Background(), built(c), transaction)
+	if err != nil {
+		return nil, err
+	}
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.transactions = append(d.transactions, transaction)
+	return map[string]any{
+		"ref":            len(d.transactions),
+		"message_id":     receipts[0].MessageID,
+		"transaction_id": receipts[0].TransactionId,
+	}, nil
+}
+
+func (d *driver) end(c command) (any, error) {
+	d.mutex.Lock()
+	transaction := d.transactions[c.Ref-1]
+	d.mutex.Unlock()
+	if c.Resolution == "commit" {
+		return done, transaction.Commit()
+	}
+	return done, transaction.RollBack()
+}
+
+func (d *driver) checked(c command) (any, error) {
+	d.mutex.Lock()
+	checker := d.checkers[c.Name]
+	d.mutex.Unlock()
+	return map[string]any{"message_ids": checker.wait(c.Count, milliseconds(c.TimeoutMs))}, nil
+}
+
+func built(c command) *rmq.Message {
 	sent := &rmq.Message{Topic: c.Topic, Body: c.Body}
 	if c.Size > 0 {
 		sent.Body = bytes.Repeat(c.Body, c.Size/len(c.Body)+1)[:c.Size]
@@ -91,19 +171,10 @@ func (d *driver) send(c command) (any, error) {
 	for name, value := range c.Properties {
 		sent.AddProperty(name, value)
 	}
-	producer, err := named[rmq.Producer](d, c.Name)
-	if err != nil {
-		return nil, err
+	if c.DeliverAtMs > 0 {
+		sent.SetDelayTimestamp(time.UnixMilli(c.DeliverAtMs))
 	}
-	receipts, err := producer.Send(context.Background(), sent)
-	if err != nil {
-		return nil, err
-	}
-	return map[string]any{
-		"message_id":     receipts[0].MessageID,
-		"transaction_id": receipts[0].TransactionId,
-		"offset":         receipts[0].Offset,
-	}, nil
+	return sent
 }
 
 func (d *driver) simple(c command) (any, error) {
@@ -244,8 +315,12 @@ func (d *driver) report(view *rmq.MessageView) message {
 
 func subscriptions(c command) map[string]*rmq.FilterExpression {
 	expressions := map[string]*rmq.FilterExpression{}
-	for topic, tags := range c.Subscriptions {
-		expressions[topic] = rmq.NewFilterExpression(tags)
+	kind := rmq.TAG
+	if c.SQL {
+		kind = rmq.SQL92
+	}
+	for topic, expression := range c.Subscriptions {
+		expressions[topic] = rmq.NewFilterExpressionWithType(expression, kind)
 	}
 	return expressions
 }

@@ -32,11 +32,16 @@ type command struct {
 	Group         *string           `json:"group"`
 	Properties    map[string]string `json:"properties"`
 	Subscriptions map[string]string `json:"subscriptions"`
+	SQL           bool              `json:"sql"`
 	AwaitMs       int               `json:"await_ms"`
 	MaxMessages   int32             `json:"max_messages"`
 	InvisibleMs   int               `json:"invisible_ms"`
 	Ref           int               `json:"ref"`
 	Failures      int               `json:"failures"`
+	Checker       *string           `json:"checker"`
+	DeliverAtMs   int64             `json:"deliver_at_ms"`
+	Handle        string            `json:"handle"`
+	Resolution    string            `json:"resolution"`
 	Count         int               `json:"count"`
 	TimeoutMs     int               `json:"timeout_ms"`
 }

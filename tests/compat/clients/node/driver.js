@@ -3,7 +3,18 @@
 
 const { createHash } = require('node:crypto');
 const { createInterface } = require('node:readline');
-const { ConsumeResult, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const {
+  ConsumeResult,
+  FilterExpression,
+  Producer,
+  PushConsumer,
+  SimpleConsumer,
+} = require('rocketmq-client-nodejs');
+// The client does not export these.
+const {
+  FilterType,
+  TransactionResolution,
+} = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const options = JSON.parse(process.argv[2]);
 const quiet = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
@@ -17,7 +28,9 @@ const base = {
 
 const clients = new Map(); // name -> client
 const listeners = new Map(); // name of a push consumer -> ScriptedListener
+const checkers = new Map(); // name of a producer -> ScriptedChecker
 const messages = new Map(); // reference number -> message view
+const transactions = new Map(); // reference number -> transaction
 let lastRef = 0;
 
 /** What the client shows of a received message. */
@@ -39,22 +52,16 @@ function report(view) {
   };
 }
 
-/** Fails the first deliveries of each message id, then succeeds; remembers every delivery. */
-class ScriptedListener {
-  constructor(failures) {
-    this.failures = failures;
-    this.seen = new Map();
-    this.deliveries = [];
+/** A list that others wait for to grow. */
+class Seen {
+  constructor() {
+    this.items = [];
     this.waiting = [];
   }
 
-  consume(view) {
-    const seen = (this.seen.get(view.messageId) || 0) + 1;
-    this.seen.set(view.messageId, seen);
-    this.deliveries.push(report(view));
+  add(item) {
+    this.items.push(item);
     for (const check of [...this.waiting]) check();
-    const fails = this.failures < 0 || seen <= this.failures;
-    return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
   }
 
   wait(count, timeoutMs) {
@@ -62,15 +69,51 @@ class ScriptedListener {
       const finish = () => {
         clearTimeout(timer);
         this.waiting = this.waiting.filter((other) => other !== check);
-        resolve([...this.deliveries]);
+        resolve([...this.items]);
       };
       const check = () => {
-        if (this.deliveries.length >= count) finish();
+        if (this.items.length >= count) finish();
       };
       const timer = setTimeout(finish, timeoutMs);
       this.waiting.push(check);
       check();
     });
+  }
+}
+
+/** Fails the first deliveries of each message id, then succeeds; remembers every delivery. */
+class ScriptedListener {
+  constructor(failures) {
+    this.failures = failures;
+    this.counts = new Map();
+    this.deliveries = new Seen();
+  }
+
+  consume(view) {
+    const count = (this.counts.get(view.messageId) || 0) + 1;
+    this.counts.set(view.messageId, count);
+    this.deliveries.add(report(view));
+    const fails = this.failures < 0 || count <= this.failures;
+    return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+  }
+}
+
+const resolutions = {
+  commit: TransactionResolution.COMMIT,
+  rollback: TransactionResolution.ROLLBACK,
+  unknown: TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+};
+
+/** Answers every check alike; remembers the message ids. */
+class ScriptedChecker {
+  constructor(answer) {
+    this.answer = resolutions[answer];
+    this.checks = new Seen();
+  }
+
+  async check(view) {
+    this.checks.add(view.messageId);
+    return this.answer;
   }
 }
 
@@ -80,7 +123,13 @@ function body(command) {
 }
 
 function subscriptions(command) {
-  return new Map(Object.entries(command.subscriptions));
+  const type = command.sql ? FilterType.SQL : FilterType.TAG;
+  return new Map(
+    Object.entries(command.subscriptions).map(([topic, expression]) => [
+      topic,
+      new FilterExpression(expression, type),
+    ]),
+  );
 }
 
 async function start(name, client) {
@@ -89,23 +138,60 @@ async function start(name, client) {
   return {};
 }
 
+function message(c) {
+  return {
+    topic: c.topic,
+    body: body(c),
+    tag: c.tag ?? undefined,
+    keys: c.keys ?? undefined,
+    messageGroup: c.group ?? undefined,
+    deliveryTimestamp: c.deliver_at_ms ? new Date(c.deliver_at_ms) : undefined,
+    properties: c.properties ? new Map(Object.entries(c.properties)) : undefined,
+  };
+}
+
 const operations = {
-  producer: (c) => start(c.name, new Producer({ ...base, topics: c.topics })),
+  producer(c) {
+    if (c.checker) checkers.set(c.name, new ScriptedChecker(c.checker));
+    const checker = checkers.get(c.name);
+    return start(c.name, new Producer({ ...base, topics: c.topics, checker }));
+  },
 
   async send(c) {
-    const receipt = await clients.get(c.name).send({
-      topic: c.topic,
-      body: body(c),
-      tag: c.tag ?? undefined,
-      keys: c.keys ?? undefined,
-      messageGroup: c.group ?? undefined,
-      properties: c.properties ? new Map(Object.entries(c.properties)) : undefined,
-    });
+    const receipt = await clients.get(c.name).send(message(c));
     return {
       message_id: receipt.messageId,
       transaction_id: receipt.transactionId,
       offset: receipt.offset,
+      recall_handle: receipt.recallHandle,
     };
+  },
+
+  async recall(c) {
+    const receipt = await clients.get(c.name).recallMessage(c.topic, c.handle);
+    return { message_id: receipt.messageId };
+  },
+
+  async send_half(c) {
+    const producer = clients.get(c.name);
+    const transaction = producer.beginTransaction();
+    const receipt = await producer.send(message(c), transaction);
+    lastRef += 1;
+    transactions.set(lastRef, transaction);
+    return {
+      ref: lastRef,
+      message_id: receipt.messageId,
+      transaction_id: receipt.transactionId,
+    };
+  },
+
+  async end(c) {
+    await transactions.get(c.ref)[c.resolution]();
+    return {};
+  },
+
+  async checked(c) {
+    return { message_ids: await checkers.get(c.name).checks.wait(c.count, c.timeout_ms) };
   },
 
   simple: (c) =>
@@ -149,7 +235,7 @@ const operations = {
   },
 
   async delivered(c) {
-    return { messages: await listeners.get(c.name).wait(c.count, c.timeout_ms) };
+    return { messages: await listeners.get(c.name).deliveries.wait(c.count, c.timeout_ms) };
   },
 
   async close(c) {

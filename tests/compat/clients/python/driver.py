@@ -4,6 +4,7 @@ It runs in an environment of its own: the client's generated code and ours regis
 message names and cannot be loaded by one process.
 """
 
+import asyncio
 import base64
 import hashlib
 import itertools
@@ -25,9 +26,19 @@ from rocketmq import (
     Producer,
     PushConsumer,
     SimpleConsumer,
+    Transaction,
+    TransactionChecker,
+    TransactionResolution,
 )
+from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.client.connection import RpcClient
 
 MAX_COMMANDS_AT_ONCE = 64
+RESOLUTIONS = {
+    "commit": TransactionResolution.COMMIT,
+    "rollback": TransactionResolution.ROLLBACK,
+    "unknown": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED,
+}
 
 
 def report(message: Message, ref: int) -> dict[str, Any]:
@@ -71,6 +82,26 @@ class ScriptedListener(MessageListener):
             return list(self._deliveries)
 
 
+class ScriptedChecker(TransactionChecker):
+    """Answers every check alike; remembers the message ids."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = RESOLUTIONS[answer]
+        self._message_ids: list[str] = []
+        self._changed = threading.Condition()
+
+    def check(self, message: Message) -> Any:
+        with self._changed:
+            self._message_ids.append(message.message_id)
+            self._changed.notify_all()
+        return self._answer
+
+    def wait(self, count: int, timeout_s: float) -> list[str]:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._message_ids) >= count, timeout_s)
+            return list(self._message_ids)
+
+
 class Driver:
     """The clients by name, and the messages received by reference number."""
 
@@ -84,6 +115,8 @@ class Driver:
         )
         self._clients: dict[str, Any] = {}
         self._listeners: dict[str, ScriptedListener] = {}
+        self._checkers: dict[str, ScriptedChecker] = {}
+        self._transactions: dict[int, Transaction] = {}
         self._messages: dict[int, Message] = {}
         self._refs = itertools.count(1)
 
@@ -103,13 +136,55 @@ class Driver:
             }
 
     def do_producer(self, command: dict[str, Any]) -> dict[str, Any]:
+        checker = None
+        if command.get("checker") is not None:
+            checker = self._checkers[command["name"]] = ScriptedChecker(command["checker"])
         self._start(
             command,
-            Producer(self._configuration, topics=command["topics"], tls_enable=self._tls),
+            Producer(
+                self._configuration,
+                topics=command["topics"],
+                checker=checker,
+                tls_enable=self._tls,
+            ),
         )
         return {}
 
     def do_send(self, command: dict[str, Any]) -> dict[str, Any]:
+        receipt = self._clients[command["name"]].send(self._message(command))
+        return {
+            "message_id": receipt.message_id,
+            "transaction_id": receipt.transaction_id,
+            "offset": receipt.offset,
+            "recall_handle": receipt.recall_handle,
+        }
+
+    def do_recall(self, command: dict[str, Any]) -> dict[str, Any]:
+        producer = self._clients[command["name"]]
+        return {"message_id": producer.recall_message(command["topic"], command["handle"])}
+
+    def do_send_half(self, command: dict[str, Any]) -> dict[str, Any]:
+        producer = self._clients[command["name"]]
+        transaction = producer.begin_transaction()
+        receipt = producer.send(self._message(command), transaction)
+        ref = next(self._refs)
+        self._transactions[ref] = transaction
+        return {
+            "ref": ref,
+            "message_id": receipt.message_id,
+            "transaction_id": receipt.transaction_id,
+        }
+
+    def do_end(self, command: dict[str, Any]) -> dict[str, Any]:
+        transaction = self._transactions[command["ref"]]
+        getattr(transaction, command["resolution"])()
+        return {}
+
+    def do_checked(self, command: dict[str, Any]) -> dict[str, Any]:
+        checker = self._checkers[command["name"]]
+        return {"message_ids": checker.wait(command["count"], command["timeout_ms"] / 1000)}
+
+    def _message(self, command: dict[str, Any]) -> Message:
         message = Message()
         message.topic = command["topic"]
         message.body = self._body(command)
@@ -121,12 +196,9 @@ class Driver:
             message.message_group = command["group"]
         for name, value in (command.get("properties") or {}).items():
             message.add_property(name, value)
-        receipt = self._clients[command["name"]].send(message)
-        return {
-            "message_id": receipt.message_id,
-            "transaction_id": receipt.transaction_id,
-            "offset": receipt.offset,
-        }
+        if command.get("deliver_at_ms") is not None:
+            message.delivery_timestamp = command["deliver_at_ms"] // 1000  # takes whole seconds
+        return message
 
     def do_simple(self, command: dict[str, Any]) -> dict[str, Any]:
         self._start(
@@ -185,12 +257,19 @@ class Driver:
         return {}
 
     def _start(self, command: dict[str, Any], client: Any) -> None:
+        # Where an answer is there before the client waits for it, the client goes on in this thread
+        # and counts on the loop that it gives to threads in which it opens a channel.
+        asyncio.set_event_loop(RpcClient.get_channel_io_loop())
         client.startup()
         self._clients[command["name"]] = client
 
     @staticmethod
     def _subscriptions(command: dict[str, Any]) -> dict[str, FilterExpression]:
-        return {topic: FilterExpression(tags) for topic, tags in command["subscriptions"].items()}
+        kind = FilterType.SQL if command.get("sql") else FilterType.TAG
+        return {
+            topic: FilterExpression(expression, kind)
+            for topic, expression in command["subscriptions"].items()
+        }
 
     @staticmethod
     def _body(command: dict[str, Any]) -> bytes:

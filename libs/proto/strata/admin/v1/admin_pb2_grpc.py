@@ -94,6 +94,41 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesResponse.FromString,
                 _registered_method=True)
+        self.TraceMessage = channel.unary_unary(
+                '/strata.admin.v1.AdminService/TraceMessage',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.TraceMessageRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.TraceMessageResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetterTopics = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListDeadLetterTopics',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLetterTopicsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLetterTopicsResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListDeadLetters',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.RedriveDeadLetters = channel.unary_unary(
+                '/strata.admin.v1.AdminService/RedriveDeadLetters',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListTransactions',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListTransactionsResponse.FromString,
+                _registered_method=True)
+        self.GetTransaction = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetTransaction',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTransactionRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTransactionResponse.FromString,
+                _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/strata.admin.v1.AdminService/EndTransaction',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
         self.GetConfig = channel.unary_unary(
                 '/strata.admin.v1.AdminService/GetConfig',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetConfigRequest.SerializeToString,
@@ -148,6 +183,21 @@ class AdminServiceStub(object):
                 '/strata.admin.v1.AdminService/MoveSlots',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsResponse.FromString,
+                _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/strata.admin.v1.AdminService/SetQuota',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetQuotaResponse.FromString,
+                _registered_method=True)
+        self.GetQuota = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetQuota',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQuotaRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQuotaResponse.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListQuotas',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.FromString,
                 _registered_method=True)
 
 
@@ -222,7 +272,55 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FindMessages(self, request, context):
-        """Finds messages by id, key or (queue, offset); consumes nothing.
+        """Finds messages by id, key, (queue, offset) or time; consumes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TraceMessage(self, request, context):
+        """Who sent a message, where it is stored, who was given it and who acked it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetterTopics(self, request, context):
+        """Dead-letter topics with what is in them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """Messages of the dead-letter topic of one consumer group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RedriveDeadLetters(self, request, context):
+        """Sends dead letters to the topics they came from, each with a new message id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTransactions(self, request, context):
+        """Transactions that wait for their producer's word, by the time of their next check.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTransaction(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransaction(self, request, context):
+        """Commits or rolls back in the producer's place.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -301,6 +399,25 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetQuota(self, request, context):
+        """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetQuota(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -364,6 +481,41 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesResponse.SerializeToString,
             ),
+            'TraceMessage': grpc.unary_unary_rpc_method_handler(
+                    servicer.TraceMessage,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.TraceMessageRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.TraceMessageResponse.SerializeToString,
+            ),
+            'ListDeadLetterTopics': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetterTopics,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLetterTopicsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLetterTopicsResponse.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'RedriveDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.RedriveDeadLetters,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListTransactionsResponse.SerializeToString,
+            ),
+            'GetTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTransaction,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTransactionRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTransactionResponse.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.EndTransactionRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.EndTransactionResponse.SerializeToString,
+            ),
             'GetConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfig,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetConfigRequest.FromString,
@@ -418,6 +570,21 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.MoveSlots,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetQuotaRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetQuotaResponse.SerializeToString,
+            ),
+            'GetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetQuota,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQuotaRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetQuotaResponse.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -755,6 +922,195 @@ class AdminService(object):
             _registered_method=True)
 
     @staticmethod
+    def TraceMessage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/TraceMessage',
+            strata_dot_admin_dot_v1_dot_admin__pb2.TraceMessageRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.TraceMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetterTopics(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListDeadLetterTopics',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLetterTopicsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLetterTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListDeadLetters',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RedriveDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/RedriveDeadLetters',
+            strata_dot_admin_dot_v1_dot_admin__pb2.RedriveDeadLettersRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.RedriveDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListTransactions',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListTransactionsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetTransaction',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetTransactionRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/EndTransaction',
+            strata_dot_admin_dot_v1_dot_admin__pb2.EndTransactionRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetConfig(request,
             target,
             options=(),
@@ -1041,6 +1397,87 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/MoveSlots',
             strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.MoveSlotsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/SetQuota',
+            strata_dot_admin_dot_v1_dot_admin__pb2.SetQuotaRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.SetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetQuota',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetQuotaRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListQuotas',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

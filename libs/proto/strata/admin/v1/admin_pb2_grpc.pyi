@@ -47,7 +47,20 @@ class AdminServiceStub:
     ResetConsumerGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetConsumerGroupRequest, _admin_pb2.ResetConsumerGroupResponse]
     """Moves the cursors of a consumer group on one topic, or on all it has state for."""
     FindMessages: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]
-    """Finds messages by id, key or (queue, offset); consumes nothing."""
+    """Finds messages by id, key, (queue, offset) or time; consumes nothing."""
+    TraceMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TraceMessageRequest, _admin_pb2.TraceMessageResponse]
+    """Who sent a message, where it is stored, who was given it and who acked it."""
+    ListDeadLetterTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLetterTopicsRequest, _admin_pb2.ListDeadLetterTopicsResponse]
+    """Dead-letter topics with what is in them."""
+    ListDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]
+    """Messages of the dead-letter topic of one consumer group."""
+    RedriveDeadLetters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]
+    """Sends dead letters to the topics they came from, each with a new message id."""
+    ListTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]
+    """Transactions that wait for their producer's word, by the time of their next check."""
+    GetTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTransactionRequest, _admin_pb2.GetTransactionResponse]
+    EndTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.EndTransactionRequest, _admin_pb2.EndTransactionResponse]
+    """Commits or rolls back in the producer's place."""
     GetConfig: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]
     """Configuration in force, secrets masked."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]
@@ -67,6 +80,10 @@ class AdminServiceStub:
     """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
     of them is left.
     """
+    SetQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetQuotaRequest, _admin_pb2.SetQuotaResponse]
+    """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set."""
+    GetQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaRequest, _admin_pb2.GetQuotaResponse]
+    ListQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQuotasRequest, _admin_pb2.ListQuotasResponse]
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -84,7 +101,20 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ResetConsumerGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetConsumerGroupRequest, _admin_pb2.ResetConsumerGroupResponse]  # type: ignore[assignment]
     """Moves the cursors of a consumer group on one topic, or on all it has state for."""
     FindMessages: _aio.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]  # type: ignore[assignment]
-    """Finds messages by id, key or (queue, offset); consumes nothing."""
+    """Finds messages by id, key, (queue, offset) or time; consumes nothing."""
+    TraceMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.TraceMessageRequest, _admin_pb2.TraceMessageResponse]  # type: ignore[assignment]
+    """Who sent a message, where it is stored, who was given it and who acked it."""
+    ListDeadLetterTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLetterTopicsRequest, _admin_pb2.ListDeadLetterTopicsResponse]  # type: ignore[assignment]
+    """Dead-letter topics with what is in them."""
+    ListDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLettersRequest, _admin_pb2.ListDeadLettersResponse]  # type: ignore[assignment]
+    """Messages of the dead-letter topic of one consumer group."""
+    RedriveDeadLetters: _aio.UnaryUnaryMultiCallable[_admin_pb2.RedriveDeadLettersRequest, _admin_pb2.RedriveDeadLettersResponse]  # type: ignore[assignment]
+    """Sends dead letters to the topics they came from, each with a new message id."""
+    ListTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListTransactionsRequest, _admin_pb2.ListTransactionsResponse]  # type: ignore[assignment]
+    """Transactions that wait for their producer's word, by the time of their next check."""
+    GetTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTransactionRequest, _admin_pb2.GetTransactionResponse]  # type: ignore[assignment]
+    EndTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.EndTransactionRequest, _admin_pb2.EndTransactionResponse]  # type: ignore[assignment]
+    """Commits or rolls back in the producer's place."""
     GetConfig: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetConfigRequest, _admin_pb2.GetConfigResponse]  # type: ignore[assignment]
     """Configuration in force, secrets masked."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]  # type: ignore[assignment]
@@ -104,6 +134,10 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
     of them is left.
     """
+    SetQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetQuotaRequest, _admin_pb2.SetQuotaResponse]  # type: ignore[assignment]
+    """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set."""
+    GetQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaRequest, _admin_pb2.GetQuotaResponse]  # type: ignore[assignment]
+    ListQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQuotasRequest, _admin_pb2.ListQuotasResponse]  # type: ignore[assignment]
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -190,7 +224,62 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FindMessagesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FindMessagesResponse, _abc.Awaitable[_admin_pb2.FindMessagesResponse]]:
-        """Finds messages by id, key or (queue, offset); consumes nothing."""
+        """Finds messages by id, key, (queue, offset) or time; consumes nothing."""
+
+    @_abc_1.abstractmethod
+    def TraceMessage(
+        self,
+        request: _admin_pb2.TraceMessageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.TraceMessageResponse, _abc.Awaitable[_admin_pb2.TraceMessageResponse]]:
+        """Who sent a message, where it is stored, who was given it and who acked it."""
+
+    @_abc_1.abstractmethod
+    def ListDeadLetterTopics(
+        self,
+        request: _admin_pb2.ListDeadLetterTopicsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListDeadLetterTopicsResponse, _abc.Awaitable[_admin_pb2.ListDeadLetterTopicsResponse]]:
+        """Dead-letter topics with what is in them."""
+
+    @_abc_1.abstractmethod
+    def ListDeadLetters(
+        self,
+        request: _admin_pb2.ListDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListDeadLettersResponse, _abc.Awaitable[_admin_pb2.ListDeadLettersResponse]]:
+        """Messages of the dead-letter topic of one consumer group."""
+
+    @_abc_1.abstractmethod
+    def RedriveDeadLetters(
+        self,
+        request: _admin_pb2.RedriveDeadLettersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RedriveDeadLettersResponse, _abc.Awaitable[_admin_pb2.RedriveDeadLettersResponse]]:
+        """Sends dead letters to the topics they came from, each with a new message id."""
+
+    @_abc_1.abstractmethod
+    def ListTransactions(
+        self,
+        request: _admin_pb2.ListTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListTransactionsResponse, _abc.Awaitable[_admin_pb2.ListTransactionsResponse]]:
+        """Transactions that wait for their producer's word, by the time of their next check."""
+
+    @_abc_1.abstractmethod
+    def GetTransaction(
+        self,
+        request: _admin_pb2.GetTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetTransactionResponse, _abc.Awaitable[_admin_pb2.GetTransactionResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def EndTransaction(
+        self,
+        request: _admin_pb2.EndTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.EndTransactionResponse, _abc.Awaitable[_admin_pb2.EndTransactionResponse]]:
+        """Commits or rolls back in the producer's place."""
 
     @_abc_1.abstractmethod
     def GetConfig(
@@ -276,5 +365,27 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
         of them is left.
         """
+
+    @_abc_1.abstractmethod
+    def SetQuota(
+        self,
+        request: _admin_pb2.SetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetQuotaResponse, _abc.Awaitable[_admin_pb2.SetQuotaResponse]]:
+        """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set."""
+
+    @_abc_1.abstractmethod
+    def GetQuota(
+        self,
+        request: _admin_pb2.GetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetQuotaResponse, _abc.Awaitable[_admin_pb2.GetQuotaResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListQuotas(
+        self,
+        request: _admin_pb2.ListQuotasRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListQuotasResponse, _abc.Awaitable[_admin_pb2.ListQuotasResponse]]: ...
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -67,6 +67,7 @@ class Counters(_message.Message):
     NODE_COUNT_FIELD_NUMBER: _builtins.int
     TOMBSTONE_COUNT_FIELD_NUMBER: _builtins.int
     QUEUE_OVERRIDE_COUNT_FIELD_NUMBER: _builtins.int
+    QUOTA_COUNT_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     next_topic_id: _builtins.int
     next_consumer_group_id: _builtins.int
@@ -78,6 +79,7 @@ class Counters(_message.Message):
     node_count: _builtins.int
     tombstone_count: _builtins.int
     queue_override_count: _builtins.int
+    quota_count: _builtins.int
     def __init__(
         self,
         *,
@@ -91,10 +93,11 @@ class Counters(_message.Message):
         node_count: _builtins.int = ...,
         tombstone_count: _builtins.int = ...,
         queue_override_count: _builtins.int = ...,
+        quota_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "queue_override_count", b"queue_override_count", "revision", b"revision", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_count", b"consumer_group_count", "next_consumer_group_id", b"next_consumer_group_id", "next_raft_group", b"next_raft_group", "next_replica_id", b"next_replica_id", "next_topic_id", b"next_topic_id", "node_count", b"node_count", "queue_override_count", b"queue_override_count", "quota_count", b"quota_count", "revision", b"revision", "tombstone_count", b"tombstone_count", "topic_count", b"topic_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -816,6 +816,75 @@ class Tombstone(_message.Message):
 Global___Tombstone: _TypeAlias = Tombstone  # noqa: Y015
 
 @_typing.final
+class Quota(_message.Message):
+    """Limits of a namespace, or of one topic of it. A limit that is absent is the one that brokers are
+    configured with; 0: no limit. A row in which all are absent does not exist.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    MESSAGES_PER_S_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUPS_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
+    UPDATED_AT_MS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    """Empty: the row is of the namespace as a whole."""
+    messages_per_s: _builtins.int
+    """What producers may send."""
+    bytes_per_s: _builtins.int
+    topics: _builtins.int
+    """Of namespaces only."""
+    consumer_groups: _builtins.int
+    connections: _builtins.int
+    updated_at_ms: _builtins.int
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        messages_per_s: _builtins.int | None = ...,
+        bytes_per_s: _builtins.int | None = ...,
+        topics: _builtins.int | None = ...,
+        consumer_groups: _builtins.int | None = ...,
+        connections: _builtins.int | None = ...,
+        updated_at_ms: _builtins.int = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s", "_connections", b"_connections", "_consumer_groups", b"_consumer_groups", "_messages_per_s", b"_messages_per_s", "_topics", b"_topics", "bytes_per_s", b"bytes_per_s", "connections", b"connections", "consumer_groups", b"consumer_groups", "messages_per_s", b"messages_per_s", "topics", b"topics"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s", "_connections", b"_connections", "_consumer_groups", b"_consumer_groups", "_messages_per_s", b"_messages_per_s", "_topics", b"_topics", "bytes_per_s", b"bytes_per_s", "connections", b"connections", "consumer_groups", b"consumer_groups", "messages_per_s", b"messages_per_s", "namespace", b"namespace", "revision", b"revision", "topic", b"topic", "topics", b"topics", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes_per_s: _TypeAlias = _typing.Literal["bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_per_s: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__connections: _TypeAlias = _typing.Literal["connections"]  # noqa: Y015
+    _WhichOneofArgType__connections: _TypeAlias = _typing.Literal["_connections", b"_connections"]  # noqa: Y015
+    _WhichOneofReturnType__consumer_groups: _TypeAlias = _typing.Literal["consumer_groups"]  # noqa: Y015
+    _WhichOneofArgType__consumer_groups: _TypeAlias = _typing.Literal["_consumer_groups", b"_consumer_groups"]  # noqa: Y015
+    _WhichOneofReturnType__messages_per_s: _TypeAlias = _typing.Literal["messages_per_s"]  # noqa: Y015
+    _WhichOneofArgType__messages_per_s: _TypeAlias = _typing.Literal["_messages_per_s", b"_messages_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__topics: _TypeAlias = _typing.Literal["topics"]  # noqa: Y015
+    _WhichOneofArgType__topics: _TypeAlias = _typing.Literal["_topics", b"_topics"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_s) -> _WhichOneofReturnType__bytes_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connections) -> _WhichOneofReturnType__connections | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__consumer_groups) -> _WhichOneofReturnType__consumer_groups | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__messages_per_s) -> _WhichOneofReturnType__messages_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topics) -> _WhichOneofReturnType__topics | None: ...
+
+Global___Quota: _TypeAlias = Quota  # noqa: Y015
+
+@_typing.final
 class Change(_message.Message):
     """A change of one row. A deleted row has only its key fields set."""
 
@@ -830,6 +899,7 @@ class Change(_message.Message):
     TOMBSTONE_FIELD_NUMBER: _builtins.int
     QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
     SLOT_MOVE_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___Topic: ...
@@ -847,6 +917,8 @@ class Change(_message.Message):
     def queue_override(self) -> Global___QueueOverride: ...
     @_builtins.property
     def slot_move(self) -> Global___SlotMove: ...
+    @_builtins.property
+    def quota(self) -> Global___Quota: ...
     def __init__(
         self,
         *,
@@ -859,12 +931,13 @@ class Change(_message.Message):
         tombstone: Global___Tombstone | None = ...,
         queue_override: Global___QueueOverride | None = ...,
         slot_move: Global___SlotMove | None = ...,
+        quota: Global___Quota | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "queue_override", b"queue_override", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move"]  # noqa: Y015
+    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move", "quota"]  # noqa: Y015
     _WhichOneofArgType_row: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_row) -> _WhichOneofReturnType_row | None: ...
 
@@ -2154,3 +2227,55 @@ class ExplainQueueResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExplainQueueResponse: _TypeAlias = ExplainQueueResponse  # noqa: Y015
+
+@_typing.final
+class SetQuotaRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUOTA_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def quota(self) -> Global___Quota: ...
+    @_builtins.property
+    def update_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the limits to set; one that `quota` leaves out is the default's again."""
+
+    def __init__(
+        self,
+        *,
+        quota: Global___Quota | None = ...,
+        update_mask: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaRequest: _TypeAlias = SetQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetQuotaResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def quota(self) -> Global___Quota:
+        """The row as it is now."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        quota: Global___Quota | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["quota", b"quota", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetQuotaResponse: _TypeAlias = SetQuotaResponse  # noqa: Y015

@@ -149,6 +149,11 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueResponse.FromString,
                 _registered_method=True)
+        self.SetQuota = channel.unary_unary(
+                '/strata.meta.v1.MetaService/SetQuota',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.FromString,
+                _registered_method=True)
 
 
 class MetaServiceServicer(object):
@@ -311,6 +316,13 @@ class MetaServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetQuota(self, request, context):
+        """Sets limits of a namespace or of a topic; brokers hold clients to them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -428,6 +440,11 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.ExplainQueue,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueResponse.SerializeToString,
+            ),
+            'SetQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuota,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1051,6 +1068,33 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/ExplainQueue',
             strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.ExplainQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/SetQuota',
+            strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -75,6 +75,8 @@ class MetaServiceStub:
     """The leader that gets slots tells that it owns them."""
     ExplainQueue: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]
     """Why a queue is where it is, for people."""
+    SetQuota: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]
+    """Sets limits of a namespace or of a topic; brokers hold clients to them."""
 
 @_typing.type_check_only
 class MetaServiceAsyncStub(MetaServiceStub):
@@ -123,6 +125,8 @@ class MetaServiceAsyncStub(MetaServiceStub):
     """The leader that gets slots tells that it owns them."""
     ExplainQueue: _aio.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]  # type: ignore[assignment]
     """Why a queue is where it is, for people."""
+    SetQuota: _aio.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]  # type: ignore[assignment]
+    """Sets limits of a namespace or of a topic; brokers hold clients to them."""
 
 class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -306,6 +310,14 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ExplainQueueResponse, _abc.Awaitable[_meta_pb2.ExplainQueueResponse]]:
         """Why a queue is where it is, for people."""
+
+    @_abc_1.abstractmethod
+    def SetQuota(
+        self,
+        request: _meta_pb2.SetQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.SetQuotaResponse, _abc.Awaitable[_meta_pb2.SetQuotaResponse]]:
+        """Sets limits of a namespace or of a topic; brokers hold clients to them."""
 
 def add_MetaServiceServicer_to_server(servicer: MetaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -134,6 +134,75 @@ FILTER_KIND_TAG: FilterKind.ValueType  # 2
 FILTER_KIND_SQL: FilterKind.ValueType  # 3
 Global___FilterKind: _TypeAlias = FilterKind  # noqa: Y015
 
+class _TraceEventKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TraceEventKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TraceEventKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRACE_EVENT_KIND_UNSPECIFIED: _TraceEventKind.ValueType  # 0
+    TRACE_EVENT_KIND_DELIVERED: _TraceEventKind.ValueType  # 1
+    TRACE_EVENT_KIND_POSTPONED: _TraceEventKind.ValueType  # 2
+    """Its consumer set a new time at which it is visible again."""
+    TRACE_EVENT_KIND_RELEASED: _TraceEventKind.ValueType  # 3
+    """Visible again: its lease ran out or was given back."""
+    TRACE_EVENT_KIND_BLOCKED: _TraceEventKind.ValueType  # 4
+    """Passed by because an earlier message of its message group is not acked."""
+    TRACE_EVENT_KIND_ACKED: _TraceEventKind.ValueType  # 5
+    TRACE_EVENT_KIND_DEAD_LETTERED: _TraceEventKind.ValueType  # 6
+
+class TraceEventKind(_TraceEventKind, metaclass=_TraceEventKindEnumTypeWrapper): ...
+
+TRACE_EVENT_KIND_UNSPECIFIED: TraceEventKind.ValueType  # 0
+TRACE_EVENT_KIND_DELIVERED: TraceEventKind.ValueType  # 1
+TRACE_EVENT_KIND_POSTPONED: TraceEventKind.ValueType  # 2
+"""Its consumer set a new time at which it is visible again."""
+TRACE_EVENT_KIND_RELEASED: TraceEventKind.ValueType  # 3
+"""Visible again: its lease ran out or was given back."""
+TRACE_EVENT_KIND_BLOCKED: TraceEventKind.ValueType  # 4
+"""Passed by because an earlier message of its message group is not acked."""
+TRACE_EVENT_KIND_ACKED: TraceEventKind.ValueType  # 5
+TRACE_EVENT_KIND_DEAD_LETTERED: TraceEventKind.ValueType  # 6
+Global___TraceEventKind: _TypeAlias = TraceEventKind  # noqa: Y015
+
+class _TransactionEnd:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TransactionEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TransactionEnd.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TRANSACTION_END_UNSPECIFIED: _TransactionEnd.ValueType  # 0
+    TRANSACTION_END_COMMIT: _TransactionEnd.ValueType  # 1
+    TRANSACTION_END_ROLLBACK: _TransactionEnd.ValueType  # 2
+    TRANSACTION_END_GIVE_UP: _TransactionEnd.ValueType  # 3
+    """Checks are used up: the message goes to a dead-letter topic."""
+
+class TransactionEnd(_TransactionEnd, metaclass=_TransactionEndEnumTypeWrapper): ...
+
+TRANSACTION_END_UNSPECIFIED: TransactionEnd.ValueType  # 0
+TRANSACTION_END_COMMIT: TransactionEnd.ValueType  # 1
+TRANSACTION_END_ROLLBACK: TransactionEnd.ValueType  # 2
+TRANSACTION_END_GIVE_UP: TransactionEnd.ValueType  # 3
+"""Checks are used up: the message goes to a dead-letter topic."""
+Global___TransactionEnd: _TypeAlias = TransactionEnd  # noqa: Y015
+
+class _PendingKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PendingKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PendingKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PENDING_KIND_UNSPECIFIED: _PendingKind.ValueType  # 0
+    PENDING_KIND_DELAYED: _PendingKind.ValueType  # 1
+    PENDING_KIND_HALF: _PendingKind.ValueType  # 2
+
+class PendingKind(_PendingKind, metaclass=_PendingKindEnumTypeWrapper): ...
+
+PENDING_KIND_UNSPECIFIED: PendingKind.ValueType  # 0
+PENDING_KIND_DELAYED: PendingKind.ValueType  # 1
+PENDING_KIND_HALF: PendingKind.ValueType  # 2
+Global___PendingKind: _TypeAlias = PendingKind  # noqa: Y015
+
 class _ReplicaState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -190,21 +259,25 @@ class GroupBatch(_message.Message):
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    MAY_REPEAT_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     sequence: _builtins.int
     """Counts up by one per batch of this broker and raft group; a repeat keeps its number."""
     batch: _builtins.bytes
     """An append batch, docs/data-layout.md section 3."""
+    may_repeat: _builtins.bool
+    """The sender cannot know whether it sent these messages before: ids are looked for in rows, too."""
     def __init__(
         self,
         *,
         raft_group: _builtins.int = ...,
         sequence: _builtins.int = ...,
         batch: _builtins.bytes = ...,
+        may_repeat: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "raft_group", b"raft_group", "sequence", b"sequence"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "may_repeat", b"may_repeat", "raft_group", b"raft_group", "sequence", b"sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,25 +314,55 @@ class DuplicateMessage(_message.Message):
     ORDINAL_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     """Ordinal within the part."""
     queue: _builtins.int
     """Where the first message with this id is."""
     offset: _builtins.int
+    @_builtins.property
+    def pending(self) -> Global___PendingRef:
+        """Set instead of queue and offset when the first one still waits."""
+
     def __init__(
         self,
         *,
         ordinal: _builtins.int = ...,
         queue: _builtins.int = ...,
         offset: _builtins.int = ...,
+        pending: Global___PendingRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "ordinal", b"ordinal", "queue", b"queue"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "ordinal", b"ordinal", "pending", b"pending", "queue", b"queue"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DuplicateMessage: _TypeAlias = DuplicateMessage  # noqa: Y015
+
+@_typing.final
+class PendingRef(_message.Message):
+    """Names a delayed or half message by the entry that stored it and its ordinal in the batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ORDINAL_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    ordinal: _builtins.int
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        ordinal: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "ordinal", b"ordinal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingRef: _TypeAlias = PendingRef  # noqa: Y015
 
 @_typing.final
 class SealedQueue(_message.Message):
@@ -301,6 +404,7 @@ class PartResult(_message.Message):
     BASE_OFFSET_FIELD_NUMBER: _builtins.int
     DUPLICATES_FIELD_NUMBER: _builtins.int
     OUTCOME_FIELD_NUMBER: _builtins.int
+    FIRST_PENDING_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     base_offset: _builtins.int
@@ -309,6 +413,10 @@ class PartResult(_message.Message):
     """OK, WRONG_GROUP, SEALED or REHASHED; a refused part goes into a new batch with a new sequence."""
     @_builtins.property
     def duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___DuplicateMessage]: ...
+    @_builtins.property
+    def first_pending(self) -> Global___PendingRef:
+        """Delayed and half parts: names the part's first message; the others follow by ordinal."""
+
     @_builtins.property
     def sealed(self) -> Global___SealedQueue:
         """SEALED: where the queue goes on, if that is decided."""
@@ -320,11 +428,12 @@ class PartResult(_message.Message):
         base_offset: _builtins.int = ...,
         duplicates: _abc.Iterable[Global___DuplicateMessage] | None = ...,
         outcome: Global___Outcome.ValueType = ...,
+        first_pending: Global___PendingRef | None = ...,
         sealed: Global___SealedQueue | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sealed", b"sealed"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_pending", b"first_pending", "sealed", b"sealed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicates", b"duplicates", "outcome", b"outcome", "queue", b"queue", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_offset", b"base_offset", "duplicates", b"duplicates", "first_pending", b"first_pending", "outcome", b"outcome", "queue", b"queue", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -426,12 +535,18 @@ class FetchRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     MAX_MESSAGES_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
+    FILTER_FIELD_NUMBER: _builtins.int
+    WAIT_MS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     topic_id: _builtins.int
     queue: _builtins.int
     offset: _builtins.int
     max_messages: _builtins.int
     max_bytes: _builtins.int
+    wait_ms: _builtins.int
+    """Waits so long for a message at or behind `offset`; 0: not at all."""
+    @_builtins.property
+    def filter(self) -> Global___Filter: ...
     def __init__(
         self,
         *,
@@ -441,10 +556,12 @@ class FetchRequest(_message.Message):
         offset: _builtins.int = ...,
         max_messages: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
+        filter: Global___Filter | None = ...,
+        wait_ms: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "raft_group", b"raft_group", "topic_id", b"topic_id", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -487,8 +604,12 @@ class FetchResponse(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     MIN_OFFSET_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    RESUME_OFFSET_FIELD_NUMBER: _builtins.int
     min_offset: _builtins.int
     next_offset: _builtins.int
+    """First offset that holds no message yet."""
+    resume_offset: _builtins.int
+    """Where the next fetch goes on: behind what was given or passed over."""
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
@@ -500,10 +621,11 @@ class FetchResponse(_message.Message):
         messages: _abc.Iterable[Global___StoredMessage] | None = ...,
         min_offset: _builtins.int = ...,
         next_offset: _builtins.int = ...,
+        resume_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "min_offset", b"min_offset", "next_offset", b"next_offset", "refusal", b"refusal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "min_offset", b"min_offset", "next_offset", b"next_offset", "refusal", b"refusal", "resume_offset", b"resume_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -554,6 +676,7 @@ class PopRequest(_message.Message):
     ONE_PER_MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     REPEATED_FIELD_NUMBER: _builtins.int
     BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
     KNOWN_SEALED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
@@ -581,6 +704,8 @@ class PopRequest(_message.Message):
     """
     broker_boot_id: _builtins.int
     """Boot id of the broker that calls: when it is lost, what it took last is leased anew."""
+    client_id: _builtins.str
+    """Name of `holder`, kept for traces."""
     known_sealed: _builtins.int
     """How many of the queues it asks for the broker knows to be sealed here. If it is another number,
     the answer comes at once and names them.
@@ -611,11 +736,12 @@ class PopRequest(_message.Message):
         one_per_message_group: _builtins.bool = ...,
         repeated: _builtins.bool = ...,
         broker_boot_id: _builtins.int = ...,
+        client_id: _builtins.str = ...,
         known_sealed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1072,8 +1198,14 @@ class GetConsumerStateRequest(_message.Message):
     CONSUMER_GROUP_ID_FIELD_NUMBER: _builtins.int
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    MAX_OPEN_OFFSETS_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
+    max_open_offsets: _builtins.int
+    """`open_offsets` are filled up to so many per queue; 0: not at all."""
+    times: _builtins.bool
+    """The times are filled."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -1087,10 +1219,12 @@ class GetConsumerStateRequest(_message.Message):
         consumer_group_id: _builtins.int = ...,
         topic: Global___TopicRef | None = ...,
         queues: _abc.Iterable[_builtins.int] | None = ...,
+        max_open_offsets: _builtins.int = ...,
+        times: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "queues", b"queues", "raft_group", b"raft_group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "max_open_offsets", b"max_open_offsets", "queues", b"queues", "raft_group", b"raft_group", "times", b"times", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1107,6 +1241,12 @@ class ConsumerQueueState(_message.Message):
     HEAD_FIELD_NUMBER: _builtins.int
     IN_FLIGHT_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    OPEN_OFFSETS_FIELD_NUMBER: _builtins.int
+    MIN_TIME_MS_FIELD_NUMBER: _builtins.int
+    CONSUMED_TIME_MS_FIELD_NUMBER: _builtins.int
+    CURSOR_TIME_MS_FIELD_NUMBER: _builtins.int
+    LAST_STORE_TIME_MS_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     min_offset: _builtins.int
     next_offset: _builtins.int
@@ -1117,6 +1257,19 @@ class ConsumerQueueState(_message.Message):
     in_flight: _builtins.int
     waiting: _builtins.int
     """Un-acked, visible, waiting for redelivery or for their message group."""
+    started: _builtins.bool
+    """The consumer group has a stored position; else head and cursor are where it would begin."""
+    min_time_ms: _builtins.int
+    """Store times of the oldest message, the one before the cursor, the one at it, and the newest;
+    0: there is none.
+    """
+    consumed_time_ms: _builtins.int
+    cursor_time_ms: _builtins.int
+    last_store_time_ms: _builtins.int
+    @_builtins.property
+    def open_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Offsets below head that are not consumed, rising."""
+
     def __init__(
         self,
         *,
@@ -1127,10 +1280,16 @@ class ConsumerQueueState(_message.Message):
         head: _builtins.int = ...,
         in_flight: _builtins.int = ...,
         waiting: _builtins.int = ...,
+        started: _builtins.bool = ...,
+        open_offsets: _abc.Iterable[_builtins.int] | None = ...,
+        min_time_ms: _builtins.int = ...,
+        consumed_time_ms: _builtins.int = ...,
+        cursor_time_ms: _builtins.int = ...,
+        last_store_time_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "head", b"head", "in_flight", b"in_flight", "min_offset", b"min_offset", "next_offset", b"next_offset", "queue", b"queue", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumed_time_ms", b"consumed_time_ms", "cursor", b"cursor", "cursor_time_ms", b"cursor_time_ms", "head", b"head", "in_flight", b"in_flight", "last_store_time_ms", b"last_store_time_ms", "min_offset", b"min_offset", "min_time_ms", b"min_time_ms", "next_offset", b"next_offset", "open_offsets", b"open_offsets", "queue", b"queue", "started", b"started", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1227,6 +1386,7 @@ class ResetConsumerRequest(_message.Message):
     LATEST_FIELD_NUMBER: _builtins.int
     TIME_MS_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    FORGET_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
@@ -1234,6 +1394,8 @@ class ResetConsumerRequest(_message.Message):
     latest: _builtins.bool
     time_ms: _builtins.int
     offset: _builtins.int
+    forget: _builtins.bool
+    """Nowhere: the position and all leases are deleted, as if the consumer group had never come."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -1250,13 +1412,14 @@ class ResetConsumerRequest(_message.Message):
         latest: _builtins.bool = ...,
         time_ms: _builtins.int = ...,
         offset: _builtins.int = ...,
+        forget: _builtins.bool = ...,
         queues: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest", "offset", b"offset", "time_ms", b"time_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "forget", b"forget", "latest", b"latest", "offset", b"offset", "time_ms", b"time_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "earliest", b"earliest", "latest", b"latest", "offset", b"offset", "queues", b"queues", "raft_group", b"raft_group", "time_ms", b"time_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "earliest", b"earliest", "forget", b"forget", "latest", b"latest", "offset", b"offset", "queues", b"queues", "raft_group", b"raft_group", "time_ms", b"time_ms", "to", b"to", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_to: _TypeAlias = _typing.Literal["earliest", "latest", "time_ms", "offset"]  # noqa: Y015
+    _WhichOneofReturnType_to: _TypeAlias = _typing.Literal["earliest", "latest", "time_ms", "offset", "forget"]  # noqa: Y015
     _WhichOneofArgType_to: _TypeAlias = _typing.Literal["to", b"to"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_to) -> _WhichOneofReturnType_to | None: ...
 
@@ -1382,6 +1545,140 @@ class QueryResponse(_message.Message):
 Global___QueryResponse: _TypeAlias = QueryResponse  # noqa: Y015
 
 @_typing.final
+class TraceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    MAX_EVENTS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    message_id: _builtins.str
+    max_events: _builtins.int
+    """Newest events are left out first."""
+    @_builtins.property
+    def position(self) -> Global___QueueOffset: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+        position: Global___QueueOffset | None = ...,
+        max_events: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "message_id", b"message_id", "position", b"position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "max_events", b"max_events", "message_id", b"message_id", "position", b"position", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_by: _TypeAlias = _typing.Literal["message_id", "position"]  # noqa: Y015
+    _WhichOneofArgType_by: _TypeAlias = _typing.Literal["by", b"by"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_by) -> _WhichOneofReturnType_by | None: ...
+
+Global___TraceRequest: _TypeAlias = TraceRequest  # noqa: Y015
+
+@_typing.final
+class TraceEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_GROUP_ID_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TIME_MS_FIELD_NUMBER: _builtins.int
+    ATTEMPT_COUNT_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    VISIBLE_AT_MS_FIELD_NUMBER: _builtins.int
+    consumer_group_id: _builtins.int
+    kind: Global___TraceEventKind.ValueType
+    time_ms: _builtins.int
+    """Group time."""
+    attempt_count: _builtins.int
+    """Deliveries so far."""
+    holder: _builtins.int
+    client_id: _builtins.str
+    """Name of `holder`, if it is known."""
+    visible_at_ms: _builtins.int
+    """0: as long as its holder lives."""
+    def __init__(
+        self,
+        *,
+        consumer_group_id: _builtins.int = ...,
+        kind: Global___TraceEventKind.ValueType = ...,
+        time_ms: _builtins.int = ...,
+        attempt_count: _builtins.int = ...,
+        holder: _builtins.int = ...,
+        client_id: _builtins.str = ...,
+        visible_at_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "holder", b"holder", "kind", b"kind", "time_ms", b"time_ms", "visible_at_ms", b"visible_at_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceEvent: _TypeAlias = TraceEvent  # noqa: Y015
+
+@_typing.final
+class MessageTrace(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORED_FIELD_NUMBER: _builtins.int
+    RAFT_INDEX_FIELD_NUMBER: _builtins.int
+    EVENTS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    raft_index: _builtins.int
+    """Index of the entry that stored it."""
+    truncated: _builtins.bool
+    """There are more than `max_events`."""
+    @_builtins.property
+    def stored(self) -> Global___StoredMessage: ...
+    @_builtins.property
+    def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___TraceEvent]:
+        """In the order in which they happened."""
+
+    def __init__(
+        self,
+        *,
+        stored: Global___StoredMessage | None = ...,
+        raft_index: _builtins.int = ...,
+        events: _abc.Iterable[Global___TraceEvent] | None = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["stored", b"stored"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "raft_index", b"raft_index", "stored", b"stored", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MessageTrace: _TypeAlias = MessageTrace  # noqa: Y015
+
+@_typing.final
+class TraceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageTrace]: ...
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        messages: _abc.Iterable[Global___MessageTrace] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceResponse: _TypeAlias = TraceResponse  # noqa: Y015
+
+@_typing.final
 class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1405,22 +1702,320 @@ class WatchResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     LED_GROUPS_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def led_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Raft groups whose leader is on this node now."""
+
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionCheck]:
+        """Half messages to ask a producer of their topic about; `led_groups` is then not told anew."""
 
     def __init__(
         self,
         *,
         led_groups: _abc.Iterable[_builtins.int] | None = ...,
+        checks: _abc.Iterable[Global___TransactionCheck] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["led_groups", b"led_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "led_groups", b"led_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
+
+@_typing.final
+class TransactionCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    CHECK_COUNT_FIELD_NUMBER: _builtins.int
+    EXHAUSTED_FIELD_NUMBER: _builtins.int
+    STORE_TIME_MS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    check_count: _builtins.int
+    """Counted from 1."""
+    exhausted: _builtins.bool
+    """No more checks: the broker answers with EndTransaction and a dead-letter topic."""
+    store_time_ms: _builtins.int
+    message: _builtins.bytes
+    """A serialised apache.rocketmq.v2.Message as the broker stored it."""
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        pending: Global___PendingRef | None = ...,
+        topic_id: _builtins.int = ...,
+        check_count: _builtins.int = ...,
+        exhausted: _builtins.bool = ...,
+        store_time_ms: _builtins.int = ...,
+        message: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "exhausted", b"exhausted", "message", b"message", "pending", b"pending", "raft_group", b"raft_group", "store_time_ms", b"store_time_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionCheck: _TypeAlias = TransactionCheck  # noqa: Y015
+
+@_typing.final
+class EndTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    DEAD_LETTER_TOPIC_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    end: Global___TransactionEnd.ValueType
+    dead_letter_topic_id: _builtins.int
+    """GIVE_UP only."""
+    message_id: _builtins.str
+    """When `pending` is not set: the newest message of the topic with this id, found by its id row."""
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        pending: Global___PendingRef | None = ...,
+        topic_id: _builtins.int = ...,
+        end: Global___TransactionEnd.ValueType = ...,
+        dead_letter_topic_id: _builtins.int = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dead_letter_topic_id", b"dead_letter_topic_id", "end", b"end", "message_id", b"message_id", "pending", b"pending", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTransactionRequest: _TypeAlias = EndTransactionRequest  # noqa: Y015
+
+@_typing.final
+class EndTransactionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    """Committed: where the message is."""
+    offset: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal:
+        """INVALID_HANDLE: no such half message, or it ended the other way."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "queue", b"queue", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y015
+
+@_typing.final
+class RecallRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    message_id: _builtins.str
+    """Must be the message's; without pending and position the newest one of the topic with this id."""
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    @_builtins.property
+    def position(self) -> Global___QueueOffset:
+        """A stored message: possible until the first consumer group was given it."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        pending: Global___PendingRef | None = ...,
+        position: Global___QueueOffset | None = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending", "position", b"position", "what", b"what"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "pending", b"pending", "position", b"position", "raft_group", b"raft_group", "topic_id", b"topic_id", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["pending", "position"]  # noqa: Y015
+    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
+
+Global___RecallRequest: _TypeAlias = RecallRequest  # noqa: Y015
+
+@_typing.final
+class RecallResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal:
+        """INVALID_HANDLE: it was delivered, recalled before, or never there."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RecallResponse: _TypeAlias = RecallResponse  # noqa: Y015
+
+@_typing.final
+class ListPendingRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    AFTER_DUE_MS_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
+    WITH_MESSAGES_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    kind: Global___PendingKind.ValueType
+    topic_id: _builtins.int
+    """0: of all topics."""
+    after_due_ms: _builtins.int
+    """Goes on after this one: due time and name of the last one seen."""
+    max_messages: _builtins.int
+    with_messages: _builtins.bool
+    """Messages themselves, not only what is known of them."""
+    message_id: _builtins.str
+    @_builtins.property
+    def after(self) -> Global___PendingRef: ...
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        kind: Global___PendingKind.ValueType = ...,
+        topic_id: _builtins.int = ...,
+        after_due_ms: _builtins.int = ...,
+        after: Global___PendingRef | None = ...,
+        max_messages: _builtins.int = ...,
+        with_messages: _builtins.bool = ...,
+        pending: Global___PendingRef | None = ...,
+        message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "message_id", b"message_id", "only", b"only", "pending", b"pending"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "after_due_ms", b"after_due_ms", "kind", b"kind", "max_messages", b"max_messages", "message_id", b"message_id", "only", b"only", "pending", b"pending", "raft_group", b"raft_group", "topic_id", b"topic_id", "with_messages", b"with_messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_only: _TypeAlias = _typing.Literal["pending", "message_id"]  # noqa: Y015
+    _WhichOneofArgType_only: _TypeAlias = _typing.Literal["only", b"only"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_only) -> _WhichOneofReturnType_only | None: ...
+
+Global___ListPendingRequest: _TypeAlias = ListPendingRequest  # noqa: Y015
+
+@_typing.final
+class PendingMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PENDING_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    DUE_MS_FIELD_NUMBER: _builtins.int
+    CHECK_COUNT_FIELD_NUMBER: _builtins.int
+    STORE_TIME_MS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PACKED_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    kind: Global___PendingKind.ValueType
+    topic_id: _builtins.int
+    due_ms: _builtins.int
+    """Time of delivery, or of the next check."""
+    check_count: _builtins.int
+    store_time_ms: _builtins.int
+    message: _builtins.bytes
+    packed_message_id: _builtins.bytes
+    """As the id column of a batch has it: 17 bytes."""
+    @_builtins.property
+    def pending(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        pending: Global___PendingRef | None = ...,
+        kind: Global___PendingKind.ValueType = ...,
+        topic_id: _builtins.int = ...,
+        due_ms: _builtins.int = ...,
+        check_count: _builtins.int = ...,
+        store_time_ms: _builtins.int = ...,
+        message: _builtins.bytes = ...,
+        packed_message_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pending", b"pending"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["check_count", b"check_count", "due_ms", b"due_ms", "kind", b"kind", "message", b"message", "packed_message_id", b"packed_message_id", "pending", b"pending", "store_time_ms", b"store_time_ms", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingMessage: _TypeAlias = PendingMessage  # noqa: Y015
+
+@_typing.final
+class ListPendingResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_DUE_MS_FIELD_NUMBER: _builtins.int
+    NEXT_AFTER_FIELD_NUMBER: _builtins.int
+    next_after_due_ms: _builtins.int
+    """Where the list goes on: `after_due_ms` and `after` of the next call; unset: that was all."""
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingMessage]: ...
+    @_builtins.property
+    def next_after(self) -> Global___PendingRef: ...
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        messages: _abc.Iterable[Global___PendingMessage] | None = ...,
+        next_after_due_ms: _builtins.int = ...,
+        next_after: Global___PendingRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_after", b"next_after", "refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "next_after", b"next_after", "next_after_due_ms", b"next_after_due_ms", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPendingResponse: _TypeAlias = ListPendingResponse  # noqa: Y015
 
 @_typing.final
 class ReportClientsRequest(_message.Message):
@@ -1431,16 +2026,25 @@ class ReportClientsRequest(_message.Message):
     LIVE_FIELD_NUMBER: _builtins.int
     GONE_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    PRODUCER_TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    PRODUCER_TOPICS_SET_FIELD_NUMBER: _builtins.int
     broker_boot_id: _builtins.int
     full: _builtins.bool
     """The list is complete, not a change to the last one."""
     leaving: _builtins.bool
     """The broker stops: what it took before this moment is delivered."""
+    producer_topics_set: _builtins.bool
     @_builtins.property
     def live(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def gone(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Clients that said goodbye: their leases are released at once."""
+
+    @_builtins.property
+    def producer_topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Topics of which this broker holds a live producer that answers checks; the whole list, sent
+        with `full` and whenever it changed.
+        """
 
     def __init__(
         self,
@@ -1450,10 +2054,12 @@ class ReportClientsRequest(_message.Message):
         live: _abc.Iterable[_builtins.int] | None = ...,
         gone: _abc.Iterable[_builtins.int] | None = ...,
         leaving: _builtins.bool = ...,
+        producer_topic_ids: _abc.Iterable[_builtins.int] | None = ...,
+        producer_topics_set: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live", "producer_topic_ids", b"producer_topic_ids", "producer_topics_set", b"producer_topics_set"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

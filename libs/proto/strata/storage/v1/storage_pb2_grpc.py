@@ -94,6 +94,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.QueryRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.QueryResponse.FromString,
                 _registered_method=True)
+        self.Trace = channel.unary_unary(
+                '/strata.storage.v1.StorageService/Trace',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.TraceRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.TraceResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/strata.storage.v1.StorageService/Watch',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.WatchRequest.SerializeToString,
@@ -128,6 +133,21 @@ class StorageServiceStub(object):
                 '/strata.storage.v1.StorageService/GetStatus',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
+        self.EndTransaction = channel.unary_unary(
+                '/strata.storage.v1.StorageService/EndTransaction',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndTransactionRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndTransactionResponse.FromString,
+                _registered_method=True)
+        self.Recall = channel.unary_unary(
+                '/strata.storage.v1.StorageService/Recall',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.RecallRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.RecallResponse.FromString,
+                _registered_method=True)
+        self.ListPending = channel.unary_unary(
+                '/strata.storage.v1.StorageService/ListPending',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ListPendingRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ListPendingResponse.FromString,
                 _registered_method=True)
         self.TransferLeadership = channel.unary_unary(
                 '/strata.storage.v1.StorageService/TransferLeadership',
@@ -223,6 +243,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Trace(self, request, context):
+        """What became of a message: who was given it, who acked it, as far as that is remembered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Watch(self, request, context):
         """Route hints and wake-ups for a broker, one stream per storage node.
         """
@@ -267,6 +294,27 @@ class StorageServiceServicer(object):
 
     def GetStatus(self, request, context):
         """How far load and recovery are, per raft group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndTransaction(self, request, context):
+        """Commits, rolls back or gives up a half message; repeating it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Recall(self, request, context):
+        """Takes back a message that nobody got yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPending(self, request, context):
+        """Delayed and half messages that wait, by due time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -342,6 +390,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.QueryRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.QueryResponse.SerializeToString,
             ),
+            'Trace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.TraceRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.TraceResponse.SerializeToString,
+            ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.WatchRequest.FromString,
@@ -376,6 +429,21 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusResponse.SerializeToString,
+            ),
+            'EndTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndTransaction,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndTransactionRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndTransactionResponse.SerializeToString,
+            ),
+            'Recall': grpc.unary_unary_rpc_method_handler(
+                    servicer.Recall,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.RecallRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.RecallResponse.SerializeToString,
+            ),
+            'ListPending': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPending,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ListPendingRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ListPendingResponse.SerializeToString,
             ),
             'TransferLeadership': grpc.unary_unary_rpc_method_handler(
                     servicer.TransferLeadership,
@@ -718,6 +786,33 @@ class StorageService(object):
             _registered_method=True)
 
     @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/Trace',
+            strata_dot_storage_dot_v1_dot_storage__pb2.TraceRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.TraceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Watch(request,
             target,
             options=(),
@@ -896,6 +991,87 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/GetStatus',
             strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/EndTransaction',
+            strata_dot_storage_dot_v1_dot_storage__pb2.EndTransactionRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.EndTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Recall(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/Recall',
+            strata_dot_storage_dot_v1_dot_storage__pb2.RecallRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.RecallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPending(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/ListPending',
+            strata_dot_storage_dot_v1_dot_storage__pb2.ListPendingRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.ListPendingResponse.FromString,
             options,
             channel_credentials,
             insecure,

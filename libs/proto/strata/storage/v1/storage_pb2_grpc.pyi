@@ -58,6 +58,8 @@ class StorageServiceStub:
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
     Query: _grpc.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]
     """Finds messages by id, by key or by (queue, offset)."""
+    Trace: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TraceRequest, _storage_pb2.TraceResponse]
+    """What became of a message: who was given it, who acked it, as far as that is remembered."""
     Watch: _grpc.UnaryStreamMultiCallable[_storage_pb2.WatchRequest, _storage_pb2.WatchResponse]
     """Route hints and wake-ups for a broker, one stream per storage node."""
     ReportClients: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReportClientsRequest, _storage_pb2.ReportClientsResponse]
@@ -72,6 +74,12 @@ class StorageServiceStub:
     """Drops all data and state of a topic or of a consumer group."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetStatusRequest, _storage_pb2.GetStatusResponse]
     """How far load and recovery are, per raft group."""
+    EndTransaction: _grpc.UnaryUnaryMultiCallable[_storage_pb2.EndTransactionRequest, _storage_pb2.EndTransactionResponse]
+    """Commits, rolls back or gives up a half message; repeating it changes nothing."""
+    Recall: _grpc.UnaryUnaryMultiCallable[_storage_pb2.RecallRequest, _storage_pb2.RecallResponse]
+    """Takes back a message that nobody got yet."""
+    ListPending: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ListPendingRequest, _storage_pb2.ListPendingResponse]
+    """Delayed and half messages that wait, by due time."""
     TransferLeadership: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TransferLeadershipRequest, _storage_pb2.TransferLeadershipResponse]
     """Hands the leadership of a raft group to a replica that holds everything committed."""
 
@@ -102,6 +110,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
     Query: _aio.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]  # type: ignore[assignment]
     """Finds messages by id, by key or by (queue, offset)."""
+    Trace: _aio.UnaryUnaryMultiCallable[_storage_pb2.TraceRequest, _storage_pb2.TraceResponse]  # type: ignore[assignment]
+    """What became of a message: who was given it, who acked it, as far as that is remembered."""
     Watch: _aio.UnaryStreamMultiCallable[_storage_pb2.WatchRequest, _storage_pb2.WatchResponse]  # type: ignore[assignment]
     """Route hints and wake-ups for a broker, one stream per storage node."""
     ReportClients: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReportClientsRequest, _storage_pb2.ReportClientsResponse]  # type: ignore[assignment]
@@ -116,6 +126,12 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Drops all data and state of a topic or of a consumer group."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetStatusRequest, _storage_pb2.GetStatusResponse]  # type: ignore[assignment]
     """How far load and recovery are, per raft group."""
+    EndTransaction: _aio.UnaryUnaryMultiCallable[_storage_pb2.EndTransactionRequest, _storage_pb2.EndTransactionResponse]  # type: ignore[assignment]
+    """Commits, rolls back or gives up a half message; repeating it changes nothing."""
+    Recall: _aio.UnaryUnaryMultiCallable[_storage_pb2.RecallRequest, _storage_pb2.RecallResponse]  # type: ignore[assignment]
+    """Takes back a message that nobody got yet."""
+    ListPending: _aio.UnaryUnaryMultiCallable[_storage_pb2.ListPendingRequest, _storage_pb2.ListPendingResponse]  # type: ignore[assignment]
+    """Delayed and half messages that wait, by due time."""
     TransferLeadership: _aio.UnaryUnaryMultiCallable[_storage_pb2.TransferLeadershipRequest, _storage_pb2.TransferLeadershipResponse]  # type: ignore[assignment]
     """Hands the leadership of a raft group to a replica that holds everything committed."""
 
@@ -217,6 +233,14 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         """Finds messages by id, by key or by (queue, offset)."""
 
     @_abc_1.abstractmethod
+    def Trace(
+        self,
+        request: _storage_pb2.TraceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.TraceResponse, _abc.Awaitable[_storage_pb2.TraceResponse]]:
+        """What became of a message: who was given it, who acked it, as far as that is remembered."""
+
+    @_abc_1.abstractmethod
     def Watch(
         self,
         request: _storage_pb2.WatchRequest,
@@ -271,6 +295,30 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.GetStatusResponse, _abc.Awaitable[_storage_pb2.GetStatusResponse]]:
         """How far load and recovery are, per raft group."""
+
+    @_abc_1.abstractmethod
+    def EndTransaction(
+        self,
+        request: _storage_pb2.EndTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.EndTransactionResponse, _abc.Awaitable[_storage_pb2.EndTransactionResponse]]:
+        """Commits, rolls back or gives up a half message; repeating it changes nothing."""
+
+    @_abc_1.abstractmethod
+    def Recall(
+        self,
+        request: _storage_pb2.RecallRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.RecallResponse, _abc.Awaitable[_storage_pb2.RecallResponse]]:
+        """Takes back a message that nobody got yet."""
+
+    @_abc_1.abstractmethod
+    def ListPending(
+        self,
+        request: _storage_pb2.ListPendingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.ListPendingResponse, _abc.Awaitable[_storage_pb2.ListPendingResponse]]:
+        """Delayed and half messages that wait, by due time."""
 
     @_abc_1.abstractmethod
     def TransferLeadership(

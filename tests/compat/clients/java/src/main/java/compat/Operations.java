@@ -17,10 +17,16 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.ProducerBuilder;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.java.impl.producer.SendReceiptImpl;
 import org.apache.rocketmq.client.java.message.MessageViewImpl;
 
 /** The clients by name, and the messages received by reference number. */
@@ -29,7 +35,9 @@ final class Operations {
   private final ClientConfiguration configuration;
   private final Map<String, Closeable> clients = new ConcurrentHashMap<>();
   private final Map<String, ScriptedListener> listeners = new ConcurrentHashMap<>();
+  private final Map<String, ScriptedChecker> checkers = new ConcurrentHashMap<>();
   private final Map<Integer, MessageView> messages = new ConcurrentHashMap<>();
+  private final Map<Integer, Transaction> transactions = new ConcurrentHashMap<>();
   private final AtomicInteger lastRef = new AtomicInteger();
 
   Operations(JsonObject options) {
@@ -48,6 +56,15 @@ final class Operations {
     return switch (command.get("op").getAsString()) {
       case "producer" -> producer(name, command);
       case "send" -> send(name, command);
+      case "recall" -> recall(name, command);
+      case "send_half" -> sendHalf(name, command);
+      case "end" -> end(command);
+      case "checked" ->
+          Map.of(
+              "message_ids",
+              checkers
+                  .get(name)
+                  .await(command.get("count").getAsInt(), duration(command, "timeout_ms")));
       case "simple" -> simple(name, command);
       case "receive" -> receive(name, command);
       case "ack" -> {
@@ -76,17 +93,56 @@ final class Operations {
 
   private Map<String, ?> producer(String name, JsonObject command) throws Exception {
     List<String> topics = strings(command.get("topics"));
-    clients.put(
-        name,
+    ProducerBuilder builder =
         provider
             .newProducerBuilder()
             .setClientConfiguration(configuration)
-            .setTopics(topics.toArray(String[]::new))
-            .build());
+            .setTopics(topics.toArray(String[]::new));
+    if (present(command, "checker")) {
+      ScriptedChecker checker = new ScriptedChecker(command.get("checker").getAsString());
+      checkers.put(name, checker);
+      builder.setTransactionChecker(checker);
+    }
+    clients.put(name, builder.build());
     return Map.of();
   }
 
   private Map<String, ?> send(String name, JsonObject command) throws Exception {
+    SendReceipt receipt = producer(name).send(built(command));
+    return Map.of(
+        "message_id", receipt.getMessageId().toString(),
+        "recall_handle", receipt.getRecallHandle());
+  }
+
+  private Map<String, ?> recall(String name, JsonObject command) throws Exception {
+    String topic = command.get("topic").getAsString();
+    String handle = command.get("handle").getAsString();
+    return Map.of(
+        "message_id", producer(name).recallMessage(topic, handle).getMessageId().toString());
+  }
+
+  private Map<String, ?> sendHalf(String name, JsonObject command) throws Exception {
+    Transaction transaction = producer(name).beginTransaction();
+    SendReceipt receipt = producer(name).send(built(command), transaction);
+    int ref = lastRef.incrementAndGet();
+    transactions.put(ref, transaction);
+    return Map.of(
+        "ref", ref,
+        "message_id", receipt.getMessageId().toString(),
+        "transaction_id", ((SendReceiptImpl) receipt).getTransactionId());
+  }
+
+  private Map<String, ?> end(JsonObject command) throws Exception {
+    Transaction transaction = transactions.get(command.get("ref").getAsInt());
+    if (command.get("resolution").getAsString().equals("commit")) {
+      transaction.commit();
+    } else {
+      transaction.rollback();
+    }
+    return Map.of();
+  }
+
+  private Message built(JsonObject command) {
     MessageBuilder builder =
         provider
             .newMessageBuilder()
@@ -107,8 +163,10 @@ final class Operations {
         builder.addProperty(property.getKey(), property.getValue().getAsString());
       }
     }
-    Producer producer = (Producer) clients.get(name);
-    return Map.of("message_id", producer.send(builder.build()).getMessageId().toString());
+    if (present(command, "deliver_at_ms")) {
+      builder.setDeliveryTimestamp(command.get("deliver_at_ms").getAsLong());
+    }
+    return builder.build();
   }
 
   private Map<String, ?> simple(String name, JsonObject command) throws Exception {
@@ -172,6 +230,10 @@ final class Operations {
     return reported;
   }
 
+  private Producer producer(String name) {
+    return (Producer) clients.get(name);
+  }
+
   private SimpleConsumer simpleConsumer(String name) {
     return (SimpleConsumer) clients.get(name);
   }
@@ -194,9 +256,14 @@ final class Operations {
 
   private static Map<String, FilterExpression> subscriptions(JsonObject command) {
     Map<String, FilterExpression> expressions = new HashMap<>();
+    FilterExpressionType type =
+        present(command, "sql") && command.get("sql").getAsBoolean()
+            ? FilterExpressionType.SQL92
+            : FilterExpressionType.TAG;
     for (Map.Entry<String, JsonElement> entry :
         command.getAsJsonObject("subscriptions").entrySet()) {
-      expressions.put(entry.getKey(), new FilterExpression(entry.getValue().getAsString()));
+      expressions.put(
+          entry.getKey(), new FilterExpression(entry.getValue().getAsString(), type));
     }
     return expressions;
   }

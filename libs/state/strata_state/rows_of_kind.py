@@ -1,4 +1,4 @@
-"""Rows of one kind in one raft group: a range of keys (docs/data-layout.md section 5)."""
+"""What all classes of rows share: the key range of one kind in one raft group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata_mq.rows import RowKind
 from strata_state.ports import Row, RowBatch, StateStore
 
 
-class KindRows:
+class RowsOfKind:
     """A kind's key range in one raft group."""
 
     KIND: RowKind

@@ -10,7 +10,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import errors
-from strata_broker.asker import Asker
+from strata_broker.holder_calls import HolderCalls
 from strata_broker.metadata import MetadataView, TopicRow
 from strata_runtime.clock import SystemClock
 
@@ -80,8 +80,8 @@ async def ends(view: MetadataView, topic: TopicRow, storage: FakeStorageClient) 
     def request(raft_group: int, queues: Sequence[int]) -> storage_pb2.GetOffsetsRequest:
         return storage_pb2.GetOffsetsRequest(raft_group=raft_group, queues=queues)
 
-    asker = Asker(view, storage, SystemClock(), 0.2)  # type: ignore[arg-type]
-    answers = await asker.ask_holders(topic, "GetOffsets", storage_pb2.GetOffsetsResponse, request)
+    calls = HolderCalls(view, storage, SystemClock(), 0.2)  # type: ignore[arg-type]
+    answers = await calls.of_topic(topic, "GetOffsets", storage_pb2.GetOffsetsResponse, request)
     found: dict[int, int] = {}
     for _, answer in answers:
         for queue in answer.queues:

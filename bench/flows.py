@@ -1,0 +1,189 @@
+"""Delayed and transactional messages against plain ones in one run, behind the edge.
+
+    python bench/flows.py [--folder DIR] [--count N] [--profile FLOW]
+
+Calls go straight to the handlers of a standalone node's broker, 64 under way, 1 KB bodies, and
+count when they are answered. Prints one JSON object: per flow messages per second, microseconds of
+process CPU per message, and the rate as a share of that of plain sends. `delay_far` is due in an
+hour, `delay_now` is due at once, so its delivery to the queue is in the figure too; `transaction`
+is a half and its commit. What the edge costs is not in the figures: 1 call per message, 2 for a
+transaction; `bench/run.py --only flows` has the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import json
+import pstats
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from bench.behind_edge import EdgelessNode
+from bench.micro_broker import BenchCall, BenchEdge, send_requests
+from strata.meta.v1 import meta_pb2
+from strata_cli.data_folder import DataFolder
+from strata_cli.standalone import NAMESERVER
+from strata_edge.ports import UnaryHandler
+from strata_runtime import loop
+from strata_runtime.metrics import Metrics
+
+IN_FLIGHT = 64
+HOUR_MS = 3_600_000
+END_TRANSACTION = "/apache.rocketmq.v2.MessagingService/EndTransaction"
+TOPICS = {
+    "plain": meta_pb2.TOPIC_TYPE_NORMAL,
+    "delay_far": meta_pb2.TOPIC_TYPE_DELAY,
+    "delay_now": meta_pb2.TOPIC_TYPE_DELAY,
+    "transaction": meta_pb2.TOPIC_TYPE_TRANSACTION,
+}
+
+
+class UnaryEdge(BenchEdge):
+    """Keeps the handlers of rare calls, too."""
+
+    def __init__(self) -> None:
+        self.unary: dict[str, UnaryHandler] = {}
+
+    def add_unary(self, path: str, handler: UnaryHandler) -> None:  # type: ignore[override]
+        """Keep it."""
+        self.unary[path] = handler
+
+    async def send(self, request: bytes) -> service_pb2.SendResultEntry:
+        """Send one message."""
+        answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
+        self.hot.handle([BenchCall("SendMessage", request, answer.set_result)])
+        response = service_pb2.SendMessageResponse.FromString((await answer)[0])
+        assert response.status.code == definition_pb2.OK, response
+        return response.entries[0]
+
+    async def commit(self, topic: str, entry: service_pb2.SendResultEntry) -> None:
+        """Commit a transaction."""
+        request = service_pb2.EndTransactionRequest(
+            topic=definition_pb2.Resource(name=topic),
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=definition_pb2.COMMIT,
+        )
+        info = BenchCall("EndTransaction", b"", lambda _: None)
+        data = await self.unary[END_TRANSACTION](request.SerializeToString(), info)
+        status = service_pb2.EndTransactionResponse.FromString(data).status
+        assert status.code == definition_pb2.OK, status
+
+
+async def create_topics(node: EdgelessNode) -> None:
+    """Make a topic per flow."""
+    channel = node._network.channel(f"inproc:{NAMESERVER}")
+    for name, kind in TOPICS.items():
+        response = await channel.call(
+            "/strata.meta.v1.MetaService/CreateTopic",
+            meta_pb2.CreateTopicRequest(topic=meta_pb2.Topic(name=name, type=kind, queue_count=8)),
+            meta_pb2.CreateTopicResponse,
+        )
+        assert response.status.outcome == meta_pb2.META_OUTCOME_OK, response
+    await channel.close()
+
+
+def requests_of(flow: str, count: int, first: int) -> list[bytes]:
+    """Serialised requests of one message each."""
+    now_ms = time.time_ns() // 1_000_000
+    made = []
+    for data in send_requests(count, 1, 1024, first=first):
+        request = service_pb2.SendMessageRequest.FromString(data)
+        message = request.messages[0]
+        message.topic.name = flow
+        properties = message.system_properties
+        if flow.startswith("delay"):
+            properties.message_type = definition_pb2.DELAY
+            due_ms = now_ms + (HOUR_MS if flow == "delay_far" else 0)
+            properties.delivery_timestamp.FromMilliseconds(due_ms)
+        elif flow == "transaction":
+            properties.message_type = definition_pb2.TRANSACTION
+        made.append(request.SerializeToString())
+    return made
+
+
+async def drive(work: Callable[[bytes], Awaitable[None]], requests: Sequence[bytes]) -> None:
+    """Keep a number of flows under way until all are done, as clients do."""
+    waiting = iter(requests)
+
+    async def one_client() -> None:
+        for request in waiting:
+            await work(request)
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(IN_FLIGHT):
+            clients.create_task(one_client())
+
+
+async def measure(edge: UnaryEdge, count: int, profiled: str) -> dict[str, object]:
+    """Run every flow once warm."""
+    figures: dict[str, dict[str, float]] = {}
+    for number, flow in enumerate(TOPICS):
+
+        async def work(request: bytes, flow: str = flow) -> None:
+            entry = await edge.send(request)
+            if flow == "transaction":
+                await edge.commit(flow, entry)
+
+        await drive(work, requests_of(flow, count // 4, number << 32))
+        requests = requests_of(flow, count, (number << 32) + count)
+        profiler = cProfile.Profile()
+        began = time.perf_counter(), time.process_time()
+        if flow == profiled:
+            profiler.enable()
+        await drive(work, requests)
+        profiler.disable()
+        wall_s, cpu_s = time.perf_counter() - began[0], time.process_time() - began[1]
+        figures[flow] = {
+            "messages_per_s": round(count / wall_s),
+            "cpu_us_per_message": round(cpu_s / count * 1e6, 1),
+            "of_plain": round(figures["plain"]["wall_s"] / wall_s, 2) if figures else 1.0,
+            "of_plain_by_cpu": round(figures["plain"]["cpu_s"] / cpu_s, 2) if figures else 1.0,
+            "wall_s": wall_s,
+            "cpu_s": cpu_s,
+        }
+        if flow == profiled:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
+    for figure in figures.values():
+        del figure["wall_s"], figure["cpu_s"]
+    return dict(figures)
+
+
+async def run(folder: Path, count: int, profiled: str) -> dict[str, object]:
+    """Start a node, measure, stop it."""
+    data = DataFolder.open(folder / "data")
+    node = EdgelessNode(data, Metrics())
+    node.edge = edge = UnaryEdge()
+    await node.start()
+    await create_topics(node)
+    await asyncio.sleep(0.2)
+    loop.freeze_after_start()
+    try:
+        return await measure(edge, count, profiled)
+    finally:
+        await node.stop(1.0)
+        data.close()
+
+
+def main() -> None:
+    """Parse arguments, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="disk to measure on")
+    parser.add_argument("--count", type=int, default=12_800, help="messages of each flow")
+    parser.add_argument("--profile", default="", choices=("", *TOPICS), metavar="FLOW")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        figures = loop.run(run(Path(folder), arguments.count, arguments.profile))
+        print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

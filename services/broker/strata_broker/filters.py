@@ -1,0 +1,48 @@
+"""Filter expressions of clients: checked here, evaluated in storage.
+
+What a client is refused for it learns before anything is popped, with RocketMQ's code and, for
+SQL92, the character at which the expression is wrong.
+"""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import definition_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.config import ReceiveSection
+from strata_mq.errors import Code, RequestError
+from strata_mq.filter_cache import FilterCache
+from strata_mq.filters import EVERYTHING, FilterKind
+from strata_runtime.metrics import Metrics
+
+_KINDS = {definition_pb2.TAG: FilterKind.TAG, definition_pb2.SQL: FilterKind.SQL}
+_ALL = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
+
+
+class Filters:
+    """Checks expressions; one that was checked lately costs a look-up."""
+
+    def __init__(self, config: ReceiveSection, metrics: Metrics) -> None:
+        self._known = FilterCache(config.max_cached_filters, config.max_cached_filter_characters)
+        metrics.gauge(
+            "strata_broker_cached_filters",
+            lambda: [
+                (float(len(self._known)), {"of": "filters"}),
+                (float(self._known.characters), {"of": "characters"}),
+            ],
+        )
+
+    def of(self, expression: definition_pb2.FilterExpression) -> storage_pb2.Filter:
+        """Return what storage is asked for.
+
+        Raises:
+            RequestError: ILLEGAL_FILTER_EXPRESSION.
+        """
+        kind = _KINDS.get(expression.type)
+        text = expression.expression
+        if kind is None or (kind is FilterKind.SQL and not text.strip()):
+            raise RequestError(
+                Code.ILLEGAL_FILTER_EXPRESSION, "filter expression has no type or is empty"
+            )
+        if self._known.of(kind, text) is EVERYTHING:
+            return _ALL
+        return storage_pb2.Filter(kind=storage_pb2.FilterKind.ValueType(kind), expression=text)

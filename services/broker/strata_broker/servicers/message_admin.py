@@ -1,0 +1,105 @@
+"""The messages' part of `strata.admin.v1.AdminService`; it translates and decides nothing."""
+
+from __future__ import annotations
+
+from strata.admin.v1 import admin_pb2
+from strata_broker.dead_letters import DeadLetters
+from strata_broker.holder_calls import gather
+from strata_broker.message_queries import MessageQueries, found_message
+from strata_broker.metadata import MetadataView
+from strata_broker.redrive import Redriver
+from strata_broker.servicers.admin_rpc import add
+from strata_broker.servicers.pages import page
+from strata_edge.ports import Edge
+
+# Dead-letter topics: each is counted in every raft group.
+_COUNTED_AT_ONCE = 64
+
+
+class MessageAdminServicer:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        queries: MessageQueries,
+        dead_letters: DeadLetters,
+        redriver: Redriver,
+    ) -> None:
+        self._view = view
+        self._queries = queries
+        self._dead_letters = dead_letters
+        self._redriver = redriver
+
+    def register(self, edge: Edge) -> None:
+        """Serve every RPC on an edge."""
+        add(edge, "FindMessages", admin_pb2.FindMessagesRequest, self.find_messages)
+        add(edge, "TraceMessage", admin_pb2.TraceMessageRequest, self.trace_message)
+        add(
+            edge,
+            "ListDeadLetterTopics",
+            admin_pb2.ListDeadLetterTopicsRequest,
+            self.list_dead_letter_topics,
+        )
+        add(edge, "ListDeadLetters", admin_pb2.ListDeadLettersRequest, self.list_dead_letters)
+        add(
+            edge,
+            "RedriveDeadLetters",
+            admin_pb2.RedriveDeadLettersRequest,
+            self.redrive_dead_letters,
+        )
+
+    async def find_messages(
+        self, request: admin_pb2.FindMessagesRequest
+    ) -> admin_pb2.FindMessagesResponse:
+        """Find messages; consumes nothing."""
+        found = await self._queries.find(request)
+        return admin_pb2.FindMessagesResponse(
+            messages=map(found_message, found.messages), next_page_token=found.next_page_token
+        )
+
+    async def trace_message(
+        self, request: admin_pb2.TraceMessageRequest
+    ) -> admin_pb2.TraceMessageResponse:
+        """Tell what became of a message."""
+        return admin_pb2.TraceMessageResponse(messages=await self._queries.trace(request))
+
+    async def list_dead_letter_topics(
+        self, request: admin_pb2.ListDeadLetterTopicsRequest
+    ) -> admin_pb2.ListDeadLetterTopicsResponse:
+        """List dead-letter topics by namespace and consumer group, with counts."""
+        namespace = request.namespace if request.HasField("namespace") else None
+        groups, token = page(
+            (
+                ((group.namespace, group.name), group)
+                for group in self._view.consumer_groups()
+                if namespace is None or group.namespace == namespace
+            ),
+            min(request.page_size or _COUNTED_AT_ONCE, _COUNTED_AT_ONCE),
+            request.page_token,
+        )
+        topics = await gather([self._dead_letters.count(group) for group in groups])
+        return admin_pb2.ListDeadLetterTopicsResponse(
+            topics=[topic for topic in topics if topic is not None], next_page_token=token
+        )
+
+    async def list_dead_letters(
+        self, request: admin_pb2.ListDeadLettersRequest
+    ) -> admin_pb2.ListDeadLettersResponse:
+        """List the messages of one dead-letter topic."""
+        found = await self._dead_letters.page(
+            (request.namespace, request.consumer_group), request.max_messages, request.page_token
+        )
+        return admin_pb2.ListDeadLettersResponse(
+            dead_letters=(
+                admin_pb2.DeadLetter(stored=found_message(letter.stored), redriven=letter.redriven)
+                for letter in found.letters
+            ),
+            next_page_token=found.next_page_token,
+        )
+
+    async def redrive_dead_letters(
+        self, request: admin_pb2.RedriveDeadLettersRequest
+    ) -> admin_pb2.RedriveDeadLettersResponse:
+        """Send dead letters back to the topics they came from."""
+        return await self._redriver.redrive(request)

@@ -1,0 +1,47 @@
+"""`strata.broker.v1.PeerService`: what other brokers ask this one. It translates only."""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from strata.broker.v1 import peer_pb2
+from strata_broker import errors
+from strata_broker.client_commands import ClientCommands
+from strata_broker.connected_clients import ConnectedClients
+from strata_broker.peers import SERVICE
+from strata_edge.ports import CallError, CallInfo, Edge
+from strata_mq.errors import RequestError
+
+
+class PeerServicer:
+    """See the module docstring."""
+
+    def __init__(self, clients: ConnectedClients, commands: ClientCommands) -> None:
+        self._clients = clients
+        self._commands = commands
+
+    def register(self, edge: Edge) -> None:
+        """Serve every RPC on an edge."""
+        edge.add_unary(f"/{SERVICE}/ListClients", self.list_clients)
+        edge.add_unary(f"/{SERVICE}/CommandClient", self.command_client)
+
+    async def list_clients(self, data: bytes, info: CallInfo) -> bytes:
+        """List clients that are alive."""
+        try:
+            request = peer_pb2.ListClientsRequest.FromString(data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", "not a ListClientsRequest") from error
+        return self._clients.answer(request).SerializeToString()
+
+    async def command_client(self, data: bytes, info: CallInfo) -> bytes:
+        """Send a command to a client of this broker."""
+        try:
+            request = peer_pb2.CommandClientRequest.FromString(data)
+            response = await self._commands.command(
+                request.client_id, request.command, request.message
+            )
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", "not a CommandClientRequest") from error
+        except RequestError as bad:
+            response = peer_pb2.CommandClientResponse(status=errors.status_of(bad))
+        return response.SerializeToString()

@@ -1,0 +1,55 @@
+"""The quotas' part of `strata.admin.v1.AdminService`; it translates and decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strata.admin.v1 import admin_pb2
+from strata_broker.quota_operations import QuotaOperations
+from strata_broker.quotas import LimitInForce
+from strata_broker.servicers.admin_rpc import add
+from strata_broker.servicers.pages import page
+from strata_edge.ports import Edge
+
+
+class QuotaAdminServicer:
+    """See the module docstring."""
+
+    def __init__(self, operations: QuotaOperations) -> None:
+        self._operations = operations
+
+    def register(self, edge: Edge) -> None:
+        """Serve every RPC on an edge."""
+        add(edge, "SetQuota", admin_pb2.SetQuotaRequest, self.set_quota)
+        add(edge, "GetQuota", admin_pb2.GetQuotaRequest, self.get_quota)
+        add(edge, "ListQuotas", admin_pb2.ListQuotasRequest, self.list_quotas)
+
+    async def set_quota(self, request: admin_pb2.SetQuotaRequest) -> admin_pb2.SetQuotaResponse:
+        """Set limits of a namespace or of a topic."""
+        limits = await self._operations.set(request.quota, request.update_mask)
+        return admin_pb2.SetQuotaResponse(limits=_messages(limits))
+
+    async def get_quota(self, request: admin_pb2.GetQuotaRequest) -> admin_pb2.GetQuotaResponse:
+        """Show what holds for a namespace or for a topic."""
+        limits = self._operations.get(request.namespace, request.topic)
+        return admin_pb2.GetQuotaResponse(limits=_messages(limits))
+
+    async def list_quotas(
+        self, request: admin_pb2.ListQuotasRequest
+    ) -> admin_pb2.ListQuotasResponse:
+        """List what was set, by namespace and topic."""
+        namespace = request.namespace if request.HasField("namespace") else None
+        rows, token = page(
+            (
+                ((row.namespace, row.topic), row)
+                for row in self._operations.list()
+                if namespace is None or row.namespace == namespace
+            ),
+            request.page_size,
+            request.page_token,
+        )
+        return admin_pb2.ListQuotasResponse(quotas=rows, next_page_token=token)
+
+
+def _messages(limits: Iterable[LimitInForce]) -> Iterable[admin_pb2.QuotaLimit]:
+    return (admin_pb2.QuotaLimit(**limit._asdict()) for limit in limits)

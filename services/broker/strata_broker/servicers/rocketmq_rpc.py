@@ -1,0 +1,50 @@
+"""How one RPC of `apache.rocketmq.v2.Admin` is put on an edge: failures become a Status.
+
+No client id is asked for: operators' tools are no clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from apache.rocketmq.v2 import admin_pb2
+from strata_broker import errors
+from strata_broker.requests import Caller, operator_of
+from strata_edge.ports import CallError, CallInfo, Edge
+from strata_mq.errors import RequestError
+
+SERVICE = "apache.rocketmq.v2.Admin"
+
+_METHODS = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
+
+
+def add(edge: Edge, rpc: str, answer: Callable[[Caller, Any], Awaitable[Message]]) -> None:
+    """Serve an RPC by a method that returns its response, without status when all is well."""
+    method = _METHODS[rpc]
+    request_type: type[Message] = getattr(admin_pb2, method.input_type.name)
+    response_type: type[Message] = getattr(admin_pb2, method.output_type.name)
+
+    async def serve(data: bytes, info: CallInfo) -> bytes:
+        try:
+            request = request_type.FromString(data)
+        except DecodeError as error:
+            raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+        try:
+            response = await answer(operator_of(info.metadata), request)
+        except RequestError as bad:
+            status = errors.status_of(bad)
+        else:
+            _set_ok(response)
+            return response.SerializeToString()
+        return response_type(status=status).SerializeToString()
+
+    edge.add_unary(f"/{SERVICE}/{rpc}", serve)
+
+
+def _set_ok(response: Message) -> None:
+    """Say OK where the response has a status that does not say something else already."""
+    if "status" in response.DESCRIPTOR.fields_by_name and not response.HasField("status"):
+        response.status.CopyFrom(errors.ok_status())  # type: ignore[attr-defined]

@@ -1,0 +1,41 @@
+"""The transactions' part of `strata.admin.v1.AdminService`."""
+
+from __future__ import annotations
+
+from strata.admin.v1 import admin_pb2
+from strata_broker.servicers.admin_rpc import add
+from strata_broker.transaction_operations import TransactionOperations
+from strata_edge.ports import Edge
+
+
+class TransactionAdminServicer:
+    """See the module docstring."""
+
+    def __init__(self, operations: TransactionOperations) -> None:
+        self._operations = operations
+
+    def register(self, edge: Edge) -> None:
+        """Serve every RPC on an edge."""
+        add(edge, "ListTransactions", admin_pb2.ListTransactionsRequest, self.list_transactions)
+        add(edge, "GetTransaction", admin_pb2.GetTransactionRequest, self.get_transaction)
+        add(edge, "EndTransaction", admin_pb2.EndTransactionRequest, self.end_transaction)
+
+    async def list_transactions(
+        self, request: admin_pb2.ListTransactionsRequest
+    ) -> admin_pb2.ListTransactionsResponse:
+        """List transactions that wait."""
+        transactions, token = await self._operations.page(request)
+        return admin_pb2.ListTransactionsResponse(transactions=transactions, next_page_token=token)
+
+    async def get_transaction(
+        self, request: admin_pb2.GetTransactionRequest
+    ) -> admin_pb2.GetTransactionResponse:
+        """Show one with its message."""
+        return admin_pb2.GetTransactionResponse(transaction=await self._operations.get(request))
+
+    async def end_transaction(
+        self, request: admin_pb2.EndTransactionRequest
+    ) -> admin_pb2.EndTransactionResponse:
+        """Commit or roll one back."""
+        ended = await self._operations.end(request)
+        return admin_pb2.EndTransactionResponse(queue=ended.queue, offset=ended.offset)

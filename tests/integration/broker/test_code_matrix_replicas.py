@@ -1,0 +1,88 @@
+"""Cells of the matrix that take real replicas: three storage nodes that lose each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import cluster_network
+from strata_broker.config import BrokerConfig
+from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.options import EdgeOptions
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from tests.integration.broker.matrix_calls import METADATA, new_message
+from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
+
+CONFIG = BrokerConfig.model_validate({"send": {"timeout_ms": 400}})
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
+    """Three nodes, one raft group, one topic."""
+    async for made in cluster_of(tmp_path, 3):
+        row = made.stub.groups[1]
+        row.broker_name = "strata-1"
+        topic = meta_pb2.Topic(
+            topic_id=7, name="orders", type=meta_pb2.TOPIC_TYPE_NORMAL, queue_count=4
+        )
+        made.stub.write(meta_pb2.Change(raft_group=row), meta_pb2.Change(topic=topic))
+        yield made
+
+
+@pytest.fixture
+async def stub(
+    cluster: ClusterUnderTest,
+) -> AsyncIterator[service_pb2_grpc.MessagingServiceAsyncStub]:
+    """A client of a broker of the cluster."""
+    app = BrokerApp(
+        BrokerIdentity("broker-a", 50, "127.0.0.1"),
+        CONFIG,
+        GrpcioEdge(EdgeOptions(port=0, front=False)),
+        cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client),
+        SystemClock(),
+        lambda: 0.5,
+        Metrics.disabled(),
+        lambda name, failure: pytest.fail(f"{name}: {failure}"),
+    )
+    await app.start()
+    await app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+    async with grpc.aio.insecure_channel(app.endpoint) as channel:
+        yield service_pb2_grpc.MessagingServiceStub(channel)
+    await app.stop(0.5)
+
+
+async def send(stub: service_pb2_grpc.MessagingServiceAsyncStub) -> definition_pb2.Status:
+    """Send one message; return the status, which its entry repeats."""
+    request = service_pb2.SendMessageRequest(messages=[new_message()])
+    response = await stub.SendMessage(request, metadata=METADATA)
+    assert response.entries[0].status == response.status or response.status.code == 20_000
+    return response.status
+
+
+async def test_a_minority_stores_nothing(
+    cluster: ClusterUnderTest, stub: service_pb2_grpc.MessagingServiceAsyncStub
+) -> None:
+    """SLAVE_PERSISTENCE_TIMEOUT without followers, HA_NOT_AVAILABLE without leader, then OK."""
+    assert (await send(stub)).code == definition_pb2.OK
+    leader = await cluster.until_led(1)
+    followers = [name for name in cluster.members if name != leader]
+    for name in followers:
+        await cluster.members[name].lose_power()
+    told = await send(stub)
+    assert told.code == definition_pb2.SLAVE_PERSISTENCE_TIMEOUT, told.message
+    assert told.message == "a majority of the replicas did not make it durable in time"
+    await cluster.until(lambda: cluster.leader_of(1) is None)
+    told = await send(stub)
+    assert told.code == definition_pb2.HA_NOT_AVAILABLE, told.message
+    assert told.message == "no majority of the replicas elects a leader"
+    for name in followers:
+        await cluster.start(name)
+    await cluster.until_led(1)
+    assert (await send(stub)).code == definition_pb2.OK

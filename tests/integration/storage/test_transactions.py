@@ -1,0 +1,216 @@
+"""Half messages of one node: invisible until committed, checked, given up, over restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.batch import PartKind
+from strata_mq.hashing import pack_message_id
+from tests.integration.storage.storage_node import (
+    CONTEXT,
+    DEAD_LETTER_TOPIC_ID,
+    GROUP,
+    TOPIC,
+    NodeUnderTest,
+    small_config,
+)
+from tests.integration.storage.waiting import (
+    append,
+    end,
+    half,
+    let_pass,
+    pop_bodies,
+    until,
+    waiting_batch,
+)
+
+COMMIT, ROLLBACK, GIVE_UP = (
+    pb.TRANSACTION_END_COMMIT,
+    pb.TRANSACTION_END_ROLLBACK,
+    pb.TRANSACTION_END_GIVE_UP,
+)
+BROKER = 77
+DEAD_LETTERS = pb.TopicRef(topic_id=DEAD_LETTER_TOPIC_ID, slot_base=0, queue_count=0)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
+    config = small_config(transaction_checks_max=2)
+    async with NodeUnderTest(tmp_path, config=config) as made:
+        yield made
+
+
+class Broker:
+    """A broker that holds producers: reports their topics and takes checks off its stream."""
+
+    def __init__(self, node: NodeUnderTest, boot_id: int = BROKER) -> None:
+        self._node = node
+        self._boot_id = boot_id
+        self._stream = node.rpc.watch(pb.WatchRequest(broker_boot_id=boot_id), CONTEXT)
+
+    async def __aenter__(self) -> Broker:
+        assert list((await anext(self._stream)).led_groups) == [GROUP]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stream.aclose()  # type: ignore[attr-defined]
+
+    async def report(self, *topic_ids: int, full: bool = True) -> None:
+        request = pb.ReportClientsRequest(
+            broker_boot_id=self._boot_id,
+            full=full,
+            producer_topic_ids=topic_ids,
+            producer_topics_set=bool(topic_ids),
+        )
+        await self._node.rpc.report_clients(request, CONTEXT)
+
+    async def after(self, seconds: float) -> None:
+        """Let time pass; the broker goes on reporting its one topic."""
+        self._node.clock.advance(seconds)
+        await self.report(TOPIC.topic_id)
+        let_pass(self._node, 0)
+
+    async def checks(self, count: int) -> list[pb.TransactionCheck]:
+        """Return the next checks."""
+        checks: list[pb.TransactionCheck] = []
+        async with asyncio.timeout(5):
+            while len(checks) < count:
+                checks += (await anext(self._stream)).checks
+        assert len(checks) == count
+        return checks
+
+
+async def test_a_half_message_is_invisible_until_it_is_committed(node: NodeUnderTest) -> None:
+    """The commit says where it is; a pop that waited gets it; a repeat says the same."""
+    name = await half(node, b"half")
+    assert await pop_bodies(node) == []
+    waiting = asyncio.ensure_future(pop_bodies(node, wait_ms=5_000))
+    await asyncio.sleep(0.02)
+    first = await end(node, name, COMMIT)
+    assert not first.refusal.outcome
+    assert await waiting == [b"half"]
+    assert await end(node, name, COMMIT) == first
+    late = await end(node, name, ROLLBACK)
+    assert late.refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+
+
+async def test_a_half_message_that_is_rolled_back_never_comes(node: NodeUnderTest) -> None:
+    """A repeated rollback is fine, a commit is refused."""
+    name = await half(node, b"half")
+    for _ in range(2):
+        assert not (await end(node, name, ROLLBACK)).refusal.outcome
+    assert (await end(node, name, COMMIT)).refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+    assert await pop_bodies(node, wait_ms=50) == []
+
+
+async def test_a_transaction_is_ended_by_the_id_of_its_message(node: NodeUnderTest) -> None:
+    """A producer knows no more than that before the half is stored."""
+    text = "7F" * 17
+    due_ms = node.clock.wall_ms() + 6_000
+    batch = waiting_batch([b"half"], [due_ms], kind=PartKind.HALF, ids=[pack_message_id(text)])
+    await append(node, batch)
+    request = pb.EndTransactionRequest(
+        raft_group=GROUP, topic_id=TOPIC.topic_id, end=COMMIT, message_id=text
+    )
+    for _ in range(2):
+        response = await node.rpc.end_transaction(request, CONTEXT)
+        assert not response.refusal.outcome, response.refusal.reason
+    assert await pop_bodies(node) == [b"half"]
+    request.message_id = "7E" * 17
+    response = await node.rpc.end_transaction(request, CONTEXT)
+    assert response.refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+
+
+async def test_what_ends_no_transaction_is_refused(node: NodeUnderTest) -> None:
+    """An unknown name, no decision, no dead-letter topic."""
+    name = await half(node, b"half")
+    unknown = await end(node, pb.PendingRef(index=9_999), COMMIT)
+    assert unknown.refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+    for how in (pb.TRANSACTION_END_UNSPECIFIED, GIVE_UP):
+        assert (await end(node, name, how)).refusal.outcome == pb.OUTCOME_INVALID
+    assert not (await end(node, name, COMMIT)).refusal.outcome
+
+
+async def test_a_hundred_commits_at_once_are_all_delivered(node: NodeUnderTest) -> None:
+    """They share entries, and every message has its own offset."""
+    names = [await half(node, b"%d" % number) for number in range(100)]
+    before = node.app.node.engine(GROUP).machine.applied_index()
+    answers = await asyncio.gather(*(end(node, name, COMMIT) for name in names))
+    assert not any(answer.refusal.outcome for answer in answers)
+    assert len({(answer.queue, answer.offset) for answer in answers}) == 100
+    assert node.app.node.engine(GROUP).machine.applied_index() - before < 10
+    got = await pop_bodies(node, max_messages=1_000)
+    assert sorted(got) == sorted(b"%d" % number for number in range(100))
+
+
+# Checks -----------------------------------------------------------------------------------------
+
+
+async def test_an_open_transaction_is_checked_and_given_up(node: NodeUnderTest) -> None:
+    """So often as configured, then the broker is told that it is over and gives it up."""
+    name = await half(node, b"half", 6_000)
+    async with Broker(node) as broker:
+        got = []
+        for wait_s in (6.1, 30.1, 30.1):
+            await broker.after(wait_s)
+            (check,) = await broker.checks(1)
+            assert (check.pending, check.topic_id, check.message) == (name, 7, b"half")
+            got.append((check.check_count, check.exhausted))
+        assert got == [(1, False), (2, False), (2, True)]
+    fields = {"dead_letter_topic_id": DEAD_LETTER_TOPIC_ID}
+    first = await end(node, name, GIVE_UP, **fields)
+    assert (first.queue, first.offset) == (GROUP, 0)
+    assert await end(node, name, GIVE_UP, **fields) == first
+    assert (await end(node, name, COMMIT)).refusal.outcome == pb.OUTCOME_INVALID_HANDLE
+    assert await pop_bodies(node, wait_ms=50) == []
+    assert await pop_bodies(node, topic=DEAD_LETTERS) == [b"half"]
+
+
+async def test_a_check_waits_for_a_broker_with_a_producer(node: NodeUnderTest) -> None:
+    """Nobody to ask does not count; reports without topics change none."""
+    await half(node, b"half", 6_000)
+    async with Broker(node) as broker:
+        await broker.report(TOPIC.topic_id + 1)
+        let_pass(node, 10)
+        rows = node.app.node.engine(GROUP).machine.rows.pending
+        now_ms = node.clock.wall_ms()
+        await until(lambda: next(rows.keys()).due_ms > now_ms)
+        await broker.after(30.1)
+        (check,) = await broker.checks(1)
+        assert check.check_count == 1
+
+
+async def test_a_check_is_answered_by_whoever_was_asked(node: NodeUnderTest) -> None:
+    """Two brokers hold producers: both are asked in turn; the answer ends the checks."""
+    names = [await half(node, b"%d" % number, 1_000) for number in range(4)]
+    async with Broker(node, 1) as first, Broker(node, 2) as second:
+        for broker in (first, second):
+            await broker.report(TOPIC.topic_id)
+        let_pass(node, 1.1)
+        asked = [*await first.checks(2), *await second.checks(2)]
+        assert {check.pending.index for check in asked} == {name.index for name in names}
+        for check in asked:
+            assert not (await end(node, check.pending, COMMIT)).refusal.outcome
+    assert len(await pop_bodies(node)) == 4
+
+
+async def test_open_transactions_are_kept_over_a_restart(tmp_path: Path) -> None:
+    """A half is committed, a counted check goes on, after the node came back."""
+    async with NodeUnderTest(tmp_path) as node:
+        names = [await half(node, b"%d" % number, 1_000) for number in range(2)]
+        async with Broker(node) as broker:
+            await broker.after(1.1)
+            await broker.checks(2)
+        clock = node.clock
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        assert not (await end(node, names[0], COMMIT)).refusal.outcome
+        async with Broker(node) as broker:
+            await broker.after(30.1)
+            (check,) = await broker.checks(1)
+            assert (check.pending, check.check_count) == (names[1], 2)
+        assert await pop_bodies(node) == [b"0"]

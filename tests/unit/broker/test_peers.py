@@ -1,0 +1,166 @@
+"""Two brokers and the clients of each: any broker tells of all, and finds who can be commanded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.admin.v1 import admin_pb2
+from strata.broker.v1 import peer_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.channels import BrokerNetwork
+from strata_broker.config import BrokerConfig
+from strata_broker.peers import SERVICE, require_ok
+from strata_mq.errors import Code, RequestError
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from tests.unit.broker.conftest import BASE_CONFIG, Client, resource
+from tests.unit.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage, until
+
+CONFIG = BrokerConfig.model_validate(BASE_CONFIG | {"peer": {"command_timeout_ms": 50}})
+
+
+@dataclass
+class Pair:
+    """Both brokers' edges, by endpoint."""
+
+    edges: dict[str, FakeEdge]
+    apps: Sequence[BrokerApp]
+
+    @property
+    def first(self) -> FakeEdge:
+        return self.edges["127.0.0.1:18081"]
+
+    @property
+    def second(self) -> FakeEdge:
+        return self.edges["127.0.0.2:18081"]
+
+
+@pytest.fixture
+async def pair(meta: FakeMeta, storage: FakeStorage) -> AsyncIterator[Pair]:
+    """Two brokers that know each other."""
+    failures: list[tuple[str, BaseException]] = []
+    edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
+    apps = [
+        BrokerApp(
+            BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
+            CONFIG,
+            edges[f"127.0.0.{number}:18081"],
+            BrokerNetwork(
+                ("nameserver",),
+                lambda endpoint: meta,
+                lambda endpoints: storage,
+                broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0]),
+            ),
+            SystemClock(),
+            lambda: 0.5,
+            Metrics.disabled(),
+            lambda name, failure: failures.append((name, failure)),
+        )
+        for number in (1, 2)
+    ]
+    for app in apps:
+        await app.start()
+    kind = meta_pb2.NODE_KIND_BROKER
+    await until(lambda: all(len(app.view.nodes(kind)) == 2 for app in apps))
+    yield Pair(edges, apps)
+    for app in apps:
+        await app.stop(0.1)
+    assert failures == []
+
+
+async def members(edge: FakeEdge) -> list[str]:
+    """Return the members of group `g` by one broker's word."""
+    shown = await edge.call(
+        ADMIN + "GetConsumerGroup",
+        admin_pb2.GetConsumerGroupRequest(name="g"),
+        admin_pb2.GetConsumerGroupResponse,
+    )
+    return [member.client_id for member in shown.members]
+
+
+async def consume(edge: FakeEdge, client_id: str) -> None:
+    """Receive once as a client of group `g`."""
+    client = Client(edge)
+    client.metadata = {"x-mq-client-id": client_id}
+    await client.receive("orders", "g", polling_s=0)
+
+
+async def test_members_of_all_brokers_are_shown_by_each(pair: Pair) -> None:
+    """A client of two brokers is one member."""
+    await consume(pair.first, "a")
+    await consume(pair.second, "b")
+    await consume(pair.first, "both")
+    await consume(pair.second, "both")
+    assert await members(pair.first) == await members(pair.second) == ["a", "b", "both"]
+
+
+async def test_a_broker_that_does_not_answer_is_passed_over(pair: Pair) -> None:
+    """The others' clients are shown all the same."""
+    await consume(pair.first, "a")
+    await consume(pair.second, "b")
+    pair.second.running = False
+    assert await members(pair.first) == ["a"]
+
+
+async def test_a_command_without_answer_ends_with_a_timeout(pair: Pair) -> None:
+    """REQUEST_TIMEOUT from the broker that holds the client, through another one."""
+    settings = definition_pb2.Settings(client_type=definition_pb2.PRODUCER)
+    settings.publishing.topics.append(resource("orders"))
+    command = service_pb2.TelemetryCommand(settings=settings).SerializeToString()
+
+    async def says() -> AsyncIterator[bytes]:
+        yield command
+        await asyncio.Event().wait()
+
+    call = FakeCall("Telemetry", b"", {"x-mq-client-id": "silent"})
+    stream = pair.second.streams[MESSAGING + "Telemetry"](says(), call)
+    await anext(stream)
+    asked = peer_pb2.CommandClientRequest(
+        client_id="silent", command=peer_pb2.CLIENT_COMMAND_PRINT_THREAD_STACK_TRACE
+    )
+    direct = await pair.second.call(
+        f"/{SERVICE}/CommandClient", asked, peer_pb2.CommandClientResponse
+    )
+    assert direct.status.code == definition_pb2.REQUEST_TIMEOUT
+    frame = service_pb2.TelemetryCommand.FromString(await anext(stream))
+    assert frame.print_thread_stack_trace_command.nonce
+    with pytest.raises(RequestError) as failure:
+        require_ok(direct)
+    assert failure.value.code is Code.REQUEST_TIMEOUT
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_client_without_stream_cannot_be_commanded(pair: Pair) -> None:
+    """NOT_FOUND, also for one that only receives."""
+    await consume(pair.first, "a")
+    asked = peer_pb2.CommandClientRequest(
+        client_id="a", command=peer_pb2.CLIENT_COMMAND_VERIFY_MESSAGE
+    )
+    response = await pair.first.call(
+        f"/{SERVICE}/CommandClient", asked, peer_pb2.CommandClientResponse
+    )
+    assert response.status.code == definition_pb2.NOT_FOUND
+
+
+async def test_clients_are_narrowed_down(pair: Pair) -> None:
+    """By namespace, group, topic and id."""
+    await consume(pair.first, "a")
+    for wanted, expected in (
+        (peer_pb2.ListClientsRequest(), ["a"]),
+        (peer_pb2.ListClientsRequest(client_id="a", topic="orders"), ["a"]),
+        (peer_pb2.ListClientsRequest(consumer_group="other"), []),
+        (peer_pb2.ListClientsRequest(namespace="other"), []),
+        (peer_pb2.ListClientsRequest(topic="fifo"), []),
+    ):
+        response = await pair.first.call(
+            f"/{SERVICE}/ListClients", wanted, peer_pb2.ListClientsResponse
+        )
+        assert [client.client_id for client in response.clients] == expected, wanted

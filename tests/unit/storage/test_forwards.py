@@ -1,0 +1,241 @@
+"""Messages whose queues are elsewhere when they are due: brought there, each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata_mq.batch import OutgoingMessage, PartKey, PartKind
+from strata_mq.pending_commands import ResolveAction
+from strata_mq.pending_rows import PendingRef
+from strata_mq.rare_commands import (
+    EpochCommand,
+    OwnCommand,
+    SlotGrant,
+    encode_own,
+    encode_seal,
+)
+from strata_mq.slots import slot_of
+from strata_storage.config import PendingOptions
+from strata_storage.forwarding import ForwardFailed
+from strata_storage.resolver import DELIVERING, Ended, Place
+from strata_storage.retry_slots import RetrySlots
+from tests.unit.storage.waiting_leader import (
+    QUEUES,
+    QUICK,
+    TOPIC_ID,
+    LeaderUnderTest,
+    id_of,
+    let_pass,
+    proposed,
+    running,
+    start,
+    turns,
+)
+
+ELSEWHERE = 5
+
+
+class Elsewhere:
+    """Another raft group; keeps what it is given, each message once."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.calls: list[tuple[int, PartKey, list[bytes]]] = []
+        self.stored: list[bytes] = []
+        # Slot -> raft group.
+        self.owners: dict[int, int] = {}
+
+    def home(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
+        return moved_to or self.owners.get(slot_of(slot_base, queue), 0)
+
+    async def forward(
+        self, raft_group: int, key: PartKey, messages: Sequence[OutgoingMessage]
+    ) -> list[Place]:
+        bodies = [message.stored for message in messages]
+        self.calls.append((raft_group, key, bodies))
+        self.stored += [body for body in bodies if body not in self.stored]
+        if self.failures:
+            # It may have arrived all the same.
+            self.failures -= 1
+            raise ForwardFailed("no answer")
+        return [Place(key.topic_id, key.queue, self.stored.index(body)) for body in bodies]
+
+
+def seal_all(leader: LeaderUnderTest, queues: Sequence[int] = range(QUEUES)) -> None:
+    """Move queues to another raft group."""
+    for queue in queues:
+        end_offset = leader.appender.seal(TOPIC_ID, queue)
+        leader.apply(encode_seal(EpochCommand(TOPIC_ID, queue, 0, end_offset, ELSEWHERE)))
+
+
+async def test_a_message_whose_queues_moved_is_brought_there_and_dropped_then() -> None:
+    """Its row stays until the other raft group has confirmed it (rule 18)."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(QUICK, elsewhere)
+    async with running(leader):
+        name = leader.wait_for(b"later", 1_000, queue=2)
+        seal_all(leader)
+        await let_pass(leader, 1)
+        ((raft_group, key, bodies),) = elsewhere.calls
+        assert (raft_group, key[:2], bodies) == (ELSEWHERE, (TOPIC_ID, 2), [b"later"])
+        assert leader.machine.rows.pins.get(name) is not None
+        (item,) = proposed(leader)
+        assert item.action is ResolveAction.DROP
+        leader.commit()
+        assert leader.machine.rows.pins.get(name) is None
+        ended = leader.resolver.find(name)
+        assert isinstance(ended, Ended)
+        assert ended.place == Place(TOPIC_ID, 2, 0)
+    assert leader.count("forwarded") == 1
+
+
+async def test_a_message_whose_queues_left_with_their_slots_is_brought_there() -> None:
+    """Nothing was sealed; until the slots have an owner it waits for one (rule 17)."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        any_queue = leader.wait_for(b"any", 1_000)
+        one_queue = leader.wait_for(b"one", 1_000, queue=2)
+        leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, False)])))
+        await let_pass(leader, 1)
+        leader.commit()
+        assert elsewhere.calls == []
+        elsewhere.owners = {1: ELSEWHERE, 2: ELSEWHERE + 1}
+        await let_pass(leader, 1)
+        leader.commit()
+        places = {(raft_group, key.queue): bodies for raft_group, key, bodies in elsewhere.calls}
+        assert places[ELSEWHERE + 1, 2][-1:] == [b"one"]
+        assert sorted(elsewhere.stored) == [b"any", b"one"]
+        for name in (any_queue, one_queue):
+            assert leader.machine.rows.pins.get(name) is None
+
+
+async def test_a_message_whose_slots_come_back_is_delivered_here() -> None:
+    """A queue is given when it is placed, whoever owned it in between."""
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), Elsewhere())
+    async with running(leader):
+        leader.wait_for(b"later", 1_000, queue=2)
+        leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, False)])))
+        await let_pass(leader, 1)
+        leader.commit()
+        leader.apply(encode_own(OwnCommand([SlotGrant(0, 4096, True)])))
+        await let_pass(leader, 1)
+        leader.commit()
+    assert leader.next_offsets() == {2: 1}
+
+
+async def test_a_forward_without_answer_is_repeated_and_arrives_once() -> None:
+    """The message is marked to be delivered, put off, and sent again as it was."""
+    elsewhere = Elsewhere()
+    elsewhere.failures = 2
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000), elsewhere)
+    async with running(leader):
+        name = leader.wait_for(b"later", 1_000)
+        seal_all(leader)
+        for _ in range(3):
+            await let_pass(leader, 1)
+            leader.commit()
+            await turns()
+            recall = await start(leader.recalls.recall(name, TOPIC_ID, id_of(b"other")))
+            assert recall.exception() is not None
+    assert elsewhere.stored == [b"later"]
+    assert len(elsewhere.calls) == 3
+    assert list(leader.machine.rows.pending.keys()) == []
+
+
+async def test_a_commit_is_decided_here_and_carried_out_elsewhere() -> None:
+    """It is answered when it is written; a rollback loses from then on, also at a new leader."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(QUICK, elsewhere)
+    async with running(leader):
+        half = leader.half()
+        seal_all(leader)
+        commit = await start(leader.transactions.commit(half, TOPIC_ID))
+        repeat = await start(leader.transactions.commit(half, TOPIC_ID))
+        rollback = await start(leader.transactions.roll_back(half, TOPIC_ID))
+        assert rollback.exception() is not None
+        (item,) = proposed(leader)
+        assert (item.action, item.checks) == (ResolveAction.PUT_OFF, DELIVERING)
+        assert not commit.done()
+        assert not repeat.done()
+        leader.commit()
+        assert await commit == await repeat == Place(TOPIC_ID, 0, 0)
+        await turns()
+        assert elsewhere.stored == [b"half"]
+        leader.commit()
+        late = await start(leader.transactions.commit(half, TOPIC_ID))
+        assert (await late).topic_id == TOPIC_ID
+
+
+async def test_without_another_node_a_message_waits_for_a_queue() -> None:
+    """It is put off until one is open again."""
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, retry_ms=1_000))
+    async with running(leader):
+        leader.wait_for(b"later", 1_000)
+        for queue in range(QUEUES):
+            leader.appender.seal(TOPIC_ID, queue)
+        await let_pass(leader, 1)
+        (item,) = proposed(leader)
+        assert (item.action, item.checks) == (ResolveAction.PUT_OFF, DELIVERING)
+        leader.commit()
+        leader.appender.opened(TOPIC_ID, 3)
+        await let_pass(leader, 1)
+        leader.commit()
+    assert leader.next_offsets() == {3: 1}
+
+
+async def test_a_topic_dropped_while_its_message_is_on_its_way_is_left_alone() -> None:
+    """The row went with the topic, or goes as one of a dropped topic; nothing stops."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(QUICK, elsewhere)
+    async with running(leader):
+        name = leader.wait_for(b"later", 1_000)
+        seal_all(leader)
+        leader.drop_topic()
+        await let_pass(leader, 1)
+        leader.commit()
+        await turns()
+        leader.commit()
+        assert leader.machine.rows.pins.get(PendingRef(*name)) is None
+    assert leader.next_offsets() == {}
+
+
+async def test_forwards_are_split_to_the_size_of_a_batch() -> None:
+    """Many messages of one queue go out in several appends."""
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(QUICK, elsewhere)
+    async with running(leader):
+        bodies = [b"%d" % number for number in range(300)]
+        leader.submit(bodies, leader.now_ms() + 1_000, PartKind.DELAYED, queue=1)
+        leader.commit()
+        seal_all(leader)
+        await let_pass(leader, 1)
+        assert [len(call[2]) for call in elsewhere.calls] == [256, 44]
+        leader.commit()
+    assert sorted(elsewhere.stored) == sorted(bodies)
+
+
+async def test_what_finds_no_room_or_no_answer_is_spread_over_time() -> None:
+    """Messages that wait for a lost raft group are not all written anew every second."""
+    slots = RetrySlots(2)
+    assert [slots.next(0, 100) for _ in range(5)] == [100, 100, 200, 200, 300]
+    assert [slots.next(250, 100) for _ in range(3)] == [350, 400, 400]
+    assert [slots.next(now_ms, 100) for now_ms in (900, 930, 960)] == [1_000, 1_030, 1_100]
+    elsewhere = Elsewhere()
+    leader = LeaderUnderTest(
+        PendingOptions(turn_interval_ms=0, retry_ms=1_000, forwards_max=10), elsewhere
+    )
+    async with running(leader):
+        bodies = [b"%d" % number for number in range(35)]
+        leader.submit(bodies, leader.now_ms() + 1_000, PartKind.DELAYED)
+        leader.commit()
+        seal_all(leader)
+        await let_pass(leader, 1)
+        due = [item.offset_or_due - leader.now_ms() for item in proposed(leader)]
+        assert sorted(each for each in due if each >= 0) == [100] * 10 + [200] * 10 + [300] * 5
+        leader.commit()
+        for _ in range(4):
+            await let_pass(leader, 0.1)
+            leader.commit()
+            await turns()
+    assert sorted(elsewhere.stored) == sorted(bodies)

@@ -1,0 +1,135 @@
+"""Which pins a trim removes, a bounded number at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata_mq.batch import PartKind
+from strata_mq.pending_rows import ORDINAL_OF_ALL, PendingKey, PendingRef, PinRow, PinRun
+from strata_mq.rare_commands import DropKind, TrimCommand
+from strata_mq.rows import QueueRow
+from strata_storage import pin_sweep
+from strata_storage.pin_sweep import PinSweep
+from tests.unit.storage.pending_entries import TOPIC_ID, Log
+
+QUEUE = (TOPIC_ID, 0)
+WAITING = PinRow.pending(PartKind.DELAYED, TOPIC_ID, 5)
+
+
+def placed(offset: int) -> PinRow:
+    return PinRow.placed(PartKind.HALF, TOPIC_ID, 0, offset)
+
+
+def log_with(pins: dict[int, PinRow], *, min_offset: int = 0) -> Log:
+    """Return a log with one pin per index."""
+    log = Log()
+    batch = log.store.new_batch()
+    log.machine.rows.queues.put(batch, TOPIC_ID, 0, QueueRow(1_000, min_offset, 0, 0))
+    for index, pin in pins.items():
+        log.machine.rows.pins.put(batch, PendingRef(index, 0), pin)
+    log.store.write(batch)
+    return log
+
+
+def left(log: Log) -> list[int]:
+    return [ref.raft_index for ref, _ in log.machine.rows.pins.scan()]
+
+
+async def sweep_and_trim(log: Log, sweep: PinSweep, min_offset: int) -> int | None:
+    """Sweep as if the queue were trimmed to an offset; remove what may go."""
+    found = await sweep.sweep(log.machine, {QUEUE: min_offset})
+    low_index = found.low_index or 0
+    log.trim(TrimCommand(low_index, 0, [], found.runs, found.pending))
+    return found.low_index
+
+
+async def test_pins_of_trimmed_messages_go_and_the_first_that_stays_bounds_the_log() -> None:
+    """Placed below the queue's next beginning: gone; a retracted one, too."""
+    pins = {index: placed(index) for index in range(10, 40)}
+    pins[20] = WAITING
+    pins[25] = PinRow.retracted(TOPIC_ID, 0, 25)
+    log = log_with(pins)
+    assert await sweep_and_trim(log, PinSweep(), 30) == 20
+    assert left(log) == [20, *range(30, 40)]
+
+
+async def test_no_pin_bounds_nothing() -> None:
+    """Neither when there was none, nor when the last ones may go."""
+    log = log_with({})
+    assert await sweep_and_trim(log, PinSweep(), 30) is None
+    log = log_with({index: placed(index) for index in range(10)})
+    assert await sweep_and_trim(log, PinSweep(), 30) is None
+    assert left(log) == []
+
+
+async def test_long_runs_are_ranges_and_short_ones_single_pins() -> None:
+    """A range deletion is for many pins; none covers a pin that stays."""
+    pins = {index: placed(index) for index in range(1, 30)}
+    pins |= {4: WAITING, 8: WAITING}
+    log = log_with(pins)
+    found = await PinSweep().sweep(log.machine, {QUEUE: 25})
+    single = [PinRun(PendingRef(n, 0), PendingRef(n, 1)) for n in (1, 2, 3, 5, 6, 7)]
+    assert sorted(found.runs) == [*single, PinRun(PendingRef(9, 0), PendingRef(24, 1))]
+
+
+async def test_what_waits_of_a_dropped_topic_goes_with_its_pin() -> None:
+    """Its rows are named; what was placed in its queues has no queue any more."""
+    log = log_with({3: WAITING, 4: placed(4), 5: PinRow.pending(PartKind.HALF, 99, 7)})
+    log.machine.dropped.add((DropKind.TOPIC, 99))
+    found = await PinSweep().sweep(log.machine, {})
+    assert (found.low_index, found.pending) == (3, [PendingKey(7, 5, 0)])
+    assert found.runs == [PinRun(PendingRef(5, 0), PendingRef(5, 1))]
+
+
+async def test_pins_of_lost_messages_go() -> None:
+    """They were looked for by entries that are applied by now."""
+    log = log_with({3: PinRow.lost(), 4: WAITING})
+    batch = log.store.new_batch()
+    log.machine.rows.pins.put(batch, PendingRef(2, ORDINAL_OF_ALL), PinRow.lost())
+    log.store.write(batch)
+    assert await sweep_and_trim(log, PinSweep(), 0) == 4
+    assert left(log) == [4]
+
+
+@pytest.mark.parametrize("pins_per_look", [3, 10, 64])
+async def test_a_sweep_is_bounded_and_goes_on_where_it_stopped(
+    monkeypatch: pytest.MonkeyPatch, pins_per_look: int
+) -> None:
+    """One message that waits at the front does not keep the pins behind it."""
+    monkeypatch.setattr(pin_sweep, "_PINS_PER_LOOK", pins_per_look)
+    pins = {1: WAITING} | {index: placed(index) for index in range(2, 100)}
+    log, sweep = log_with(pins), PinSweep()
+    before = len(left(log))
+    for _ in range(100):
+        assert await sweep_and_trim(log, sweep, 60) == 1
+        after = len(left(log))
+        assert before - after <= 2 * pins_per_look
+        before = after
+    assert left(log) == [1, *range(60, 100)]
+
+
+async def test_an_unfinished_front_bounds_the_log_by_what_was_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The low index never passes a pin that may stay."""
+    monkeypatch.setattr(pin_sweep, "_PINS_PER_LOOK", 10)
+    log = log_with({index: placed(index) for index in range(1, 50)})
+    sweep, low_indexes = PinSweep(), []
+    for _ in range(6):
+        low_indexes.append(await sweep_and_trim(log, sweep, 40))
+        assert low_indexes[-1] is not None
+        assert low_indexes[-1] <= min(left(log))
+    assert low_indexes[0] == 11
+    assert low_indexes[-1] == 40
+
+
+async def test_one_trim_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest goes with later ones."""
+    monkeypatch.setattr(pin_sweep, "_REMOVED_MAX", 10)
+    pins = {index: placed(index) if index % 2 else WAITING for index in range(2, 200)}
+    log, sweep = log_with(pins), PinSweep()
+    for _ in range(60):
+        found = await sweep.sweep(log.machine, {QUEUE: 500})
+        assert len(found.runs) <= 11
+        log.trim(TrimCommand(2, 0, [], found.runs, found.pending))
+    assert left(log) == list(range(2, 200, 2))
