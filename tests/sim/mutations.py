@@ -157,6 +157,17 @@ def leave_queues_early() -> None:
     Rehashes._cursor = end  # type: ignore[method-assign]
 
 
+# The seed that found a fault last is tried first; a change of our code may make it another one.
+_FOUND_LAST = {
+    "acknowledge_before_sync": 6,
+    "grant_before_revoke": 2,
+    "ignore_leases": 5,
+    "keep_conflicting_entries": 9,
+    "lose_dedupe_window": 7,
+    "read_without_barrier": 5,
+}
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A fault in our own code.
@@ -167,11 +178,15 @@ class Mutation:
     """
 
     apply: Callable[[], None]
-    seeds: Sequence[int] = range(1, 31)
+    seeds: Sequence[int]
+
+
+def _seeds(name: str) -> Sequence[int]:
+    return list(dict.fromkeys((_FOUND_LAST.get(name, 1), *range(1, 31))))
 
 
 MUTATIONS = {
-    apply.__name__: Mutation(apply)
+    apply.__name__: Mutation(apply, _seeds(apply.__name__))
     for apply in (
         acknowledge_before_sync,
         commit_alone,
@@ -188,8 +203,6 @@ MUTATIONS = {
         grant_before_revoke,
     )
 }
-# Found by few seeds: one that does comes first.
-MUTATIONS["lose_dedupe_window"] = Mutation(lose_dedupe_window, (15, *range(1, 31)))
 
 
 def main() -> int:
