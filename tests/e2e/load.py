@@ -57,7 +57,7 @@ class Load:
     normal: str
     fifo: str
     group: str
-    pause_s: float = 0.05
+    pause_s: float = 0.1
     history: History = field(default_factory=History)
     answers: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     """sender -> its answered sends in their order"""
