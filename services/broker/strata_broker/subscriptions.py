@@ -171,24 +171,18 @@ class Subscriptions:
             info.last_update_timestamp.FromMilliseconds(max(one.heard_ms for one in clients))
         return info
 
-    def accumulation(
-        self, states: Iterable[storage_pb2.ConsumerQueueState]
-    ) -> admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation:
-        """Return what waits for a consumer group on some queues."""
-        total = admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation()
-        oldest_ms = 0
-        for state in states:
-            ready = max(state.next_offset - state.head, 0) + state.waiting
-            total.inflight_messages += state.in_flight
-            total.ready_messages += ready
-            total.accumulation += ready + state.in_flight
-            total.last_consume_timestamp = max(total.last_consume_timestamp, state.consumed_time_ms)
-            if ready and state.cursor_time_ms:
-                oldest_ms = min(oldest_ms or state.cursor_time_ms, state.cursor_time_ms)
-        if oldest_ms:
-            delay_ms = max(self._clock.wall_ms() - oldest_ms, 0)
-            total.deliver_delay_time.FromMilliseconds(delay_ms)
-        return total
+    def accumulations(
+        self, states: Sequence[tuple[TopicRow, Sequence[storage_pb2.ConsumerQueueState]]]
+    ) -> admin_pb2.DescribeGroupAccumulationResponse:
+        """Return what waits for a consumer group, in all and per topic, at one moment."""
+        now_ms = self._clock.wall_ms()
+        everything = [state for _, of_topic in states for state in of_topic]
+        return admin_pb2.DescribeGroupAccumulationResponse(
+            accumulation=_accumulation(everything, now_ms),
+            topic_accumulation={
+                topic.name: _accumulation(of_topic, now_ms) for topic, of_topic in states
+            },
+        )
 
     def time_spans(
         self, topic: TopicRow, states: Iterable[storage_pb2.ConsumerQueueState]
@@ -251,3 +245,21 @@ def in_namespace(caller_namespace: str, *resources: definition_pb2.Resource) -> 
     if any(other[0] != first[0] for other in others if other[1]):
         raise RequestError(Code.BAD_REQUEST, "topic and consumer group are of two namespaces")
     return first
+
+
+def _accumulation(
+    states: Iterable[storage_pb2.ConsumerQueueState], now_ms: int
+) -> admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation:
+    total = admin_pb2.DescribeGroupAccumulationResponse.GroupAccumulation()
+    oldest_ms = 0
+    for state in states:
+        ready = max(state.next_offset - state.head, 0) + state.waiting
+        total.inflight_messages += state.in_flight
+        total.ready_messages += ready
+        total.accumulation += ready + state.in_flight
+        total.last_consume_timestamp = max(total.last_consume_timestamp, state.consumed_time_ms)
+        if ready and state.cursor_time_ms:
+            oldest_ms = min(oldest_ms or state.cursor_time_ms, state.cursor_time_ms)
+    if oldest_ms:
+        total.deliver_delay_time.FromMilliseconds(max(now_ms - oldest_ms, 0))
+    return total

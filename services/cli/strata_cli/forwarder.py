@@ -6,7 +6,8 @@ For one machine; in Kubernetes a Service does this. A broker takes new connectio
 grpc.health.v1 says SERVING: one that drains or that hangs says so, or nothing. Connections to a
 broker that stopped answering are closed, so that clients come back and get another one.
 Invariants: a connection is in its broker's `links` from the choice to the end of both sides; with
-no broker that serves, all of them are tried before a client is let go.
+no broker that serves, all of them are tried, for a while, before a client is let go: one may have
+died while the other, on a busy machine, was taken for dead.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class ForwarderOptions:
         port: port to listen on; 0: any free one.
         max_connections: clients at once; more are closed at once.
         connect_timeout_ms: for one broker to accept.
+        patience_ms: for which brokers are tried again while none accepts.
         check_interval_ms: pause between two health checks of a broker.
         check_timeout_ms: for one health check.
         failures_to_drop: checks without an answer after which the connections of a broker that
@@ -61,6 +63,7 @@ class ForwarderOptions:
     port: int
     max_connections: int = 10_000
     connect_timeout_ms: int = 500
+    patience_ms: int = 2_000
     check_interval_ms: int = 200
     check_timeout_ms: int = 1_000
     failures_to_drop: int = 2
@@ -223,21 +226,33 @@ class Forwarder:
             self._closed.set()
 
     async def _connect(self, client: Side) -> None:
-        """Give a client's connection to the first broker that accepts it."""
-        for broker in candidates(self._brokers.values()):
+        """Give a client's connection to a broker; let it go if none accepts it for too long."""
+        running = asyncio.get_running_loop()
+        until_s = running.time() + self._options.patience_ms / 1_000
+        while not await self._connect_once(client):
             if client.lost:
                 return
+            if running.time() >= until_s:
+                self._refused.add(1, {"reason": "no broker"})
+                client.abort()
+                return
+            await asyncio.sleep(self._options.check_interval_ms / 1_000)
+
+    async def _connect_once(self, client: Side) -> bool:
+        """Give a client's connection to the first broker that accepts it; False: to none."""
+        for broker in candidates(self._brokers.values()):
+            if client.lost:
+                return False
             server = Side(self._options.buffer_bytes, self._sides.add, self._forget)
             link = Link(client, server, broker.links.discard)
             # Counted while it connects: connections that come together spread as well.
             broker.links.add(link)
             if await self._reach(broker, server):
                 link.join()
-                return
+                return True
             broker.links.discard(link)
             broker.serving = False
-        self._refused.add(1, {"reason": "no broker"})
-        client.abort()
+        return False
 
     async def _reach(self, broker: Broker, server: Side) -> bool:
         host, _, port = broker.address.rpartition(":")

@@ -28,12 +28,12 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 class FakeBroker:
     """A gRPC server with a health service; it knows the service that bears its name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, address: str = "127.0.0.1:0") -> None:
         self.name = name
         self.health = health.aio.HealthServicer()
         self._server = grpc.aio.server()
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
 
     async def start(self) -> None:
         await self._server.start()
@@ -210,8 +210,23 @@ async def exchange() -> None:
         await closed(writer)
 
 
+async def test_a_client_waits_for_the_only_broker_to_come_back() -> None:
+    """A broker that starts again soon is no error for who connects meanwhile."""
+    a = FakeBroker("a")
+    await a.start()
+    async with forwarding(a.address) as forwarder:
+        await until(lambda: forwarder.serving == {a.address})
+        await a.stop()
+        asked = asyncio.ensure_future(who(forwarder.endpoint))
+        await asyncio.sleep(0.3)
+        again = FakeBroker("a", a.address)
+        await again.start()
+        assert await asked == "a"
+        await again.stop()
+
+
 async def test_without_any_broker_a_client_is_let_go() -> None:
-    """Nobody waits for a broker that may never come."""
+    """Nobody waits long for a broker that may never come."""
     async with forwarding("127.0.0.1:9") as forwarder:
         host, _, port = forwarder.endpoint.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -143,15 +143,7 @@ class RocketmqAdminServicer:
         states = await self._subscriptions.states(
             namespace, request.group.name, [topic.name for topic in request.topics]
         )
-        response = admin_pb2.DescribeGroupAccumulationResponse(
-            accumulation=self._subscriptions.accumulation(
-                state for _, of_topic in states for state in of_topic
-            )
-        )
-        for topic, of_topic in states:
-            total = self._subscriptions.accumulation(of_topic)
-            response.topic_accumulation[topic.name].CopyFrom(total)
-        return response
+        return self._subscriptions.accumulations(states)
 
     async def list_consumer_connection(
         self, caller: Caller, request: admin_pb2.ListConsumerConnectionRequest
