@@ -225,9 +225,9 @@ class GroupMachine:
         if self.ownership.is_plain(topic.topic_id):
             return by_slots
         places = self.ownership.places_of(topic.topic_id)
-        own = [queue for queue in by_slots if places.get(queue, self.owns_queue(topic, queue))]
-        kept = [queue for queue, is_here in places.items() if is_here]
-        return sorted({*own, *kept})
+        follow = [queue for queue in by_slots if queue not in places]
+        own = [queue for queue in follow if self.owns_queue(topic, queue)]
+        return sorted((*own, *(queue for queue, is_here in places.items() if is_here)))
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Write the rows of committed entries, in order.
