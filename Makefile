@@ -5,6 +5,9 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SPARK := build/spark/venv
+# What the data source imports; straight reads from the tier need the tier's own packages.
+SPARK_PACKAGES := libs/proto libs/runtime libs/raft libs/mq libs/state libs/tier services/placement
 PACKAGES := $(wildcard libs/*) $(wildcard services/*)
 PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services tests bench scripts
@@ -12,11 +15,12 @@ CODE := libs services tests bench scripts
 LANES := -n 3
 
 # Stamps carry a hash of what they installed, so a changed lock file installs again.
-RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
+RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock requirements-traces.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
 
 .PHONY: help setup setup-dev run test unit e2e sim soak bench check fix proto proto-check lock docs \
-	compat compat-python compat-node compat-java compat-go raftos bench-load clean
+	compat compat-python compat-node compat-java compat-go tier-parts tier-s3 tier-hdfs tier-gcs \
+	raftos porcupine bench-load setup-spark clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -29,6 +33,7 @@ $(RUNTIME_STAMP): | $(BIN)/python
 	@echo "Installing what StrataMQ runs on into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ,$(PACKAGES))
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-traces.lock
 	@rm -f $(VENV)/.runtime-* && touch $@
 
 $(DEV_STAMP): $(RUNTIME_STAMP)
@@ -89,6 +94,7 @@ docs: setup-dev ## write the generated pages: docs/{cli,configuration,metrics}.m
 lock: setup-dev ## pin requirements*.in into host-free lock files
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements.in -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements-dev.in -o requirements-dev.lock
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate requirements-spark.in -o requirements-spark.lock
 
 compat: compat-python compat-node compat-java compat-go ## install all official clients for tests/compat
 
@@ -103,6 +109,28 @@ compat-java: ## the official Java client (needs JDK 17 and Maven)
 
 compat-go: ## the official Go client (needs Go 1.24 or newer)
 	@tests/compat/install/go.sh
+
+tier-parts: tier-s3 tier-hdfs tier-gcs ## install the object stores that tests of the tier run against
+
+tier-s3: ## versitygw, an S3 server (needs Go 1.25 or newer)
+	@tests/parts/install/s3.sh
+
+tier-hdfs: ## a NameNode and DataNodes (needs JDK 17 and Maven)
+	@tests/parts/install/hdfs.sh
+
+tier-gcs: ## an emulator of Google Cloud Storage (needs Go 1.26 or newer)
+	@tests/parts/install/gcs.sh
+
+# pyspark comes as source: without setuptools and wheel at hand pip cannot build it.
+setup-spark: | $(BIN)/python ## Spark and the data source, in build/spark/venv (running it needs JDK 17)
+	@$(PYTHON) -m venv $(SPARK)
+	@$(SPARK)/bin/pip install --quiet --disable-pip-version-check 'setuptools<82' 'wheel<1'
+	@$(SPARK)/bin/pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
+	@$(SPARK)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ,$(SPARK_PACKAGES))
+	@java -version >/dev/null 2>&1 || echo "Spark is installed; to run it install JDK 17 (openjdk-17-jre-headless)"
+
+porcupine: ## porcupine (needs Go), which the linearizability checker is held against
+	@mkdir -p build && cd tests/sim/porcupine && go build -o ../../../build/porcupine .
 
 raftos: setup-dev ## raftos, the known-bad subject of the safety checker
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/raftos raftos==0.2.6

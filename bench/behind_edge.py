@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.channels import BrokerNetwork
-from strata_cli.data_folder import DataFolder
-from strata_cli.standalone import NAMESERVER, Standalone
-from strata_cli.standalone_config import StandaloneConfig
+from strata_broker.storage.channels import BrokerNetwork
+from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.standalone import NAMESERVER, Standalone
+from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_runtime import loop
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

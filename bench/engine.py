@@ -30,13 +30,13 @@ from strata_mq.leases import TakeRequest
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_storage.app import StorageApp
-from strata_storage.append import AppendResult
+from strata_storage.appends.append import AppendResult
 from strata_storage.config import StorageConfig
 from strata_storage.engine import GroupEngine
-from strata_storage.hosted import HostedGroup
-from strata_storage.lease_calls import LeaseRef
-from strata_storage.ownership import Topic
-from strata_storage.pop import PopCall
+from strata_storage.membership.hosted import HostedGroup
+from strata_storage.moves.ownership import Topic
+from strata_storage.pops.lease_calls import LeaseRef
+from strata_storage.pops.pop import PopCall
 
 BATCH = 64
 IN_FLIGHT = 16

@@ -40,10 +40,10 @@ from strata_runtime.metrics import Metrics  # noqa: E402
 from strata_storage.app import StorageApp  # noqa: E402
 from strata_storage.config import StorageConfig  # noqa: E402
 from strata_storage.engine import GroupEngine  # noqa: E402
-from strata_storage.hosted import HostedGroup  # noqa: E402
-from strata_storage.lease_calls import LeaseRef  # noqa: E402
-from strata_storage.ownership import Topic  # noqa: E402
-from strata_storage.pop import Delivered, PopCall  # noqa: E402
+from strata_storage.membership.hosted import HostedGroup  # noqa: E402
+from strata_storage.moves.ownership import Topic  # noqa: E402
+from strata_storage.pops.lease_calls import LeaseRef  # noqa: E402
+from strata_storage.pops.pop import Delivered, PopCall  # noqa: E402
 
 # One wanted message in so many.
 RARITY = 100

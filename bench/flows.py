@@ -29,8 +29,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
-from strata_cli.data_folder import DataFolder
-from strata_cli.standalone import NAMESERVER
+from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.ports import UnaryHandler
 from strata_runtime import loop
 from strata_runtime.metrics import Metrics

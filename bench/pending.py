@@ -33,7 +33,7 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
-from strata_storage.hosted import HostedGroup
+from strata_storage.membership.hosted import HostedGroup
 from strata_storage.servicer import StorageServicer
 
 RAFT_GROUP, CONSUMER_GROUP_ID = 1, 5

@@ -20,13 +20,26 @@ settings.register_profile("strata", deadline=None, suppress_health_check=[Health
 settings.load_profile("strata")
 
 # Two clusters at once would not fit on two cores.
-CLUSTERS = ("tests/e2e/test_cluster", "tests/compat/test_cluster")
+CLUSTERS = (
+    "tests/e2e/test_cluster",
+    "tests/e2e/test_placement_live",
+    "tests/e2e/test_replica_reads",
+    "tests/e2e/test_tier_restore",
+    "tests/compat/test_cluster",
+)
 CLIENTS = ("tests/compat/",)
-FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", "tests/e2e/")
+# One HDFS, one S3 server and one emulator for all of them.
+STORES = (
+    "tests/contract/test_object_store",
+    "tests/integration/object_stores/",
+    "tests/integration/tiered_stores/",
+)
+SPARK = ("tests/integration/spark/",)
+FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", *STORES, *SPARK, "tests/e2e/")
 
 
 def lane(node_id: str) -> str:
-    """Return what a test must share a lane with: all clusters, all clients, or its own module.
+    """Return what a test shares a lane with: clusters, clients, stores, Spark, or its module.
 
     Simulations share nothing and take long: each is dealt out by itself.
     """
@@ -34,6 +47,10 @@ def lane(node_id: str) -> str:
         return "clusters"
     if node_id.startswith(CLIENTS):
         return "clients"
+    if node_id.startswith(STORES):
+        return "stores"
+    if node_id.startswith(SPARK):
+        return "spark"
     return node_id if node_id.startswith("tests/sim/") else node_id.partition("::")[0]
 
 
@@ -61,6 +78,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
         def _split_scope(self, nodeid: str) -> str:
             return lane(nodeid)
+
+        def _reschedule(self, node: Any) -> None:
+            # A worker that stands in for one that crashed may be handed a unit with nothing left
+            # in it, or with one test, which it holds back until it knows the next: it would never
+            # report, so never be asked again, and the run would not end.
+            waiting = -1
+            while waiting != len(self.workqueue) and not node.shutting_down:
+                waiting = len(self.workqueue)
+                super()._reschedule(node)
 
     config.option.loadscopereorder = False
     return Lanes(config, log)

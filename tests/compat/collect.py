@@ -22,6 +22,7 @@ def take_until(
     enough: Callable[[list[Received]], bool],
     *,
     after_restart: bool = False,
+    deadline_s: float = DEADLINE_S,
 ) -> list[Received]:
     """Receive and acknowledge until `enough` says so; return all that came.
 
@@ -29,10 +30,14 @@ def take_until(
     refused connection until it tries again.
     """
     messages: list[Received] = []
-    deadline = time.monotonic() + DEADLINE_S
+    # Of each call: how many messages there were before it, and when it began.
+    calls: list[tuple[int, float]] = []
+    began = time.monotonic()
     while not enough(messages):
-        if time.monotonic() > deadline:
-            raise MissingError(f"only {len(messages)} came: {messages}")
+        calls.append((len(messages), round(time.monotonic() - began, 1)))
+        if calls[-1][1] > deadline_s:
+            seen = [message.message_id for message in messages]
+            raise MissingError(f"only {len(messages)} came: calls {calls}, ids {seen}")
         try:
             for message in consumer.receive():
                 consumer.ack(message)

@@ -14,6 +14,7 @@ import pytest
 from tests.compat.drivers import LANGUAGES, TLS_BY_DEFAULT, Driver, Options, installed
 from tests.e2e.cluster import Cluster
 from tests.e2e.standalone import Standalone
+from tests.parts.required import absent
 
 
 class DriverPool:
@@ -43,10 +44,7 @@ def require(language: str) -> None:
     """Skip, or fail when everything is required, unless the client is installed."""
     if installed(language):
         return
-    reason = f"the official {language} client is missing: make compat-{language}"
-    if os.environ.get("STRATA_TEST_REQUIRE") == "all":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    absent(f"the official {language} client is missing: make compat-{language}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,9 @@ from tests.e2e.cluster import Cluster
 
 STEADY_S = 3.0
 BETWEEN_SENDS_S = 0.2
+# The Python client asks a queue by chance each time, and waits 5 s at an empty one: it misses one
+# of four queues 36 times in a row once in 30,000 runs, but 8 times in one of ten.
+READ_LIMIT_S = 180.0
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ class Sending(threading.Thread):
 
 
 @pytest.mark.kill
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_no_error_reaches_the_caller(cluster: Cluster) -> None:
     """A broker, then a storage node is killed: every send succeeds, every message arrives."""
     with ExitStack() as stack:
@@ -90,5 +93,5 @@ def test_no_error_reaches_the_caller(cluster: Cluster) -> None:
                 return wanted <= {message.message_id for message in messages}
 
             assert len(wanted) > STEADY_S / BETWEEN_SENDS_S, "hardly any load"
-            take_until(consumer, complete)
+            take_until(consumer, complete, deadline_s=READ_LIMIT_S)
             assert sending.errors == [], sending.name

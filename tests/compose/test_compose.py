@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from strata_cli.cluster_config import ClusterConfig
 from strata_cli.main import app
+from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.reference import commands
 from strata_runtime.config import load
 

@@ -167,7 +167,7 @@ async def _open(transport: str, codec: str, options: AngeliaOptions) -> Pair:
 
 
 async def _eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 (the condition has no event)
             await asyncio.sleep(0.005)
 
@@ -411,7 +411,7 @@ async def test_garbage_bytes(pair: Pair, garbage: bytes) -> None:
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(garbage)
     writer.write_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         with contextlib.suppress(ConnectionError):
             await reader.read()
     writer.close()

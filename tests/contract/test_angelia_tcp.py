@@ -44,7 +44,7 @@ async def _answers(endpoint: str, data: bytes) -> list[Frame]:
     host, _, port = endpoint.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(data)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         received = await reader.read()
     writer.close()
     return FrameReader().feed(received)

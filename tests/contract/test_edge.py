@@ -180,7 +180,7 @@ async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Wa
 
 
 async def _eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110 (what is waited for is in another process)
             await asyncio.sleep(0.01)
 
@@ -441,7 +441,7 @@ async def test_bad_tls_handshake(fronted: Way) -> None:
     """A broken TLS handshake is closed and counted; others are served on."""
     reader, writer = await asyncio.open_connection("127.0.0.1", fronted.port)
     writer.write(b"\x16\x03\x01\x00\x05hello")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await reader.read()
     writer.close()
     failures = fronted.metrics.counter("strata_edge_tls_failures_total")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row, StateError, StateStore
-from strata_state.rocksdb_store import RocksdbStore
+from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -170,3 +170,25 @@ def test_damaged_files_are_found_and_not_served(tmp_path: Path) -> None:
     with pytest.raises(StateError):
         second = RocksdbStore(tmp_path / "s")
         list(second.scan(b"", b"\xff"))
+
+
+def test_a_read_fetches_little_however_large_the_file(tmp_path: Path) -> None:
+    """The filter of a file with many rows does not fit into the cache in one piece."""
+    store = RocksdbStore(tmp_path, RocksdbOptions(block_cache_bytes=8 * 1024 * 1024))
+    rows, reads = 500_000, 500
+    for first in range(0, rows, 10_000):
+        put(store, *((b"row-%08d" % number, b"") for number in range(first, first + 10_000)))
+    store.flush()
+    before = read_bytes()
+    for number in range(reads):
+        assert store.get(b"row-%08d-missing" % (number * 1_000)) is None
+        assert store.get(b"row-%08d" % (number * 1_000)) == b""
+    # A filter has 10 bits per row; each read fetched all of it.
+    assert read_bytes() - before < 50 * rows * 10 / 8
+    store.close()
+
+
+def read_bytes() -> int:
+    """Return what this process has read from files and elsewhere."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("rchar:")).split()[1])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.networks import OUTSIDE, missing, network
+from tests.parts.required import absent
 
 INSIDE = Path(__file__).with_name("inside_network.py")
 LIMIT_S = 3_000.0
@@ -18,9 +19,7 @@ LIMIT_S = 3_000.0
 def test_cut_of_a_leader_node() -> None:
     """The scenario of `inside_network` passes in a network namespace that nothing else uses."""
     if why := missing():
-        if os.environ.get("STRATA_TEST_REQUIRE") == "all":
-            pytest.fail(f"missing: {why}")
-        pytest.skip(f"missing: {why}")
+        absent(f"missing: {why}")
     inside = subprocess.run(
         [
             *("unshare", "--net", sys.executable, "-m", "pytest", "-q", "-s"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,7 @@ from strata_raft.messages import VoteRequest, VoteResponse
 from strata_sim.invariants.election_safety import ElectionSafety
 from strata_sim.invariants.violation import Violation
 from strata_sim.raft_member import RaftMember
+from tests.parts.required import absent
 
 SUBJECT = Path(__file__).parents[2] / "build" / "raftos"
 PORTS = {"a": 1, "b": 2, "c": 3}
@@ -60,9 +60,7 @@ class FakeServer:
 def raftos_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import the subject's module of roles with its files below `tmp_path`."""
     if not (SUBJECT / "raftos").is_dir():
-        if os.environ.get("STRATA_TEST_REQUIRE") == "all":
-            pytest.fail("raftos is missing: run `make raftos`")
-        pytest.skip("raftos is missing: run `make raftos`")
+        absent("raftos is missing: run `make raftos`")
     monkeypatch.syspath_prepend(str(SUBJECT))
     monkeypatch.setitem(sys.modules, "msgpack", ModuleType("msgpack"))
     import raftos.conf  # type: ignore[import-not-found]

@@ -23,12 +23,12 @@ from strata_raft.types import Configuration, Entry
 from strata_runtime import logs
 from strata_seglog.tail import Tail
 from strata_sim.scenario import Scenario
-from strata_storage import new_leaders
-from strata_storage.dedupe import DedupeWindow
-from strata_storage.lease_calls import LeaseCalls
-from strata_storage.lease_sets import LeaseSets
+from strata_storage.appends.dedupe import DedupeWindow
 from strata_storage.machine import GroupMachine
-from strata_storage.rehash import Rehashes
+from strata_storage.membership import new_leaders
+from strata_storage.moves.rehash import Rehashes
+from strata_storage.pops.lease_calls import LeaseCalls
+from strata_storage.pops.lease_sets import LeaseSets
 
 
 def acknowledge_before_sync() -> None:

@@ -6,11 +6,13 @@ from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
 from strata_state.metadata_keys import (
+    PLACEMENT_MODEL_KEY,
     RowKind,
     consumer_group_key,
     kind_of,
     names_of,
     node_key,
+    placement_plan_key,
     queue_override_key,
     quota_key,
     raft_group_key,
@@ -30,6 +32,8 @@ StoredRow = (
     | meta_pb2.QueueOverride
     | meta_pb2.SlotMove
     | meta_pb2.Quota
+    | meta_pb2.PlacementPlan
+    | meta_pb2.PlacementModel
 )
 """A row's value; which of them is told by the key's kind."""
 
@@ -43,6 +47,8 @@ SNAPSHOT_ORDER = (
     RowKind.TOPIC,
     RowKind.QUOTA,
     RowKind.TOMBSTONE,
+    RowKind.PLACEMENT_PLAN,
+    RowKind.PLACEMENT_MODEL,
 )
 """Kinds of a snapshot: what others refer to comes first."""
 
@@ -68,6 +74,10 @@ def key_of(change: meta_pb2.Change) -> bytes:
             return slot_move_key(change.slot_move.from_raft_group)
         case "quota":
             return quota_key(change.quota.namespace, change.quota.topic)
+        case "placement_plan":
+            return placement_plan_key(change.placement_plan.plan_id)
+        case "placement_model":
+            return PLACEMENT_MODEL_KEY
         case unknown:
             raise ValueError(f"a change of {unknown}")
 
@@ -126,8 +136,20 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
         # That of the default namespace may have no field set; the oneof must name the row.
         change.quota.SetInParent()
     else:
-        raise ValueError(f"rows of kind {kind.name} are not watched")
+        _read_placement(change, key, value)
     return change
+
+
+def _read_placement(change: meta_pb2.Change, key: bytes, value: bytes | None) -> None:
+    kind = kind_of(key)
+    if kind is RowKind.PLACEMENT_PLAN:
+        change.placement_plan.plan_id = int.from_bytes(key[1:], "big")
+        change.placement_plan.MergeFromString(value or b"")
+    elif kind is RowKind.PLACEMENT_MODEL:
+        change.placement_model.MergeFromString(value or b"")
+        change.placement_model.SetInParent()
+    else:
+        raise ValueError(f"rows of kind {kind.name} are not watched")
 
 
 def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:
@@ -148,4 +170,8 @@ def change_to(row: StoredRow, *, deleted: bool = False) -> meta_pb2.Change:
         return meta_pb2.Change(deleted=deleted, slot_move=row)
     if isinstance(row, meta_pb2.QueueOverride):
         return meta_pb2.Change(deleted=deleted, queue_override=row)
+    if isinstance(row, meta_pb2.PlacementPlan):
+        return meta_pb2.Change(deleted=deleted, placement_plan=row)
+    if isinstance(row, meta_pb2.PlacementModel):
+        return meta_pb2.Change(deleted=deleted, placement_model=row)
     return meta_pb2.Change(deleted=deleted, quota=row)

@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
 from strata_mq.slots import SLOT_COUNT
+from strata_mq.tier_policy import TierPolicy, stored_policy
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row", bound=Message)
@@ -27,12 +28,14 @@ class TopicFacts(NamedTuple):
 
     Attributes:
         is_dead_letter: its queues have no slots.
+        tier: how it uses the tier.
     """
 
     retention_ms: int
     slot_base: int
     is_dead_letter: bool
     queue_count: int
+    tier: TierPolicy
 
 
 class ClusterView:
@@ -103,6 +106,16 @@ class ClusterView:
         """Return how long a topic keeps messages; None: there is no such topic."""
         topic = self._tables.topics.get(topic_id)
         return None if topic is None else topic.retention_ms
+
+    def tier_policy(self, topic_id: int) -> TierPolicy | None:
+        """Return how a topic uses the tier; None: there is no such topic."""
+        topic = self._tables.topics.get(topic_id)
+        return None if topic is None else topic.tier
+
+    def topic_names(self) -> dict[str, str]:
+        """Return topic id, as text -> NAMESPACE%NAME of all topics."""
+        names = self._tables.topic_ids.items()
+        return {str(topic_id): f"{namespace}%{name}" for (namespace, name), topic_id in names}
 
     async def changed_since(self, version: int) -> int:
         """Wait until `version` is another one and return it."""
@@ -181,6 +194,7 @@ class _Tables:
                 topic.slot_base,
                 topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER,
                 topic.queue_count,
+                stored_policy(topic.attributes)._replace(namespace=topic.namespace),
             )
 
 

@@ -332,6 +332,16 @@ class BatchView:
             for _ in range(key_count)
         ]
 
+    def search_columns(self, first: int, count: int) -> tuple[bytes, bytes, array[int]]:
+        """Return what a run is found by: ids, key count of each message, hashes of all keys."""
+        data = self.data
+        ids_at = self._ids_at + MESSAGE_ID_BYTES * first
+        counts_at = self._key_counts_at
+        counts = data[counts_at + first : counts_at + first + count]
+        skipped = sum(data[counts_at : counts_at + first])
+        hashes = self._longs(self._key_hashes_at, skipped, sum(counts))
+        return data[ids_at : ids_at + MESSAGE_ID_BYTES * count], counts, hashes
+
     def row_columns(self, first: int, count: int) -> bytes:
         """Return the columns of a CQ row for a run: lengths, crcs, tag hashes, group hashes."""
         data = self.data

@@ -33,6 +33,12 @@ class CommandKind(IntEnum):
     RETRACT = 11
     CLIENT_NAMES = 12
     REHASH = 13
+    # Of key-value tables; laid out by `strata_kv`, applied where the plugin `kv` is loaded.
+    KV_WRITE = 20
+    TIER_DISPATCH = 30
+    TIER_CHANGE = 31
+    TIER_LOCAL = 32
+    TIER_PAUSE = 33
 
 
 class CommandError(Exception):

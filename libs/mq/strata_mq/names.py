@@ -11,6 +11,7 @@ MAX_CONSUMER_GROUP_LENGTH = 120
 MAX_NAMESPACE_LENGTH = 127
 
 DEAD_LETTER_PREFIX = "%DLQ%"
+TABLE_PREFIX = "%KV%"
 
 _ALLOWED_TEXT = "^[%|a-zA-Z0-9_-]+$"
 _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -76,6 +77,11 @@ def dead_letter_topic(consumer_group: str) -> str:
 def is_dead_letter_topic(topic: str) -> bool:
     """Whether a topic belongs to a consumer group."""
     return topic.startswith(DEAD_LETTER_PREFIX)
+
+
+def is_table_topic(topic: str) -> bool:
+    """Whether a topic stands for a key-value table: it holds no messages and never moves."""
+    return topic.startswith(TABLE_PREFIX)
 
 
 def _check(name: str, subject: str, kind: str, max_length: int, code: Code) -> None:

@@ -38,6 +38,19 @@ class RowKind(IntEnum):
     CLIENT_NAME = 16
     QUEUE_PLACE = 17
     OWN_REVISION = 18
+    # Of key-value tables; laid out by `strata_kv`.
+    KV_TABLE = 30
+    KV_ITEM = 31
+    KV_CHANGE = 32
+    KV_EXPIRY = 33
+    KV_REPLY = 34
+    KV_SETTLED = 35
+    TIER_RANGE = 40
+    TIER_OBJECT = 41
+    TIER_QUEUE = 42
+    TIER_LOCAL = 43
+    TIER_DISPATCH = 44
+    TIER_PAUSED = 45
     # This replica's own: in no checkpoint and no snapshot.
     LOCAL = 255
 
@@ -55,6 +68,18 @@ CHECKPOINT_KINDS = (
     RowKind.PENDING,
     RowKind.QUEUE_PLACE,
     RowKind.OWN_REVISION,
+    RowKind.KV_TABLE,
+    RowKind.KV_ITEM,
+    RowKind.KV_CHANGE,
+    RowKind.KV_EXPIRY,
+    RowKind.KV_REPLY,
+    RowKind.KV_SETTLED,
+    RowKind.TIER_RANGE,
+    RowKind.TIER_OBJECT,
+    RowKind.TIER_QUEUE,
+    RowKind.TIER_LOCAL,
+    RowKind.TIER_DISPATCH,
+    RowKind.TIER_PAUSED,
 )
 """Kinds that a checkpoint holds; the others are rebuilt from it and from the frames."""
 

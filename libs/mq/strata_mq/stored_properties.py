@@ -30,6 +30,7 @@ _SYSTEM_PROPERTIES_TAG = _SYSTEM_PROPERTIES << 3 | _LENGTH
 # Fields of SystemProperties by the names that RocketMQ's filters know them by.
 _TAG = 1
 _KEYS = 2
+_MESSAGE_TYPE = 6
 _BORN_TIMESTAMP = 7
 _SYSTEM_NAMES = {
     "TAGS": _TAG,
@@ -138,15 +139,37 @@ def tag_of(message: bytes) -> str:
         ValueError: the bytes are no stored message.
     """
     try:
-        number, _, start, end = _field(message, 0, len(message))
-        if number != _SYSTEM_PROPERTIES:
-            raise ValueError("a stored message begins with its system properties")
-        for number, _, value_start, value_end in _fields(message, start, end):
+        for number, _, value_start, value_end in _system_fields(message):
             if number == _TAG:
                 return message[value_start:value_end].decode()
     except IndexError as error:
         raise ValueError("the message ends inside a field") from error
     return ""
+
+
+def type_and_born_ms(message: bytes) -> tuple[int, int]:
+    """Return (message type, when it was born) of a stored message; 0 for what it does not say.
+
+    Raises:
+        ValueError: the bytes are no stored message.
+    """
+    message_type = born_ms = 0
+    try:
+        for number, _, value_start, value_end in _system_fields(message):
+            if number == _MESSAGE_TYPE:
+                message_type, _ = _varint(message, value_start)
+            elif number == _BORN_TIMESTAMP:
+                born_ms = _milliseconds(message, value_start, value_end)
+    except IndexError as error:
+        raise ValueError("the message ends inside a field") from error
+    return message_type, born_ms
+
+
+def _system_fields(message: bytes) -> Iterator[Field]:
+    number, _, start, end = _field(message, 0, len(message))
+    if number != _SYSTEM_PROPERTIES:
+        raise ValueError("a stored message begins with its system properties")
+    return _fields(message, start, end)
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[Field]:

@@ -47,6 +47,13 @@ class ApplyQueue:
         """Return how many entries may be applied."""
         return max(0, self.ready_index - self.applied_index)
 
+    def lag_bytes(self) -> int:
+        """Return the payload bytes of those that are in memory; looks at each of them."""
+        if not self.lag():
+            return 0
+        ready = self.ready_index
+        return sum([entry.size_bytes() for entry in self._entries if entry.index <= ready])
+
     def missing_range(self) -> tuple[int, int] | None:
         """Return the range to read back before anything can be applied; None: it is in memory."""
         if self._entries and self._entries[0].index == self.applied_index + 1:

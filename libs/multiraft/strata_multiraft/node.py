@@ -92,8 +92,7 @@ class MultiRaft:
         clock: monotonic time.
         options: limits and times.
         metrics: where they show.
-        run_blocking: runs log writes off the event loop, one at a time, in order
-            (`writer.WriterThread`).
+        run_blocking: runs log writes off the event loop, in order (`writer.WriterThread`).
         on_fatal: called when the process must end: a task failed, above all the writer because
             the log did (rule 7). Nothing is answered after that.
         transport: the way to other nodes; None: there are none.
@@ -107,6 +106,7 @@ class MultiRaft:
         liveness: answers for raft groups that rest (rule 13); set before `start`.
         ticker: which raft groups are ticked.
         marks: how full the disks are (rule 11).
+        unsynced_bytes: returns the payload bytes that wait for the log's sync.
     """
 
     def __init__(
@@ -138,9 +138,8 @@ class MultiRaft:
         self.liveness: Liveness = NoLiveness()
         self._node_of = node_of
         self._outbox = Outbox(transport, node_of, lambda: self.liveness.may_campaign(), metrics)
-        snapshots = 2 * options.max_snapshots_open + options.max_snapshot_installs
-        resets = options.max_raft_groups
-        self._tasks = Tasks("multiraft", on_fatal, max_tasks=_LOOPS + snapshots + resets)
+        tasks = _LOOPS + 2 * options.max_snapshots_open + options.max_snapshot_installs
+        self._tasks = Tasks("multiraft", on_fatal, max_tasks=tasks + options.max_raft_groups)
         self._replicas: dict[int, Replica] = {}
         self._queued: list[Replica] = []
         self._synced_sequences: dict[int, int] = {}
@@ -148,6 +147,7 @@ class MultiRaft:
         self._turn_scheduled = False
         self._is_stopping = False
         self._writer = Writer(log, run_blocking, clock, options, metrics, self)
+        self.unsynced_bytes = self._writer.unsynced_bytes
         self._applier = Applier(log, run_reads, options)
         self._catch_up = CatchUp(log, run_reads, clock, options, metrics, self._entries_fetched)
         self.ticker = Ticker(

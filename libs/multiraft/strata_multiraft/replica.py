@@ -64,6 +64,7 @@ class Replica:
 
     Attributes:
         on_failed: called with the reason when the replica became read-only.
+        unapplied: durable entries that wait to be applied.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Replica:
         self._commit_at_last_tick = -1
         self._proposals = Proposals(driver.in_flight)
         self._reads = WaitingReads(driver.in_flight)
-        self._queue = ApplyQueue(
+        self.unapplied = ApplyQueue(
             machine.applied_index(),
             min(node.commit_index, stored.last_index()),
             driver.options.max_unapplied_bytes,
@@ -133,7 +134,7 @@ class Replica:
     @property
     def applied_index(self) -> int:
         """The index up to which the state machine has applied."""
-        return self._queue.applied_index
+        return self.unapplied.applied_index
 
     @property
     def last_index(self) -> int:
@@ -176,7 +177,7 @@ class Replica:
             ReadOnly: apply has stopped below `index`.
             Overloaded: too many readers wait.
         """
-        if self._queue.applied_index >= index:
+        if self.unapplied.applied_index >= index:
             return
         if self.read_only:
             raise ReadOnly(self.read_only)
@@ -193,7 +194,7 @@ class Replica:
             Overloaded: too many readers wait.
         """
         if self.read_only:
-            return self._queue.applied_index
+            return self.unapplied.applied_index
         if self.is_sole() and self.is_ready_leader():
             index = self.node.commit_index
         else:
@@ -366,8 +367,8 @@ class Replica:
         # Only now: one append of a new leader may end the leadership, replace what was proposed
         # here and raise the commit index above it, all in one step.
         self._proposals.committed(effects.commit_index)
-        if effects.ready_index > self._queue.ready_index:
-            self._queue.ready_index = effects.ready_index
+        if effects.ready_index > self.unapplied.ready_index:
+            self.unapplied.ready_index = effects.ready_index
             self._driver.entries_ready(self)
 
     def step(self, event: Event) -> None:
@@ -412,8 +413,8 @@ class Replica:
 
     def rows_replaced(self) -> None:
         """Go on from the machine's new applied index."""
-        self._queue.restart(self.machine.applied_index())
-        self._reads.applied(self._queue.applied_index)
+        self.unapplied.restart(self.machine.applied_index())
+        self._reads.applied(self.unapplied.applied_index)
 
     def stopped(self) -> None:
         """Nothing will be decided here any more."""
@@ -427,39 +428,39 @@ class Replica:
 
     def wrote(self, entries: Sequence[Entry]) -> None:
         """Keep durable entries until they are applied, as far as the limit allows."""
-        self._queue.wrote(entries)
+        self.unapplied.wrote(entries)
 
     def has_ready(self) -> bool:
         """Tell whether committed entries wait to be applied."""
-        queue = self._queue
+        queue = self.unapplied
         return (
             queue.applied_index < queue.ready_index and not self.read_only and not self.installing
         )
 
     def apply_lag(self) -> int:
         """Return how many committed entries wait to be applied."""
-        return self._queue.lag()
+        return self.unapplied.lag()
 
     def missing_range(self) -> tuple[int, int] | None:
         """Return the range to read back before anything can be applied; None: it is in memory."""
-        return self._queue.missing_range()
+        return self.unapplied.missing_range()
 
     def take_ready(self, max_bytes: int) -> list[Entry]:
         """Return the next committed entries in memory: one, then up to `max_bytes`."""
-        return self._queue.take(max_bytes)
+        return self.unapplied.take(max_bytes)
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply entries, wake who waits for them; a failure stops apply for good (rule 11)."""
-        assert entries[0].index == self._queue.applied_index + 1, (
+        assert entries[0].index == self.unapplied.applied_index + 1, (
             "apply must neither skip nor repeat"
         )
         try:
             self.machine.apply(entries)
         except Exception as failure:  # noqa: BLE001 - one raft group's bug must not stop the others
-            self.fail(f"apply stopped at index {self._queue.applied_index}: {failure!r}")
+            self.fail(f"apply stopped at index {self.unapplied.applied_index}: {failure!r}")
             return
-        self._queue.applied_index = entries[-1].index
-        self._reads.applied(self._queue.applied_index)
+        self.unapplied.applied_index = entries[-1].index
+        self._reads.applied(self.unapplied.applied_index)
         self.announce_leadership()
 
     def fail(self, reason: str) -> None:
@@ -477,7 +478,7 @@ class Replica:
         """Tell the machine that it may lead, once the no-op and all before it are applied."""
         if not self._leads_from or self._term_announced or self.read_only:
             return
-        if self._queue.applied_index >= self._leads_from:
+        if self.unapplied.applied_index >= self._leads_from:
             self._term_announced = self.node.term
             self.machine.on_leader(self.node.term)
 

@@ -49,6 +49,10 @@ class Writer:
         options: sizes and times.
         metrics: where syncs show.
         owner: gives work and hears of it.
+
+    Attributes:
+        idle_mark: marks the log's end when nothing was written for a while.
+        is_disk_full: the log had no room just now.
     """
 
     def __init__(
@@ -68,6 +72,8 @@ class Writer:
         self._options = options
         self._owner = owner
         self._writes: deque[Write] = deque()
+        # What the writer's thread has.
+        self._under_way: Sequence[Write] = ()
         self._idle: asyncio.Future[None] | None = None
         self._stopping = False
         self._frames_total = metrics.counter("strata_raft_frames_total")
@@ -97,6 +103,10 @@ class Writer:
     def is_idle(self) -> bool:
         """Whether no write is under way; the next one begins as soon as it is woken."""
         return self._idle is not None
+
+    def unsynced_bytes(self) -> int:
+        """Return the payload bytes that are not durable yet: under way, and behind that."""
+        return sum([write.size_bytes for write in (*self._under_way, *self._writes)])
 
     def wake(self) -> None:
         """Begin a write if none is under way."""
@@ -141,11 +151,14 @@ class Writer:
         position = 0
         if frames:
             started_s = self._clock.monotonic_s()
+            self._under_way = writes
             try:
                 position, thread_s = await self._run_blocking(self._work(frames))
             except (LogDiskFull, LogWriteFailed) as error:
                 self._failed(writes, str(error))
                 return False
+            finally:
+                self._under_way = ()
             self._frames_total.add(len(frames))
             self._syncs_total.add(1)
             self.idle_mark.wrote()

@@ -1,6 +1,7 @@
 """Configuration: sections of typed keys, from a TOML file, overridden by the environment.
 
-`STRATA_<SECTION>_<KEY>` overrides one key of one section. An unknown key or a bad value ends the
+`STRATA_<SECTION>_<KEY>` overrides one key of one section, `STRATA_<KEY>` a key that is in none. An
+unknown key or a bad value ends the
 start with one line that names key and source. The environment is read by `main` only and passed
 in, so that nothing else depends on it.
 """
@@ -30,7 +31,7 @@ class Section(BaseModel):
 
 
 class Config(BaseModel):
-    """Base of a process's configuration; every field is a `Section`."""
+    """Base of a process's configuration; a field is a `Section`, or rarely a key by itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -51,6 +52,7 @@ def load(model: type[ConfigT], file: Path | None, environment: Mapping[str, str]
     """
     values = _read(file) if file is not None else {}
     overridden = dict(_overrides(model, environment))
+    values |= _overrides_without_section(model, environment)
     for variable, (section, key, value) in overridden.items():
         keys = values.setdefault(section, {})
         if not isinstance(keys, dict):
@@ -80,7 +82,13 @@ def to_json(config: Config) -> str:
 def to_toml(config: Config) -> str:
     """The values that hold, as TOML, secrets masked; keys without a value are comments."""
     lines: list[str] = []
-    for section, keys in config.model_dump(mode="json").items():
+    values = config.model_dump(mode="json")
+    alone = {key: value for key, value in values.items() if not isinstance(value, dict)}
+    lines += [f"{key} = {_toml(value)}" for key, value in alone.items()]
+    lines += [""] if alone else []
+    for section, keys in values.items():
+        if section in alone:
+            continue
         lines.append(f"[{section}]")
         for key, value in keys.items():
             lines.append(f"# {key} =" if value is None else f"{key} = {_toml(value)}")
@@ -95,6 +103,18 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
+
+
+def _overrides_without_section(
+    model: type[Config], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """`key: value` of every variable that overrides a key which is in no section."""
+    sections = {section for section, _, _ in keys_of(model)}
+    return {
+        key: _from_text(variable, environment[variable])
+        for key in model.model_fields.keys() - sections
+        if (variable := f"{PREFIX}_{key.upper()}") in environment
+    }
 
 
 def _overrides(

@@ -16,10 +16,8 @@ It does not know what is measured: each package has its own `metrics.py` with `M
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -30,162 +28,33 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from strata_runtime.metrics_export import HistogramPoint, HistogramState, WithHistograms
+from strata_runtime.metric_kinds import (
+    BoundCounter,
+    BoundHistogram,
+    Counter,
+    DisabledCounter,
+    DisabledHistogram,
+    Gauge,
+    GaugeCallback,
+    Histogram,
+    Labels,
+    LabelSet,
+    MetricSpec,
+    sum_by_labels,
+)
+from strata_runtime.metrics_export import HistogramState, WithHistograms
 
-Labels = Mapping[str, str]
-GaugeCallback = Callable[[], "float | Iterable[tuple[float, Labels]]"]
-LabelSet = tuple[tuple[str, str], ...]
-
-_OVERFLOW: LabelSet = (("otel_metric_overflow", "true"),)
-
-_BOUNDARIES: Mapping[str, tuple[float, ...]] = {
-    "ms": (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000),
-    "s": (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
-    "bytes": tuple(4.0**power for power in range(3, 14)),
-    "1": tuple(2.0**power for power in range(15)),
-}
-
-
-@dataclass(frozen=True)
-class MetricSpec:
-    """One metric as documentation, dashboards and tests know it.
-
-    Attributes:
-        name: the name on the scrape. A counter's ends with `_total` (Prometheus forces it).
-        kind: how it behaves.
-        unit: "1", "bytes", "ms", "s"; shown in the description.
-        description: one sentence.
-        labels: label names; every recording gives exactly these.
-        boundaries: upper bounds of a histogram's buckets; empty: by unit.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    unit: str
-    description: str
-    labels: tuple[str, ...] = ()
-    boundaries: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.kind == "counter") != self.name.endswith("_total"):
-            raise ValueError(f"{self.name}: a counter's name ends with _total, no other's does")
-
-    @property
-    def help_text(self) -> str:
-        """Description with the unit."""
-        return self.description if self.unit == "1" else f"{self.description} Unit: {self.unit}."
-
-
-class Counter:
-    """A number that only grows, per label set.
-
-    `add` may be called from any thread: the update holds no point where CPython switches threads.
-    """
-
-    __slots__ = ("_max_label_sets", "_spec", "_values")
-
-    def __init__(self, spec: MetricSpec, max_label_sets: int) -> None:
-        self._spec = spec
-        self._max_label_sets = max_label_sets
-        self._values: dict[LabelSet, float] = {}
-
-    def add(self, n: float = 1, labels: Labels | None = None) -> None:
-        """Add `n` (not negative).
-
-        Raises:
-            ValueError: the labels are not those of the spec.
-        """
-        key = tuple(labels.items()) if labels else ()
-        try:
-            self._values[key] += n
-        except KeyError:
-            key = _new_label_set(self._spec, key, len(self._values), self._max_label_sets)
-            self._values[key] = self._values.get(key, 0) + n
-
-    def value(self, labels: Labels | None = None) -> float:
-        """What was counted for these labels, in any order; 0 if nothing."""
-        wanted = tuple(sorted((labels or {}).items()))
-        return dict(self._points()).get(wanted, 0)
-
-    def _points(self) -> list[tuple[LabelSet, float]]:
-        return _sum_by_labels(list(self._values.items()))
-
-
-class Histogram:
-    """Counts of values per bucket and their sum, per label set; `record` as `Counter.add`."""
-
-    __slots__ = ("_boundaries", "_counts", "_max_label_sets", "_spec", "_sums")
-
-    def __init__(self, spec: MetricSpec, max_label_sets: int) -> None:
-        self._spec = spec
-        self._max_label_sets = max_label_sets
-        self._boundaries = spec.boundaries or _BOUNDARIES.get(spec.unit, _BOUNDARIES["1"])
-        self._counts: dict[LabelSet, list[int]] = {}
-        self._sums: dict[LabelSet, float] = {}
-
-    def record(self, value: float, labels: Labels | None = None) -> None:
-        """Count `value`, in the spec's unit.
-
-        Raises:
-            ValueError: the labels are not those of the spec.
-        """
-        key = tuple(labels.items()) if labels else ()
-        counts = self._counts.get(key)
-        if counts is None:
-            key = _new_label_set(self._spec, key, len(self._counts), self._max_label_sets)
-            counts = self._counts.setdefault(key, [0] * (len(self._boundaries) + 1))
-            self._sums.setdefault(key, 0.0)
-        counts[bisect_left(self._boundaries, value)] += 1
-        self._sums[key] += value
-
-    def count(self, labels: Labels | None = None) -> int:
-        """How many values were recorded for these labels."""
-        wanted = sorted((labels or {}).items())
-        return sum(
-            sum(counts) for key, counts in list(self._counts.items()) if sorted(key) == wanted
-        )
-
-    def _state(self, common: LabelSet) -> HistogramState:
-        """As exporters see it: one point per label set, in whatever order its labels came."""
-        buckets: dict[LabelSet, list[int]] = {}
-        for key, counts in list(self._counts.items()):
-            known = buckets.setdefault(tuple(sorted(key)), [0] * len(counts))
-            known[:] = map(int.__add__, known, counts)
-        totals = dict(_sum_by_labels(list(self._sums.items())))
-        points = [
-            HistogramPoint(dict(common + key), counts, totals.get(key, 0.0))
-            for key, counts in buckets.items()
-        ]
-        return HistogramState(self._spec.name, self._spec.help_text, self._boundaries, points)
-
-    def _family(self, common: LabelSet) -> HistogramMetricFamily:
-        names = [name for name, _ in common] + list(self._spec.labels)
-        family = HistogramMetricFamily(self._spec.name, self._spec.help_text, labels=names)
-        for key, counts in list(self._counts.items()):
-            values = dict(common + key)
-            running, buckets = 0, []
-            for bound, count in zip((*self._boundaries, "+Inf"), counts, strict=True):
-                running += count
-                buckets.append((str(bound), running))
-            row = [values.get(name, "overflow") for name in names]
-            family.add_metric(row, buckets=buckets, sum_value=self._sums.get(key, 0.0))
-        return family
-
-
-class Gauge:
-    """A registered gauge callback; `close` ends it (for a component that stops)."""
-
-    __slots__ = ("_callbacks", "_mine")
-
-    def __init__(self, callbacks: list[GaugeCallback], mine: GaugeCallback) -> None:
-        self._callbacks = callbacks
-        self._mine = mine
-        callbacks.append(mine)
-
-    def close(self) -> None:
-        """Report it no more. Closing twice is allowed."""
-        if self._mine in self._callbacks:
-            self._callbacks.remove(self._mine)
+__all__ = [
+    "BoundCounter",
+    "BoundHistogram",
+    "Counter",
+    "Gauge",
+    "GaugeCallback",
+    "Histogram",
+    "Labels",
+    "MetricSpec",
+    "Metrics",
+]
 
 
 Instrument = TypeVar("Instrument", Counter, Histogram)
@@ -271,7 +140,7 @@ class Metrics:
         if name not in self._counters:
             counter = self._counters[name] = Counter(spec, self._max_label_sets)
             self._meter.create_observable_counter(
-                name, [lambda _: self._observe(counter._points())], description=spec.help_text
+                name, [lambda _: self._observe(counter.points())], description=spec.help_text
             )
         return self._counters[name]
 
@@ -314,7 +183,7 @@ class Metrics:
                     points.append(((), value))
                 else:
                     points.extend((tuple(labels.items()), number) for number, labels in value)
-            self._gauge_points[name] = _sum_by_labels(points[: self._max_label_sets])
+            self._gauge_points[name] = sum_by_labels(points[: self._max_label_sets])
 
     def render(self) -> bytes:
         """The Prometheus text format, with gauges as of the last `read_gauges`; any thread."""
@@ -334,7 +203,7 @@ class Metrics:
         self._provider.shutdown()
 
     def _histogram_states(self) -> list[HistogramState]:
-        return [histogram._state(self._common) for histogram in list(self._histograms.values())]
+        return [histogram.state(self._common) for histogram in list(self._histograms.values())]
 
     def _spec(self, name: str, kind: str) -> MetricSpec:
         spec = self._specs.get(name)
@@ -357,29 +226,15 @@ class _HistogramCollector(Collector):
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """One family per histogram."""
         for histogram in list(self._histograms.values()):
-            yield histogram._family(self._common)
-
-
-class _DisabledCounter(Counter):
-    __slots__ = ()
-
-    def add(self, n: float = 1, labels: Labels | None = None) -> None:
-        """Count nothing."""
-
-
-class _DisabledHistogram(Histogram):
-    __slots__ = ()
-
-    def record(self, value: float, labels: Labels | None = None) -> None:
-        """Record nothing."""
+            yield histogram.family(self._common)
 
 
 class _DisabledMetrics(Metrics):
     """Accepts every name, so that a component runs without its specs being declared."""
 
     def __init__(self) -> None:
-        self._counter = _DisabledCounter(MetricSpec("none_total", "counter", "1", ""), 1)
-        self._histogram = _DisabledHistogram(MetricSpec("none", "histogram", "1", ""), 1)
+        self._counter = DisabledCounter(MetricSpec("none_total", "counter", "1", ""), 1)
+        self._histogram = DisabledHistogram(MetricSpec("none", "histogram", "1", ""), 1)
         self._specs = {}
 
     def declare(self, specs: Iterable[MetricSpec]) -> None:
@@ -409,19 +264,3 @@ class _DisabledMetrics(Metrics):
 
     def close(self) -> None:
         """Nothing to free."""
-
-
-def _new_label_set(spec: MetricSpec, key: LabelSet, used: int, limit: int) -> LabelSet:
-    """The key under which a label set seen for the first time is counted."""
-    if {name for name, _ in key} != set(spec.labels):
-        raise ValueError(f"{spec.name} has the labels {spec.labels}, got {dict(key)}")
-    return key if used < limit else _OVERFLOW
-
-
-def _sum_by_labels(points: list[tuple[LabelSet, float]]) -> list[tuple[LabelSet, float]]:
-    """Merge label sets that differ only in order."""
-    sums: dict[LabelSet, float] = {}
-    for key, value in points:
-        ordered = tuple(sorted(key))
-        sums[ordered] = sums.get(ordered, 0) + value
-    return list(sums.items())

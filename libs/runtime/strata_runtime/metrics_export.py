@@ -60,7 +60,8 @@ class WithHistograms(MetricExporter):
         self._exporter = exporter
         self._histograms = histograms
         self._started_ns = time.time_ns()
-        self._scope = InstrumentationScope("strata")
+        # A name of its own: the OTLP encoder keeps only the last one of scopes that are equal.
+        self._scope = InstrumentationScope("strata.histograms")
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any

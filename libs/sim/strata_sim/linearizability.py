@@ -188,5 +188,29 @@ def queue_step(state: State, asked: Any, answer: Any) -> tuple[bool, State]:
     raise ValueError(f"a queue's end cannot {asked!r}")
 
 
+def item_step(state: State, asked: Any, answer: Any) -> tuple[bool, State]:
+    """An item of a key-value table: None, or (value, version).
+
+    ("put", value) answers the version; ("get",) the item; ("cas", expected version, value) the
+    version, 0 if it was another one; ("delete",) whether it was there.
+    """
+    assert state is None or isinstance(state, tuple)
+    version = 0 if state is None else state[1]
+    match asked:
+        case ("put", new):
+            return answer in (UNKNOWN, version + 1), (new, version + 1)
+        case ("get",):
+            return answer is UNKNOWN or answer == state, state
+        case ("cas", expected, new):
+            swaps = expected == version
+            fits = answer in (UNKNOWN, version + 1 if swaps else 0)
+            return fits, (new, version + 1) if swaps else state
+        case ("delete",):
+            return answer in (UNKNOWN, state is not None), None
+    raise ValueError(f"an item cannot {asked!r}")
+
+
 REGISTER = Model(None, register_step)
+ITEM = Model(None, item_step)
+"""One key of a key-value table."""
 QUEUE = Model(0, queue_step)

@@ -24,10 +24,13 @@ class RowKind(IntEnum):
     INSTALLING = 9
     SLOT_MOVE = 10
     QUOTA = 11
+    PLACEMENT_PLAN = 20
+    PLACEMENT_MODEL = 21
 
 
 APPLIED_KEY = bytes([RowKind.APPLIED])
 INSTALLING_KEY = bytes([RowKind.INSTALLING])
+PLACEMENT_MODEL_KEY = bytes([RowKind.PLACEMENT_MODEL])
 
 
 def topic_key(namespace: str, name: str) -> bytes:
@@ -68,6 +71,11 @@ def queue_override_key(topic_id: int, queue: int) -> bytes:
 def quota_key(namespace: str, topic: str) -> bytes:
     """Return the key of the limits of a topic; "": of the namespace as a whole."""
     return _name_key(RowKind.QUOTA, namespace, topic)
+
+
+def placement_plan_key(plan_id: int) -> bytes:
+    """Return the key of a plan's row."""
+    return bytes([RowKind.PLACEMENT_PLAN]) + plan_id.to_bytes(8, "big")
 
 
 def change_key(revision: int) -> bytes:

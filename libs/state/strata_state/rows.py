@@ -31,6 +31,7 @@ from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlac
 from strata_state.pending_rows import PendingRows, PinRows
 from strata_state.ports import Row, RowBatch, StateStore
 from strata_state.rows_of_kind import RowsOfKind
+from strata_state.tier_rows import TierRows
 from strata_state.trace_rows import ClientNameRows, TraceRows
 
 _U32 = struct.Struct(">I")
@@ -331,10 +332,14 @@ class UnfinishedRow(RowsOfKind):
 
 
 class GroupRows:
-    """All rows of one raft group, by kind."""
+    """All rows of one raft group, by kind.
+
+    Attributes:
+        store: of all raft groups.
+    """
 
     def __init__(self, store: StateStore, raft_group: int) -> None:
-        self._store = store
+        self.store = store
         self._raft_group = raft_group
         self.applied = AppliedRows(store, raft_group)
         self.owned = OwnedRows(store, raft_group)
@@ -354,6 +359,7 @@ class GroupRows:
         self.pins = PinRows(store, raft_group)
         self.traces = TraceRows(store, raft_group)
         self.client_names = ClientNameRows(store, raft_group)
+        self.tier = TierRows(store, raft_group)
         self.local = LocalRows(store, raft_group)
         self.unfinished = UnfinishedRow(store, raft_group)
 
@@ -365,13 +371,13 @@ class GroupRows:
         scans = []
         for kind in CHECKPOINT_KINDS:
             prefix = layout.kind_prefix(self._raft_group, kind)
-            scans.append(self._store.scan(prefix, layout.prefix_end(prefix)))
+            scans.append(self.store.scan(prefix, layout.prefix_end(prefix)))
         return chain.from_iterable(scans)
 
     def all(self) -> Iterator[Row]:
         """Iterate the rows that all replicas share, as they are at the call."""
         first = layout.raft_group_prefix(self._raft_group)
-        return self._store.scan(first, layout.kind_prefix(self._raft_group, RowKind.LOCAL))
+        return self.store.scan(first, layout.kind_prefix(self._raft_group, RowKind.LOCAL))
 
     def drop(self, batch: RowBatch) -> None:
         """Remove every row of the raft group."""

@@ -19,37 +19,42 @@ import google_crc32c
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.ack import Acknowledger, LeaseKeeper
-from strata_broker.budget import SendBudget
-from strata_broker.channels import BrokerNetwork
-from strata_broker.checks import TransactionChecker
+from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.route import Routes
+from strata_broker.clients.sessions import Sessions
+from strata_broker.clients.telemetry import Telemetry
 from strata_broker.config import BrokerConfig
-from strata_broker.deliver import Deliverer
-from strata_broker.filters import Filters
-from strata_broker.holder_calls import HolderCalls
 from strata_broker.hot import HotCalls
-from strata_broker.liveness import LivenessReporter
-from strata_broker.message_groups import MessageGroups
-from strata_broker.metadata import MetadataView
+from strata_broker.limits.budget import SendBudget
+from strata_broker.limits.quotas import Quotas
 from strata_broker.metrics import METRICS
-from strata_broker.operators import OperatorParts, Operators
-from strata_broker.popper import Popper
-from strata_broker.producers import Producers
-from strata_broker.provision import Provisioner
-from strata_broker.pulls import Puller
-from strata_broker.quotas import Quotas
-from strata_broker.recalls import Recaller
-from strata_broker.receive import Receiver
-from strata_broker.recorder import Recorder
-from strata_broker.rehashes import Rehasher
-from strata_broker.route import Routes
-from strata_broker.send import Sender
+from strata_broker.observability.message_traces import MessageTraces
+from strata_broker.observability.recorder import Recorder
+from strata_broker.observability.windows import WindowCollector, WindowOptions
+from strata_broker.operators.assembly import OperatorParts, Operators
+from strata_broker.plugins import BrokerPlugin, PluginParts
+from strata_broker.plugins import load as load_plugins
+from strata_broker.receives.ack import Acknowledger, LeaseKeeper
+from strata_broker.receives.deliver import Deliverer
+from strata_broker.receives.filters import Filters
+from strata_broker.receives.liveness import LivenessReporter
+from strata_broker.receives.popper import Popper
+from strata_broker.receives.pulls import Puller
+from strata_broker.receives.receive import Receiver
+from strata_broker.sends.checks import TransactionChecker
+from strata_broker.sends.internal_sends import InternalSends
+from strata_broker.sends.message_groups import MessageGroups
+from strata_broker.sends.producers import Producers
+from strata_broker.sends.recalls import Recaller
+from strata_broker.sends.rehashes import Rehasher
+from strata_broker.sends.send import Sender
+from strata_broker.sends.transactions import Transactions
 from strata_broker.servicers import admin_rpc, messaging, rocketmq_rpc
 from strata_broker.servicers.messaging import MessagingServicer
-from strata_broker.sessions import Sessions
-from strata_broker.storage_tier import StorageTier
-from strata_broker.telemetry import Telemetry
-from strata_broker.transactions import Transactions
+from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.storage.holder_calls import HolderCalls
+from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage.storage_tier import StorageTier
 from strata_edge.health import Health
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
@@ -62,6 +67,7 @@ from strata_runtime.config import Config
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_runtime.tracing import Tracer
 
 OnFatal = Callable[[str, BaseException], None]
 
@@ -100,6 +106,8 @@ class BrokerApp:
         metrics: where everything is counted.
         on_fatal: told when a background task failed.
         shown_config: what `GetConfig` shows: the whole process's; None: `config`.
+        tracer: traces messages; None: nothing is traced.
+        windows: what is done with metric windows; None: they are not collected.
     """
 
     name = "broker"
@@ -116,6 +124,8 @@ class BrokerApp:
         on_fatal: OnFatal,
         *,
         shown_config: Config | None = None,
+        tracer: Tracer | None = None,
+        windows: WindowOptions | None = None,
     ) -> None:
         self._identity = identity
         self.port = 0
@@ -126,6 +136,8 @@ class BrokerApp:
         self._clock = clock
         self._random = random
         self._metrics = metrics
+        self._window_options = windows
+        self._traces = MessageTraces(tracer or Tracer.disabled())
         self._log = get_logger("broker")
         metrics.declare(METRICS)
         self._tasks = Tasks("broker", on_fatal, max_tasks=_max_tasks(config))
@@ -159,10 +171,13 @@ class BrokerApp:
             random,
             self._tasks,
             metrics,
+            tracer,
         )
         self._message_groups = MessageGroups()
+        self._plugins: list[BrokerPlugin] = load_plugins(config.plugins)
         self._serve_clients()
         self._serve_operators(shown_config or config)
+        self._serve_plugins()
         self._health = Health(edge)
         self._set_health(serving=False)
         self._add_gauges(metrics)
@@ -182,7 +197,9 @@ class BrokerApp:
             view, self.sessions, self._quotas, producers, filters, config, self._tasks, metrics
         )
         self._telemetry.on_idle(self.checker.wake)
-        self._deliverer = Deliverer(storage.client, self._identity.host, clock, recorder, metrics)
+        self._deliverer = Deliverer(
+            storage.client, self._identity.host, clock, recorder, metrics, self._traces
+        )
         self._receiver = self._new_receiver(provisioner, filters, recorder)
         sender = self._sender = Sender(
             view,
@@ -197,12 +214,14 @@ class BrokerApp:
             clock,
             self._tasks,
             recorder,
+            self._traces,
         )
         acknowledger = Acknowledger(view, provisioner, storage.acker, config, clock, recorder)
         self._puller = Puller(
             view,
             provisioner,
             storage.client,
+            storage.reads,
             HolderCalls(view, storage.client, clock, config.metadata.call_timeout_ms / 1000),
             filters,
             self.sessions,
@@ -226,7 +245,7 @@ class BrokerApp:
             clock,
             recorder,
             metrics,
-        ).register(self._edge, HotCalls(sender, self._receiver, acknowledger))
+        ).register(self._edge, HotCalls(sender, self._receiver, acknowledger, self._plugins))
 
     def _new_receiver(
         self, provisioner: Provisioner, filters: Filters, recorder: Recorder
@@ -237,6 +256,7 @@ class BrokerApp:
             self.view,
             provisioner,
             Popper(self.view, self._storage.client, config.receive, clock),
+            self._storage.reads,
             self._deliverer,
             filters,
             self.sessions,
@@ -311,6 +331,41 @@ class BrokerApp:
             self._metrics,
         )
         self._operators.register(self._edge)
+        self._windows = self._window_collector() if self._window_options is not None else None
+
+    def _serve_plugins(self) -> None:
+        parts = PluginParts(
+            self._identity.boot_id,
+            self.view,
+            self._metadata,
+            self._storage,
+            self._quotas,
+            self._operators.operations,
+            self._config,
+            self._clock,
+            self._random,
+            self._tasks,
+            self._metrics,
+        )
+        for plugin in self._plugins:
+            plugin.register(self._edge, parts)
+
+    def _window_collector(self) -> WindowCollector:
+        identity, timeout_s = self._identity, self._config.send.timeout_ms / 1000
+        assert self._window_options is not None, "windows are not wanted"
+        return WindowCollector(
+            identity.node_id,
+            identity.rack,
+            self.view,
+            self._storage.channels,
+            self._operators.operations,
+            InternalSends(self._sender, identity.node_id, timeout_s),
+            self.sessions,
+            self._recorder,
+            self._clock,
+            self._metrics,
+            self._window_options,
+        )
 
     @property
     def tasks(self) -> Tasks:
@@ -354,6 +409,8 @@ class BrokerApp:
         self._tasks.spawn("report clients", self.liveness.run())
         self._tasks.spawn("check transactions", self.checker.send_checks())
         self._tasks.spawn("give up transactions", self.checker.give_up())
+        if self._windows is not None:
+            self._tasks.spawn("collect windows", self._windows.run())
         self._set_health(serving=True)
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
@@ -400,6 +457,8 @@ class BrokerApp:
             self._telemetry.end_all()
             self._receiver.end_all()
             self._puller.end_all()
+            for plugin in self._plugins:
+                plugin.end_all()
 
     async def _deregister(self, grace_s: float) -> None:
         """Leave the routes of the other brokers before clients are let go."""
@@ -421,13 +480,17 @@ class BrokerApp:
             self._log.warning("not taken off the nodes", reason=str(failure))
 
     def _set_health(self, *, serving: bool) -> None:
-        for service in ("", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE):
+        services = ["", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE]
+        for service in (*services, *(plugin.service for plugin in self._plugins)):
             self._health.set(service, serving=serving)
 
     def _add_gauges(self, metrics: Metrics) -> None:
         sessions, view = self.sessions, self.view
         metrics.gauge("rocketmq_producer_connections", lambda: sessions.count(consumers=False))
         metrics.gauge("rocketmq_consumer_connections", lambda: sessions.count(consumers=True))
+        metrics.gauge("rocketmq_topic_number", lambda: len(view.topics()))
+        metrics.gauge("rocketmq_consumer_group_number", lambda: len(view.consumer_groups()))
+        metrics.gauge("rocketmq_proxy_up", lambda: int(bool(self.endpoint)))
         metrics.gauge("strata_broker_clients", lambda: len(sessions))
         metrics.gauge("strata_broker_topics", lambda: len(view.topics()))
         metrics.gauge("strata_broker_metadata_revision", lambda: view.revision)

@@ -6,9 +6,9 @@ the same sections beside its own.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from strata_metadata.options import (
     MetadataClientOptions,
@@ -143,7 +143,7 @@ class ReceiveSection(Section):
         default=20, ge=1, description="Pause when a queue is not where the metadata say."
     )
     moved_grace_ms: int = Field(
-        default=100,
+        default=1_000,
         ge=0,
         description="A pop that waits where a queue just left may still be answered for this long.",
     )
@@ -257,6 +257,18 @@ class StorageClientSection(Section):
     max_watch_retry_ms: int = Field(
         default=500, ge=1, description="Longest pause before a lost watch is opened again."
     )
+    spread_from_groups: int = Field(
+        default=8,
+        ge=1,
+        description="A topic that so many consumer groups read from a raft group is read from "
+        "all its replicas.",
+    )
+    spread_above_bytes_per_s: int = Field(
+        default=8 * 1024 * 1024, ge=1, description="Likewise, one of which more is read."
+    )
+    max_spread_topics: int = Field(
+        default=10_000, ge=1, description="Topics of raft groups whose reads are counted."
+    )
     max_acks_per_call: int = Field(default=4_096, ge=1, description="Acks in one call.")
     max_acks_waiting: int = Field(default=200_000, ge=1, description="Acks not yet answered.")
 
@@ -280,6 +292,11 @@ class TelemetrySection(Section):
         default=2_000, ge=1, description="Lite topics of one client."
     )
     max_lite_topic_bytes: int = Field(default=64, ge=1, description="Name of a lite topic.")
+    client_metrics_endpoint: str = Field(
+        default="",
+        description="host:port of an OpenTelemetry collector (OTLP over gRPC) to which clients "
+        "push their own metrics; empty: they measure nothing.",
+    )
 
 
 class SessionSection(Section):
@@ -392,9 +409,43 @@ class QuotasSection(Section):
     )
 
 
+class KvSection(Section):
+    """Key-value tables; only with the plugin `kv`."""
+
+    auto_create_table: bool = Field(
+        default=True, description="Make a table when it is first written to."
+    )
+    timeout_ms: int = Field(
+        default=3_000, ge=1, description="Time for a call whose client set no deadline."
+    )
+    max_key_bytes: int = Field(default=4_096, ge=1, le=65_535, description="Key of an item.")
+    max_value_bytes: int = Field(default=1024 * 1024, ge=1, description="Value of an item.")
+    max_operations: int = Field(default=1_024, ge=1, description="Operations of one batch.")
+    max_batch_bytes: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1,
+        le=6 * 1024 * 1024,
+        description="Keys and values of one batch.",
+    )
+    max_list_items: int = Field(default=1_000, ge=1, description="Items of one page of a list.")
+    max_bytes_in_flight: int = Field(
+        default=64 * 1024 * 1024,
+        ge=1,
+        description="Writes taken and not yet answered; beyond it RESOURCE_EXHAUSTED.",
+    )
+    max_reads_in_flight: int = Field(
+        default=10_000, ge=1, description="Items asked for and not yet answered; likewise."
+    )
+    max_watches: int = Field(default=1_000, ge=1, description="Watches of this broker's clients.")
+    max_exports: int = Field(default=4, ge=1, description="Exports under way.")
+
+
 class BrokerConfig(Config):
     """All of a broker."""
 
+    plugins: tuple[str, ...] = Field(
+        default=(), description="What is loaded beside the core, comma-separated: kv."
+    )
     route: RouteSection = RouteSection()
     send: SendSection = SendSection()
     transaction: TransactionSection = TransactionSection()
@@ -407,6 +458,15 @@ class BrokerConfig(Config):
     session: SessionSection = SessionSection()
     metadata: MetadataSection = MetadataSection()
     quotas: QuotasSection = QuotasSection()
+    kv: KvSection = KvSection()
+
+    @field_validator("plugins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Take a comma-separated text too: that is what fits into a variable."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
 
     def metadata_client(self) -> MetadataClientOptions:
         """Return how the nameservers are called."""

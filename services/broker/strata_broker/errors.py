@@ -68,6 +68,10 @@ REPEATED_ANGELIA_CODES = frozenset(
 )
 
 
+class MalformedError(RequestError):
+    """A storage node took a call for malformed; whose fault that is the caller knows."""
+
+
 class MovedError(RequestError):
     """The raft group does not serve the queue: it moved, and the metadata here do not say so yet.
 
@@ -83,6 +87,8 @@ def refused(outcome: int, reason: str = "") -> RequestError:
     code = OUTCOME_CODES.get(outcome, Code.INTERNAL_SERVER_ERROR)
     if outcome in _MOVED_OUTCOMES:
         return MovedError(code, reason)
+    if outcome == storage_pb2.OUTCOME_INVALID:
+        return MalformedError(code, reason)
     if code is Code.INVALID_RECEIPT_HANDLE:
         # Clients' tests look for the name; the reason would hide it.
         return RequestError(code)
@@ -97,9 +103,10 @@ def lost(failure: angelia.AngeliaError) -> RequestError:
     return RequestError(code, FLOW_LIMIT if code is Code.TOO_MANY_REQUESTS else failure.reason)
 
 
-def timed_out() -> RequestError:
-    """Return the error for a storage call whose deadline passed."""
-    return RequestError(Code.PROXY_TIMEOUT, "storage did not answer in time")
+def timed_out(raft_group: int = 0) -> RequestError:
+    """Return the error for a storage call whose deadline passed; it names the raft group if any."""
+    where = f": raft group {raft_group}" if raft_group else ""
+    return RequestError(Code.PROXY_TIMEOUT, f"storage did not answer in time{where}")
 
 
 def send_timed_out(hindrance: str, *, replicated: bool) -> RequestError:

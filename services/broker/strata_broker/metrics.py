@@ -26,6 +26,65 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("rocketmq_producer_connections", "gauge", "1", "Producers connected."),
     MetricSpec("rocketmq_consumer_connections", "gauge", "1", "Consumers connected."),
     MetricSpec("rocketmq_message_size", "histogram", "bytes", "Size of produced messages."),
+    MetricSpec(
+        "rocketmq_consumer_lag_messages",
+        "gauge",
+        "1",
+        "Messages that a consumer group has not acked, on the storage nodes that this broker asks.",
+        ("topic", "consumer_group"),
+    ),
+    MetricSpec(
+        "rocketmq_consumer_inflight_messages",
+        "gauge",
+        "1",
+        "Of these: handed out and not acked.",
+        ("topic", "consumer_group"),
+    ),
+    MetricSpec(
+        "rocketmq_consumer_ready_messages",
+        "gauge",
+        "1",
+        "Of these: not handed out.",
+        ("topic", "consumer_group"),
+    ),
+    MetricSpec(
+        "rocketmq_consumer_lag_latency",
+        "gauge",
+        "ms",
+        "Age of the oldest message that a consumer group has not acked, as of the last window.",
+        ("topic", "consumer_group"),
+    ),
+    MetricSpec(
+        "rocketmq_consumer_queueing_latency",
+        "gauge",
+        "ms",
+        "Age of the oldest message never handed out to a consumer group, as of the last window.",
+        ("topic", "consumer_group"),
+    ),
+    MetricSpec(
+        "rocketmq_commit_messages_total", "counter", "1", "Transactions committed.", ("topic",)
+    ),
+    MetricSpec(
+        "rocketmq_rollback_messages_total", "counter", "1", "Transactions rolled back.", ("topic",)
+    ),
+    MetricSpec(
+        "rocketmq_processor_watermark",
+        "gauge",
+        "1",
+        "Requests taken and not answered: send (a request for several queues counts for each), ack,"
+        " pull (receives), lite_pull (pulls), client_manager (all other calls).",
+        ("processor",),
+    ),
+    MetricSpec("rocketmq_topic_number", "gauge", "1", "Topics of the cluster."),
+    MetricSpec("rocketmq_consumer_group_number", "gauge", "1", "Consumer groups of the cluster."),
+    MetricSpec("rocketmq_proxy_up", "gauge", "1", "Whether this broker takes calls."),
+    MetricSpec(
+        "strata_broker_windows_total",
+        "counter",
+        "1",
+        "Batches of metric windows sent to __strata_metrics.",
+        ("result",),
+    ),
     MetricSpec("strata_broker_append_batches_total", "counter", "1", "Append batches sent."),
     MetricSpec("strata_broker_append_messages", "histogram", "1", "Messages per append batch."),
     MetricSpec("strata_broker_append_latency", "histogram", "ms", "Duration of an Append call."),
@@ -50,6 +109,22 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Calls repeated after a refusal or a lost connection.",
         ("reason",),
+    ),
+    MetricSpec(
+        "strata_broker_replica_reads_total",
+        "counter",
+        "1",
+        "Reads of messages at replicas, by what came of them, and what was left to the leader.",
+        ("result",),
+    ),
+    MetricSpec(
+        "strata_broker_spread_topics",
+        "gauge",
+        "1",
+        "Topics of raft groups whose reads are counted in this window.",
+    ),
+    MetricSpec(
+        "strata_broker_spread_topics_maximum", "gauge", "1", "How many of them may be counted."
     ),
     MetricSpec(
         "strata_broker_settings_pushed_total",

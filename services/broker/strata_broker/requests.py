@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2
-from strata_broker.metadata import Name
+from strata_broker.storage.metadata import Name
 from strata_mq.errors import Code, RequestError
 
 _CLIENT_ID = "x-mq-client-id"

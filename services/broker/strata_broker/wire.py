@@ -57,6 +57,15 @@ def stored_message(properties: bytes, added: bytes, rest: bytes) -> bytes:
     )
 
 
+def system_properties_end(stored: bytes) -> int:
+    """Return where the system properties of a stored message end."""
+    at = _payload_at(stored)
+    length = 0
+    for position, byte in enumerate(stored[1:at]):
+        length |= (byte & 0x7F) << 7 * position
+    return at + length
+
+
 def _payload_at(data: bytes) -> int:
     """Return where the payload of the first field begins; its key is one byte."""
     at = 1

@@ -48,6 +48,11 @@ class Client:
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
         self.messaging = service_pb2_grpc.MessagingServiceStub(self._channel)
 
+    @property
+    def channel(self) -> grpc.Channel:
+        """The connection, for stubs of other services."""
+        return self._channel
+
     def call(self, method: Callable[..., Response], request: Any) -> Response:
         """Call a unary method of a stub.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.views import View
@@ -20,6 +22,17 @@ def node_view(node: meta_pb2.Node) -> View:
         "registered_at_ms": node.registered_at_ms,
         "state_since_ms": node.state_since_ms,
     }
+
+
+def node_views(
+    nodes: Iterable[meta_pb2.Node], placement: admin_pb2.GetPlacementResponse
+) -> list[View]:
+    """Return nodes' rows with what the metadata leader measures of them."""
+    slow = {load.node_id: load.slow_reason or "slow" for load in placement.loads if load.is_slow}
+    return [
+        node_view(node) | {"slow": node.node_id in slow, "slow_reason": slow.get(node.node_id, "")}
+        for node in nodes
+    ]
 
 
 def health_view(health: admin_pb2.GroupHealth) -> View:

@@ -85,6 +85,47 @@ JSON_KEYS = {
     "quota show": "as `quota set`",
     "quota list": "`quotas`: a list of `namespace`, `topic`, `messages_per_s`, `bytes_per_s`, "
     "`topics`, `consumer_groups`, `connections`; null: the default holds, 0: no limit",
+    "tier status": "`raft_groups`: a list of `raft_group`, `state` (NONE, IDLE, UPLOADING, PAUSED, "
+    "UNREACHABLE), `store`, `queues`, `objects`, `object_bytes`, `backlog_bytes`, `oldest_ms` and "
+    "`oldest` (of the messages that wait for their upload), `note` (why the last upload failed); "
+    "`topics`: a list of `topic_id`, `name` (NAMESPACE%NAME), `put_requests`, `get_requests`, "
+    "`uploaded_bytes`, `downloaded_bytes` (what each cost in the store since the leaders started)",
+    "tier pause": "`paused`: raft groups",
+    "tier resume": "`resumed`: raft groups",
+    "tier inspect": "`home`, `raft_groups`: a list of `raft_group`, `term`, `sequence`, "
+    "`raft_index`, `group_time_ms`, `checkpoint`, `objects`, `object_bytes`; `damaged`: a list of "
+    "`key`, `reason`; `topics`: a list of `topic_id`, `name`, `messages`, `bodies_bytes`, "
+    "`min_time_ms`, `max_time_ms` and `queues` (a list of `queue`, `first_offset`, "
+    "`commit_offset`). With --object: `key`, `home`, `queues`, `messages`, `bodies_bytes`, "
+    "`min_time_ms`, `max_time_ms`, `blocks`: a list of `topic_id`, `queue`, `first_offset`, "
+    "`end_offset`, `messages`, `position`, `bytes`, `min_time_ms`, `max_time_ms`",
+    "tier verify": "`ok`, `home`, `raft_groups`, `manifests`, `archives`, `objects`, `blocks`, "
+    "`messages`, `bytes_read`, `unnamed_objects`, `unnamed_bytes` (newer than the manifests, or "
+    "given up), `findings`: a list of `key`, `reason`",
+    "tier scrub": "as `tier verify`",
+    "tier restore": "`home`, `cluster_id` (of the new folder; empty with --dry-run), "
+    "`metadata_written_at_ms`, `raft_groups`: a list of `raft_group`, `raft_index`, "
+    "`group_time_ms` (consumer groups go on as they were then), `lost_waiting` (delayed and half "
+    "messages whose bodies are missing), `damaged`; `queues`: a list of `raft_group`, `topic_id`, "
+    "`queue`, `first_offset`, `commit_offset`, `next_offset`, `lost` (messages that were not "
+    "uploaded)",
+    "kv put": "`written`, `revision`, `version`, `current` (what stood in the way, as `kv get`; "
+    "null)",
+    "kv get": "`key`, `value` (text, or base64: and the bytes), `version`, `create_revision`, "
+    "`modify_revision`, `expires_at_ms` (0: never); exit code 1 when there is no such key",
+    "kv delete": "`deleted`",
+    "kv cas": "`swapped`, `revision`, `version`, `current` (as `kv put`)",
+    "kv list": "`items`: a list of items, as `kv get`; `continuation`: for --after, empty at the "
+    "end",
+    "kv watch": "one object per line and change: `revision`, `kind` (put, delete, expire) and the "
+    "item, as `kv get`",
+    "kv export": "`table`, `to`, `items`, `bytes`, `crc32c` (over all items)",
+    "kv import": "`table`, `from`, `items`, `bytes`, `crc32c`",
+    "kv create": "the table: `name`, `engine`, `revision`, `compacted_revision`, `key_count`, "
+    "`byte_count`, `raft_group`",
+    "kv show": "the table, as `kv create`",
+    "kv tables": "`tables`: a list of names",
+    "kv drop": "`dropped`: the name",
     "log verify": "`ok`, `logs`: a list of `path`, `ok`, `segments`, `frames`, `used_bytes`, "
     "`end_position`, `torn_tail`, `corruptions` (a list of `segment`, `position`, `reason`), "
     "`replicas` (a list of `replica_id`, `raft_group`, `first_index`, `last_index`, `term`, "
@@ -98,13 +139,15 @@ JSON_KEYS = {
     "log dump": "one object per line and frame: `segment`, `position`, `kind`, `replica_id`, "
     "`raft_group`, `term`, `index`, `entry_kind`, `moved`, `synced_before`, `payload_bytes`; "
     "or for damage `segment`, `position`, `damaged`, `next_position`",
-    "cluster show": "`version`, `nodes` as `node list`, `raft_groups` as `raft-group list`",
+    "cluster show": "`version`, `nodes` as `node list` without the last two, "
+    "`raft_groups` as `raft-group list`",
     "node list": "`nodes`: a list of `node`, `role` (nameserver, storage or broker), `state` (up, "
     "suspect, down or unspecified), `draining`, `endpoints`, `advertised_endpoint`, `rack`, "
-    "`registered_at_ms`, `state_since_ms`",
-    "node show": "the node, as `node list`, and `replicas`: as in `raft-group show`, each with its "
-    "`raft_group`; empty for nodes that are no storage nodes",
-    "node drain": "the node, as `node list`",
+    "`registered_at_ms`, `state_since_ms`, `slow` (the metadata leader finds its appends or syncs "
+    "slow; see placement.md), `slow_reason`",
+    "node show": "the node, as `node list` without the last two, and `replicas`: as in "
+    "`raft-group show`, each with its `raft_group`; empty for nodes that are no storage nodes",
+    "node drain": "the node, as `node list` without the last two",
     "node remove": "`removed`: the node",
     "raft-group list": "`raft_groups`: a list of `raft_group`, `broker_name`, `leader`, `term`, "
     "`commit_index`, `applied_index`, `state`, `reason`",
@@ -140,6 +183,28 @@ JSON_KEYS = {
     "local add": "as `local kill`",
     "local remove": "`removed`: the name",
     "local down": "as `local status`",
+    "placement plan": "the plan: `plan_id` (0: not stored), `state` (proposed, running, done, "
+    "stopped), `reason`, `planner`, `forecast`, `made_at_ms`, `since_ms`, `horizon_ms`, "
+    "`step_count`, `cost_bytes`, `max_over_mean_before`, `max_over_mean_after`, `peak_before`, "
+    "`peak_after`, `notes`, and `steps`: a list of `action` with its own keys, `what`, `reason`, "
+    "`cost_bytes`, the four expectations as above, `state` (pending, running, settling, done, "
+    "reverting, reverted, skipped, failed), `measured_before`, `measured_after`, `note`",
+    "placement show": "the plan, as `placement plan`",
+    "placement apply": "the plan, as `placement plan`",
+    "placement history": "`plans`: a list of plans, as `placement plan`, without `notes` and "
+    "`steps`",
+    "placement explain": "`rule`, `model_version` (0: none), `nodes` (a list of `node`, "
+    "`bytes_per_s`, `expected_bytes_per_s`, `busy`, `slow`, `slow_reason`) and `plan` (as "
+    "`placement plan`, or null)",
+    "placement forecast": "`forecaster`, `source`, `unit`, `step_ms`, `steps` (windows ahead), "
+    "`lower` and `upper` (factors by step, or null), `used`, and `queues`: a list of `queue`, "
+    "`now`, `expected` (by step)",
+    "placement backtest": "`trace`, `seed`, `queues`, `nodes`, `clusters`, `planners` (by "
+    "`forecast`, `greedy_reactive`, `naive`, `ema`, `oracle`, `nothing`: `time_above_capacity` in "
+    "node-seconds, `moves`, `bytes_moved`, `max_over_mean`, `max_over_mean_p95`, `peak`, `flaps`, "
+    "`settings`, `time_above_capacity_by_cluster`, `moves_by_cluster`), `forecast_error` (by "
+    "forecaster: `wape`, `bias`, `wape_by_step`, `coverage`), `best_forecaster`, "
+    "`forecast_beats_greedy_reactive`, `split`",
     "demo": "nothing: it prints for people only",
 }
 

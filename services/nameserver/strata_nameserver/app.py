@@ -149,6 +149,10 @@ class NameserverApp:
         """Revision of the rows here; 0 when it does not run."""
         return self._running.machine.revision if self._running is not None else 0
 
+    async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
+        """Return the revision and all rows as they stand here; revision 0: it does not run."""
+        return (0, []) if self._running is None else await self._running.hub.snapshot()
+
     @property
     def replica(self) -> Replica | None:
         """The replica of the metadata raft group here; None before it takes part."""

@@ -8,10 +8,11 @@ from pydantic import Field, model_validator
 
 from strata_metadata.options import WatchOptions
 from strata_nameserver.detector import DetectorOptions
-from strata_nameserver.placement import PlacementRules
-from strata_nameserver.slot_placement import SlotRules
+from strata_nameserver.placement.replicas import PlacementRules
+from strata_nameserver.placement.slots import SlotRules
 from strata_nameserver.slowness import SlownessOptions
 from strata_runtime.config import Section
+from strata_runtime.failslow import FailSlowOptions
 
 
 class NameserverConfig(Section):
@@ -65,7 +66,8 @@ class NameserverConfig(Section):
         default=2,
         ge=1,
         le=64,
-        description="Raft groups per storage node; nodes that join later bring as many more.",
+        description="Raft groups per storage node; nodes that join later bring as many more, "
+        "once there are as many nodes as replicas.",
     )
     watch_recent_changes: int = Field(
         default=2_048, ge=1, description="Changes kept in memory for watchers that follow closely."
@@ -140,6 +142,52 @@ class NameserverConfig(Section):
     slow_node_after_ms: int = Field(
         default=10_000, ge=0, description="How long a node must be slow to count as slow."
     )
+    fail_slow_detection: bool = Field(
+        default=True,
+        description="Also call a storage node slow whose appends or syncs take longer than its "
+        "peers need at its load, and than it needed itself; learned from ten minutes on.",
+    )
+    fail_slow_floor_ms: float = Field(
+        default=10.0, gt=0, description="Nothing faster is slow by that rule."
+    )
+    avoid_busy_nodes: bool = Field(
+        default=True,
+        description="New queues go elsewhere than to the third of the storage nodes with the "
+        "highest load.",
+    )
+    busy_node_floor_bytes_per_s: int = Field(
+        default=256 * 1024, ge=1, description="No storage node counts as busy below this load."
+    )
+    load_window_ms: int = Field(
+        default=30_000,
+        ge=100,
+        description="Loads of storage nodes are means in which what was measured this long ago "
+        "counts a third.",
+    )
+    model_max_error: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="A model of loads is not used when it puts more than this share of the load on "
+        "other nodes than is measured.",
+    )
+    max_plans: int = Field(default=32, ge=1, le=1_000, description="Placement plans kept.")
+    max_plan_steps: int = Field(default=200, ge=1, description="Steps of a placement plan.")
+    plan_step_timeout_ms: int = Field(
+        default=120_000, ge=100, description="A step of a plan that takes longer ends the plan."
+    )
+    plan_settle_ms: int = Field(
+        default=30_000,
+        ge=0,
+        description="How long after a step of a plan its outcome is measured; it is undone only if "
+        "it is worse for as long again.",
+    )
+    plan_worse_by: float = Field(
+        default=0.1,
+        gt=0,
+        description="A step after which the busiest storage node is further above the mean by this "
+        "share is undone, and the plan ends.",
+    )
     peer_interval_ms: int = Field(
         default=1_000, ge=10, description="How often nameservers ask each other who they are."
     )
@@ -191,6 +239,11 @@ class NameserverConfig(Section):
             factor=self.slow_node_factor,
             floor_ms=self.slow_node_floor_ms,
             after_s=self.slow_node_after_ms / 1_000,
+            learned=(
+                FailSlowOptions(floor_ms=self.fail_slow_floor_ms)
+                if self.fail_slow_detection
+                else None
+            ),
         )
 
     def slot_rules(self) -> SlotRules:

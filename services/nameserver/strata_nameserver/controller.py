@@ -11,36 +11,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_nameserver import nodes, raft_groups, slot_moves
+from strata_nameserver.change import MakeChange
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.detector import FailureDetector, Transition
 from strata_nameserver.draft import Draft
-from strata_nameserver.leader_placement import plan_leaders
 from strata_nameserver.machine import MetadataMachine
-from strata_nameserver.placement import NodeFacts, plan_replicas
+from strata_nameserver.placement.leaders import plan_leaders
+from strata_nameserver.placement.replicas import NodeFacts, plan_replicas
+from strata_nameserver.placement.service import Placement
+from strata_nameserver.placement.slots import MoveSlots, SlotFacts, plan_slots
 from strata_nameserver.reports import Reports, node_facts
-from strata_nameserver.slot_placement import MoveSlots, SlotFacts, plan_slots
 from strata_nameserver.slowness import SlowNodes
 from strata_nameserver.topology import Topology
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 
-Result = TypeVar("Result")
-
 _KEPT_REASONS = 8
-
-
-class MakeChange(Protocol):
-    """`metadata.Metadata.change`."""
-
-    async def __call__(self, decide: Callable[[Draft], Result]) -> Result:
-        """Decide on the speculative state, propose, wait until applied."""
 
 
 class Controller:
@@ -52,6 +44,7 @@ class Controller:
         detector: who is up.
         reports: what leaders of raft groups say.
         slow_nodes: who appends slowly.
+        placement: loads, and the plan that runs.
         config: times and rules.
         clock: monotonic time for intervals, wall time for ages of states.
         metrics: transitions and moves.
@@ -64,6 +57,7 @@ class Controller:
         detector: FailureDetector,
         reports: Reports,
         slow_nodes: SlowNodes,
+        placement: Placement,
         config: NameserverConfig,
         clock: Clock,
         metrics: Metrics,
@@ -73,6 +67,7 @@ class Controller:
         self._detector = detector
         self._reports = reports
         self._slow_nodes = slow_nodes
+        self._placement = placement
         self._config = config
         self._rules = config.placement_rules()
         self._judges = config.failure_detection
@@ -128,6 +123,7 @@ class Controller:
         if now_s - self._placed_at_s >= self._placement_interval_s:
             self._placed_at_s = now_s
             await self._place()
+            await self._placement.step()
             if self._judges:
                 await self._change(
                     lambda draft: nodes.forget_brokers(draft, self._broker_forget_delay_ms)
@@ -142,6 +138,7 @@ class Controller:
         self._detector.reset(self._machine.speculative.topology.nodes)
         self._reports.reset()
         self._slow_nodes.reset()
+        self._placement.loads.reset()
         self._reasons.clear()
         # Nobody has reported yet, so there is nothing to place.
         self._placed_at_s = self._clock.monotonic_s()
@@ -162,6 +159,7 @@ class Controller:
             if transition.state == meta_pb2.NODE_STATE_DOWN:
                 self._reports.forget(transition.node_id)
                 self._slow_nodes.forget(transition.node_id)
+                self._placement.loads.forget(transition.node_id)
         await self._change(decide)
 
     async def _place(self) -> None:

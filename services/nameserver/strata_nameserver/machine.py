@@ -74,6 +74,10 @@ class MetadataMachine:
         """Revision of the applied rows."""
         return self._applied.counters.revision
 
+    def rows(self, first: bytes, end: bytes) -> list[bytes]:
+        """Return the applied values of keys from `first` up to, not including, `end`."""
+        return [value for _, value in self._store.scan(first, end)]
+
     def applied_index(self) -> int:
         """Return the index of the last entry whose rows are in the store (0: none)."""
         return self._applied.index

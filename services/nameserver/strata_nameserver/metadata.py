@@ -32,6 +32,8 @@ from strata_nameserver.draft import Draft
 from strata_nameserver.errors import DRIVER_ERRORS, refusal
 from strata_nameserver.explain import explain_queue
 from strata_nameserver.machine import MetadataMachine
+from strata_nameserver.placement.new_queues import steer
+from strata_nameserver.placement.service import Placement
 from strata_nameserver.reports import Reports
 from strata_nameserver.slowness import SlowNodes
 from strata_runtime.clock import Clock
@@ -66,6 +68,10 @@ class Metadata:
         config: limits and defaults.
         clock: stamps and silence of nodes.
         metrics: refusals.
+
+    Attributes:
+        placement: plans and what nodes bear.
+        controller: what the leader does by itself.
     """
 
     def __init__(
@@ -87,12 +93,16 @@ class Metadata:
         self._detector = FailureDetector(config.detector_options(), clock)
         self._reports = Reports()
         self._slow_nodes = SlowNodes(config.slowness_options(), clock)
+        self.placement = Placement(
+            machine, self.change, self._reports, self._slow_nodes, config, clock, metrics
+        )
         self.controller = Controller(
             machine,
             self.change,
             self._detector,
             self._reports,
             self._slow_nodes,
+            self.placement,
             config,
             clock,
             metrics,
@@ -105,13 +115,28 @@ class Metadata:
         Raises:
             MetaRefused: the reason for a refusal; so for every method here.
         """
-        return await self.change(lambda draft: topics.create_topic(draft, topic, self._config))
+        avoidance = self.placement.avoidance()
+
+        def create(draft: Draft) -> meta_pb2.Topic:
+            row = topics.create_topic(draft, topic, self._config)
+            queues = range(row.queue_count)
+            steer(draft, row, queues, avoidance, self._config.max_queue_overrides)
+            return row
+
+        return await self.change(create)
 
     async def update_topic(self, topic: meta_pb2.Topic, mask: Sequence[str]) -> meta_pb2.Topic:
         """Change the fields of a topic that `mask` names and return its row."""
-        return await self.change(
-            lambda draft: topics.update_topic(draft, topic, mask, self._config)
-        )
+        avoidance = self.placement.avoidance()
+
+        def update(draft: Draft) -> meta_pb2.Topic:
+            before = topics.stored_topic(draft, topic.namespace, topic.name).queue_count
+            row = topics.update_topic(draft, topic, mask, self._config)
+            new = range(before, row.queue_count)
+            steer(draft, row, new, avoidance, self._config.max_queue_overrides)
+            return row
+
+        return await self.change(update)
 
     async def delete_topic(self, namespace: str, name: str) -> meta_pb2.Topic:
         """Delete a topic and return the row it had."""
@@ -158,6 +183,7 @@ class Metadata:
         await self.change(lambda draft: nodes.register_node(draft, node, self._config))
         self._detector.registered(node.node_id)
         self._slow_nodes.forget(node.node_id)
+        self.placement.loads.forget(node.node_id)
         return self._machine.speculative.topology.hosted_replicas(node.node_id)
 
     def heartbeat(self, request: meta_pb2.HeartbeatRequest) -> bool:
@@ -175,7 +201,9 @@ class Metadata:
         want_full = self._detector.heartbeat(request)
         if node.kind == meta_pb2.NODE_KIND_STORAGE:
             self._reports.take(request, self._clock.monotonic_s())
-            self._slow_nodes.measured(request.node_id, request.load.append_latency_ms)
+            self._slow_nodes.measured(request.node_id, request.load)
+            if request.HasField("load"):
+                self.placement.loads.measured(request.node_id, request.load)
         return want_full
 
     async def drain_node(self, node_id: str, *, draining: bool) -> meta_pb2.Node:
@@ -188,6 +216,7 @@ class Metadata:
         self._detector.removed(node_id)
         self._reports.forget(node_id)
         self._slow_nodes.forget(node_id)
+        self.placement.loads.forget(node_id)
         return node
 
     async def change_replicas(self, request: meta_pb2.ChangeReplicasRequest) -> meta_pb2.RaftGroup:
@@ -248,7 +277,7 @@ class Metadata:
 
         def explain(draft: Draft) -> list[str]:
             row = topics.stored_topic(draft, namespace, topic)
-            return explain_queue(
+            lines = explain_queue(
                 row,
                 queue,
                 queue_moves.stored_override(draft, row.topic_id, queue),
@@ -256,8 +285,14 @@ class Metadata:
                 self._reports.leader_of,
                 self.controller.reasons,
             )
+            return [*lines, *self.placement.explain()]
 
         return await self.change(explain)
+
+    def show_placement(self) -> meta_pb2.GetPlacementResponse:
+        """Return plans, loads of nodes, and the rule that places new queues; leader only."""
+        self._check_leader()
+        return self.placement.show()
 
     async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
         """Return the revision and all rows.

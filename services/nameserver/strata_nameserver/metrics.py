@@ -34,6 +34,18 @@ METRICS: tuple[MetricSpec, ...] = (
         "Changes that placement chose: of replicas, of leaders, of slots, new raft groups.",
         ("kind",),
     ),
+    MetricSpec(
+        "strata_metadata_plan_steps_total",
+        "counter",
+        "1",
+        "Changes of state of steps of placement plans.",
+    ),
+    MetricSpec(
+        "strata_metadata_busiest_node_ratio",
+        "gauge",
+        "1",
+        "Load of the busiest storage node / mean; 0: no load to speak of.",
+    ),
     MetricSpec("strata_metadata_slow_nodes", "gauge", "1", "Storage nodes that append slowly."),
     MetricSpec(
         "strata_metadata_moves_in_flight", "gauge", "1", "Raft groups whose replicas change now."

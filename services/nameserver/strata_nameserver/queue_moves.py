@@ -11,6 +11,7 @@ from __future__ import annotations
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.view import NO_RAFT_GROUP
+from strata_mq.names import is_table_topic
 from strata_mq.slots import slot_of
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
@@ -35,6 +36,8 @@ def move_queue(
     target = request.to_raft_group
     if topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER:
         raise invalid("dead-letter queues stay in their raft group (rule 26)")
+    if is_table_topic(topic.name):
+        raise invalid("key-value tables stay in their raft group")
     if request.queue >= topic.queue_count:
         raise _missing(f"topic {topic.name} has {topic.queue_count} queues")
     if target not in draft.topology.raft_groups:

@@ -17,8 +17,8 @@ from strata_mq.slots import slot_runs, striped_slots
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
-from strata_nameserver.leader_placement import PreferLeader
-from strata_nameserver.placement import ChangeReplica, GroupFacts, NodeFacts, layout_of_new
+from strata_nameserver.placement.leaders import PreferLeader
+from strata_nameserver.placement.replicas import ChangeReplica, GroupFacts, NodeFacts, layout_of_new
 
 
 def put_initial_raft_groups(draft: Draft, joining: meta_pb2.Node, config: NameserverConfig) -> None:
@@ -52,14 +52,16 @@ def missing_raft_groups(
 ) -> list[list[str]]:
     """Return the nodes of each raft group that nodes which joined later bring, first leaders first.
 
-    There are never fewer raft groups again: those of a node that leaves go to others as a whole.
+    They are made with all their replicas or not yet: with two, the loss of either would stop one
+    for good, before placement gave it its third. There are never fewer raft groups again: those of
+    a node that leaves go to others as a whole.
     """
     rules = config.placement_rules()
     steady = [
         node for node in nodes if node.can_take and node.state_ms >= rules.leader_balance_delay_ms
     ]
     count = config.raft_groups_per_storage_node * len(steady) - len(groups)
-    if not groups or count <= 0:
+    if not groups or count <= 0 or len(steady) < rules.replication_factor:
         return []
     return layout_of_new(steady, count, rules, groups)
 
@@ -178,7 +180,7 @@ def carry_out(draft: Draft, steps: Sequence[ChangeReplica], wishes: Sequence[Pre
                 _remove(row, replica.node_id)
                 break
         if step.add_node_id:
-            _add(draft, row, step.add_node_id, learner=False)
+            _add(draft, row, step.add_node_id, learner=step.is_learner)
     for wish in wishes:
         number = wish.raft_group
         row = changed[number] = changed.get(number) or _copy(_stored(draft, number))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Set
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.placement import GroupFacts, NodeFacts, ReplicaFacts
+from strata_nameserver.placement.replicas import GroupFacts, NodeFacts, ReplicaFacts
 from strata_nameserver.raft_groups import is_news, is_settled
 from strata_nameserver.topology import Topology
 

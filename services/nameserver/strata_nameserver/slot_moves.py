@@ -18,8 +18,8 @@ from strata_mq.slots import SLOT_COUNT, slot_runs
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
+from strata_nameserver.placement.slots import MoveSlots
 from strata_nameserver.queue_moves import keep_queue
-from strata_nameserver.slot_placement import MoveSlots
 
 
 class Moving(NamedTuple):

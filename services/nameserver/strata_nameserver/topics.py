@@ -17,6 +17,7 @@ from strata_metadata.view import NO_RAFT_GROUP
 from strata_mq.errors import RequestError
 from strata_mq.names import check_namespace, check_topic, is_dead_letter_topic
 from strata_mq.slots import slot_base, slot_of
+from strata_mq.tier_policy import normalised_attributes
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
@@ -50,7 +51,7 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
         type=wanted.type or meta_pb2.TOPIC_TYPE_NORMAL,
         queue_count=wanted.queue_count or config.default_queue_count,
         retention_ms=wanted.retention_ms or config.default_retention_ms,
-        attributes=wanted.attributes,
+        attributes=_attributes(wanted),
     )
     _check_values(topic, config)
     if draft.get(topic_key(topic.namespace, topic.name)) is not None:
@@ -90,8 +91,9 @@ def update_topic(
     old_queue_count, old_type = topic.queue_count, topic.type
     for field in mask:
         if field == "attributes":
+            attributes = _attributes(wanted)
             topic.attributes.clear()
-            topic.attributes.update(wanted.attributes)
+            topic.attributes.update(attributes)
         else:
             setattr(topic, field, getattr(wanted, field))
     if topic.queue_count < old_queue_count:
@@ -274,6 +276,14 @@ def _check_values(topic: meta_pb2.Topic, config: NameserverConfig) -> None:
             f"topic {topic.name}: {attributes_bytes} bytes of attributes, allowed are "
             f"{config.max_attributes_bytes} (nameserver.max_attributes_bytes)"
         )
+
+
+def _attributes(wanted: meta_pb2.Topic) -> dict[str, str]:
+    """Return the attributes of a request, those that StrataMQ itself reads as it writes them."""
+    try:
+        return normalised_attributes(wanted.attributes)
+    except ValueError as error:
+        raise invalid(f"topic {wanted.name}: {error}") from error
 
 
 def _full_name(topic: meta_pb2.Topic) -> str:

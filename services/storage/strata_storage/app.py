@@ -28,6 +28,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.tracing import Tracer
 from strata_seglog.ballast import Ballast
 from strata_seglog.log import CommitLog
 from strata_seglog.metrics import METRICS as LOG_METRICS
@@ -37,15 +38,20 @@ from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbStore
 from strata_storage.config import StorageConfig
+from strata_storage.disk.retention import FixedRetention, RetentionSource
 from strata_storage.errors import Refused
-from strata_storage.forwarding import Forwarder
-from strata_storage.hosted import HostedGroup
 from strata_storage.machine import GroupMachine
+from strata_storage.membership.hosted import HostedGroup
+from strata_storage.metering.window_meter import WindowMeter, WindowOptions
 from strata_storage.metrics import METRICS
+from strata_storage.moves.forwarding import Forwarder
 from strata_storage.node import StorageNode
 from strata_storage.node_parts import NodeParts
-from strata_storage.retention import FixedRetention, RetentionSource
+from strata_storage.plugins import StoragePlugin
 from strata_storage.servicer import ServicerParts, StorageServicer
+from strata_storage.tiering.opening import OpenTier, TierSetup, open_tier
+from strata_storage.tiering.servicer import SERVICE as TIER_SERVICE
+from strata_storage.tiering.servicer import TierServicer
 
 Result = TypeVar("Result")
 
@@ -117,6 +123,7 @@ class _Running:
     readers: ReadThreads
     flushes: ReadThreads
     catch_up: WriterThread
+    tier: OpenTier | None
 
 
 class StorageApp:
@@ -138,7 +145,10 @@ class StorageApp:
         disk: the log's folder; None: the real one under `folder`.
         store: the row store; None: RocksDB under `folder`.
         peers: the other nodes; None: there are none.
+        plugins: what is loaded beside the core.
+        tier: where old messages go; None: there is no tier.
         random_ticks: gives a number between two, both included, for election timeouts.
+        tracer: traces appends; None: nothing is traced.
     """
 
     name = "storage"
@@ -158,7 +168,10 @@ class StorageApp:
         disk: Disk | None = None,
         store: StateStore | None = None,
         peers: Peers | None = None,
+        plugins: Sequence[StoragePlugin] = (),
+        tier: TierSetup | None = None,
         random_ticks: Callable[[int, int], int] = random.randint,
+        tracer: Tracer | None = None,
     ) -> None:
         metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
@@ -173,7 +186,10 @@ class StorageApp:
         self._disk = disk
         self._store = store
         self._peers = peers
+        self._plugins = tuple(plugins)
+        self._tier = tier
         self._random_ticks = random_ticks
+        self._tracer = tracer or Tracer.disabled()
         self._running: _Running | None = None
         self.endpoint = ""
         self._logger = get_logger("storage")
@@ -196,6 +212,14 @@ class StorageApp:
         self._running = running
         await running.raft.start()
         running.node.start()
+        windows = WindowMeter(
+            running.node,
+            self._metrics,
+            running.node.instruments.append_ms,
+            self._clock,
+            WindowOptions(self._config.window_ms),
+        )
+        running.tasks.spawn("windows", windows.run())
         servicer = StorageServicer(
             ServicerParts(
                 running.node,
@@ -207,11 +231,16 @@ class StorageApp:
                 self._clock,
                 self._config.options().engine,
                 running.node.instruments,
+                self._tracer,
+                windows,
             )
         )
         async with asyncio.timeout(_READY_TIMEOUT_S):
             await self._until_ready(running.node)
         self._server.register(SERVICE, servicer)
+        self._server.register(TIER_SERVICE, TierServicer(running.node, running.node.tiering))
+        for plugin in self._plugins:
+            plugin.start(running.node, self._server, running.tasks, self._clock, self._metrics)
         if self._peers is not None:
             self._server.register(RAFT_SERVICE, self._peers.peering.servicer)
             await self._peers.peering.start()
@@ -228,6 +257,8 @@ class StorageApp:
             await self._peers.peering.stop()
         await running.raft.stop()
         running.node.close()
+        if running.tier is not None:
+            await running.tier.close()
         await running.writer(running.log.close)
         running.readers.close()
         running.catch_up.close()
@@ -239,6 +270,9 @@ class StorageApp:
         options = self._config.options()
         disk = self._disk or RealDisk(self._folder / "log")
         log = await writer(lambda: self._open_log(disk))
+        tier = None
+        if self._tier is not None:
+            tier = await open_tier(self._tier, self._folder, log, self._clock, self._metrics)
         state = self._folder / "state"
         store: StateStore
         if self._store is not None:
@@ -268,6 +302,9 @@ class StorageApp:
                 self._retention or FixedRetention(options.retention.default_ms),
                 self._ballast(),
                 self._peers,
+                self._plugins,
+                tier.parts if tier is not None else None,
+                tier.messages if tier is not None else None,
             ),
             tasks,
         )
@@ -275,8 +312,8 @@ class StorageApp:
             self._peers.peering.attach(raft)
         for group in self._hosted:
             # Before anything is served; blocks only when rows must be rebuilt.
-            node.host(group)
-        return _Running(log, store, raft, node, tasks, writer, readers, flushes, catch_up)
+            await node.host_beside(group)
+        return _Running(log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier)
 
     def _group_clock(self) -> Clock:
         """Return the clock that leaders stamp entries from (rule 4)."""

@@ -10,9 +10,9 @@ from strata_runtime.config import Section
 from strata_seglog.options import LogOptions
 from strata_state.flush import FlushOptions
 from strata_state.rocksdb_store import RocksdbOptions
-from strata_storage.dedupe import DedupeOptions
-from strata_storage.disk_guard import DiskGuardOptions
-from strata_storage.watchers import WatchOptions
+from strata_storage.appends.dedupe import DedupeOptions
+from strata_storage.disk.disk_guard import DiskGuardOptions
+from strata_storage.membership.watchers import WatchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,9 @@ class StorageConfig(Section):
     default_retention_ms: int = Field(
         default=72 * 3_600_000, ge=1_000, description="Retention of topics that name none."
     )
+    retention_interval_s: float = Field(
+        default=60.0, gt=0, description="How often it is looked for what may leave the disk."
+    )
     relocate_bytes_per_turn: int = Field(
         default=64 * _MIB,
         ge=0,
@@ -223,6 +226,12 @@ class StorageConfig(Section):
         default=4, ge=1, le=64, description="Threads that read messages from disk."
     )
 
+    window_ms: int = Field(
+        default=10_000,
+        ge=100,
+        le=600_000,
+        description="Length of a metric window; the broker's [observability] says it, too.",
+    )
     pending_window: int = Field(
         default=4_096,
         ge=64,
@@ -246,6 +255,21 @@ class StorageConfig(Section):
         description="Checks before a transaction is given up to the dead-letter topic.",
     )
 
+    kv_max_value_bytes: int = Field(
+        default=_MIB, ge=1, le=4 * _MIB, description="Value of an item (plugin kv)."
+    )
+    kv_history_max_changes: int = Field(
+        default=20_000,
+        ge=2,
+        description="Changes of a table kept for who watches, at most; at least half as many.",
+    )
+    kv_history_max_bytes: int = Field(
+        default=64 * _MIB, ge=2, description="Keys and values of these changes, likewise."
+    )
+    kv_memory_table_max_bytes: int = Field(
+        default=64 * _MIB, ge=1, description="Keys and values of a table that is in memory."
+    )
+
     def options(self) -> StorageOptions:
         """Return the options of the node's parts."""
         return StorageOptions(
@@ -261,6 +285,7 @@ class StorageConfig(Section):
             ),
             flush=FlushOptions(self.flush_max_log_bytes, self.flush_max_age_s),
             retention=RetentionOptions(
+                interval_s=self.retention_interval_s,
                 default_ms=self.default_retention_ms,
                 max_log_bytes=self.max_log_bytes,
                 relocate_bytes_per_turn=self.relocate_bytes_per_turn,

@@ -6,7 +6,7 @@ was committed at their arrival is applied (rule 3) and then look at rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -26,19 +26,21 @@ from strata_runtime.clock import Clock
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.config import EngineOptions
-from strata_storage.disk_guard import DiskGuard, DiskMark
+from strata_storage.disk.disk_guard import DiskGuard, DiskMark
 from strata_storage.errors import Refused
-from strata_storage.fetches import Fetches
 from strata_storage.leader import Leader
-from strata_storage.lookup import Lookup
-from strata_storage.machine import GroupMachine
-from strata_storage.offsets import Offsets
-from strata_storage.payloads import PayloadReader
-from strata_storage.pending import PendingPorts
-from strata_storage.pending_list import PendingList
+from strata_storage.machine import GroupMachine, OpenTierMetadata
+from strata_storage.pending.leader import PendingPorts
+from strata_storage.pending.listing import PendingList
+from strata_storage.plugins import GroupPlugin, StoragePlugin
 from strata_storage.proposer import LeaderReplica, committed, refusal_of
-from strata_storage.reader import MessageReader
-from strata_storage.traces import Traces
+from strata_storage.reads.fetches import Fetches
+from strata_storage.reads.lookup import Lookup
+from strata_storage.reads.offsets import Offsets
+from strata_storage.reads.payloads import PayloadReader
+from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.traces import Traces
+from strata_tier.metadata_rows import RowTierMetadata
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
@@ -56,6 +58,8 @@ class EngineParts:
     pending: PendingPorts
     # Told (raft group, leads now) after every change.
     on_role: Callable[[int, bool], None]
+    plugins: Sequence[StoragePlugin] = ()
+    tier_metadata: OpenTierMetadata = RowTierMetadata
 
 
 class GroupEngine:
@@ -84,6 +88,7 @@ class GroupEngine:
             broker_row_age_ms=parts.options.broker_row_age_ms,
             on_leader=self._lead,
             on_follower=self._follow,
+            tier_metadata=parts.tier_metadata,
         )
         self.offsets = Offsets(self.machine)
         self.lookup = Lookup(self.machine, parts.reader)
@@ -92,6 +97,14 @@ class GroupEngine:
         self.pending_list = PendingList(self.machine, parts.reader, parts.options)
         self.leader: Leader | None = None
         self._replica: LeaderReplica | None = None
+        self._plugins = [self._use(plugin) for plugin in parts.plugins]
+
+    def _use(self, plugin: StoragePlugin) -> GroupPlugin:
+        group, machine = plugin.group(self.machine), self.machine
+        machine.plugins.add(plugin.command_kinds, group)
+        applied_index = machine.applied_index()
+        self._parts.flusher.opened(self.raft_group, machine.plugins.settled_index(applied_index))
+        return group
 
     @property
     def replica(self) -> LeaderReplica:
@@ -177,6 +190,20 @@ class GroupEngine:
         except (NotLeader, Overloaded, ReadOnly) as error:
             raise refusal_of(error) from error
 
+    async def catch_up(self, index: int) -> None:
+        """Wait until this replica, whoever leads, has applied an index.
+
+        Raises:
+            Refused: OUTCOME_NOT_READY, its rows are not whole; OUTCOME_OVERLOADED.
+        """
+        try:
+            await self.replica.applied(index)
+        except (NotLeader, Overloaded, ReadOnly) as error:
+            raise refusal_of(error) from error
+        # A snapshot may have begun meanwhile.
+        if self.replica.installing:
+            raise Refused(pb.OUTCOME_NOT_READY, "this replica's rows are not whole")
+
     def consumer_topics(self, consumer_group_id: int) -> list[int]:
         """Return the topics of which a consumer group has pop state here, rising.
 
@@ -219,6 +246,8 @@ class GroupEngine:
         leader = self.leading()
         if destination == self.raft_group:
             raise Refused(pb.OUTCOME_INVALID, "a queue is not moved to where it is")
+        if self.machine.plugins.holds(topic_id):
+            raise Refused(pb.OUTCOME_INVALID, "a key-value table does not move")
         row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         end_offset = leader.appends.seal(topic_id, queue)
         if not row.sealed:
@@ -274,11 +303,16 @@ class GroupEngine:
             parts.pending,
         )
         self.machine.listener = self.leader
+        for plugin in self._plugins:
+            plugin.lead(self.leader)
         parts.on_role(self.raft_group, True)
 
     def _follow(self, term: int, leader_replica_id: int) -> None:
         leader, self.leader = self.leader, None
         self.machine.listener = None
         if leader is not None:
-            leader.end(Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost", leader_replica_id))
+            refusal = Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost", leader_replica_id)
+            leader.end(refusal)
+            for plugin in self._plugins:
+                plugin.follow(refusal)
         self._parts.on_role(self.raft_group, False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import PartKind
@@ -11,25 +11,26 @@ from strata_mq.pending_rows import PendingKey
 from strata_mq.rare_commands import DropKind
 from strata_runtime.clock import Clock
 from strata_state.rows import ConsumerKey
-from strata_storage.append import Appender
-from strata_storage.arrivals import Arrivals
-from strata_storage.client_names import ClientNames
+from strata_storage.appends.append import Appender
 from strata_storage.config import EngineOptions
-from strata_storage.dead_letters import DeadLetters
+from strata_storage.disk.oldest_kept import OldestKept
+from strata_storage.disk.pin_sweep import PinSweep
 from strata_storage.errors import Refused
-from strata_storage.holders import Holders
-from strata_storage.lease_calls import LeaseCalls
-from strata_storage.lease_sets import LeaseSet, LeaseSets, Section
 from strata_storage.machine import GroupMachine
-from strata_storage.offsets import Offsets
-from strata_storage.payloads import PayloadReader
-from strata_storage.pending import Pending, PendingPorts
-from strata_storage.pin_sweep import PinSweep
-from strata_storage.pop import Popper
+from strata_storage.moves.rehash import Rehashes
+from strata_storage.pending.leader import Pending, PendingPorts
+from strata_storage.pops.client_names import ClientNames
+from strata_storage.pops.dead_letters import DeadLetters
+from strata_storage.pops.holders import Holders
+from strata_storage.pops.lease_calls import LeaseCalls
+from strata_storage.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.pops.pop import Popper
+from strata_storage.pops.waiters import Waiters
 from strata_storage.proposer import LeaderReplica, Proposer
-from strata_storage.reader import MessageReader
-from strata_storage.rehash import Rehashes
-from strata_storage.waiters import Waiters
+from strata_storage.reads.arrivals import Arrivals
+from strata_storage.reads.offsets import Offsets
+from strata_storage.reads.payloads import PayloadReader
+from strata_storage.reads.reader import MessageReader
 
 
 class Leader:
@@ -45,6 +46,8 @@ class Leader:
         client_names: who takes messages, kept for traces.
         sets: leases in memory.
         pin_sweep: where it is in looking for pins that may go.
+        oldest: how old what is kept was at the last turn of retention.
+        on_new_messages: told (topic id, queue) beside those who wait for messages.
     """
 
     def __init__(
@@ -69,13 +72,17 @@ class Leader:
         self.arrivals = Arrivals(options.waiters_max)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max)
         self.pin_sweep = PinSweep()
+        self.oldest = OldestKept()
+        self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None
         self.client_names = ClientNames(
             machine.rows.client_names, self.proposer, options.client_names_max
         )
         self.appends = Appender(machine, self.proposer, options)
         self.pops = Popper(machine, self.proposer, self.sets, self.waiters, reader, clock, options)
         self.leases = LeaseCalls(machine, self.proposer, self.sets, self.waiters, Offsets(machine))
-        self.dead_letters = DeadLetters(machine, self.proposer, self.sets, self.appends, payloads)
+        self.dead_letters = DeadLetters(
+            machine, self.proposer, self.sets, self.appends, reader, payloads
+        )
         self.rehashes = Rehashes(machine, self.proposer, self.sets, self.appends, clock, options)
         self.pending = Pending(
             machine,
@@ -109,6 +116,7 @@ class Leader:
         """Wake pops that wait for this queue."""
         self.waiters.wake_topic(topic_id, queue)
         self.arrivals.arrived(topic_id, queue)
+        self.on_new_messages(topic_id, queue)
 
     def on_pending(self, became: Sequence[tuple[PendingKey, PartKind]]) -> None:
         """Let the timer know of messages that wait."""

@@ -10,9 +10,8 @@ It does not know what a leader has in flight; a leader follows it through `Appli
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-from strata_mq.batch import BatchView, PartKind
+from strata_mq.batch import BatchView
 from strata_mq.commands import (
     CommandKind,
     LeasesSection,
@@ -51,37 +50,24 @@ from strata_raft.types import Configuration, Entry, EntryKind
 from strata_state.flush import Flusher
 from strata_state.ports import RowBatch, StateStore
 from strata_state.rows import GroupRows
-from strata_storage.append_apply import AppendApply
-from strata_storage.consume_queues import ConsumeQueues
-from strata_storage.ownership import Ownership, Topic
-from strata_storage.pending_apply import PendingApply
-from strata_storage.queue_states import QueueStates
-from strata_storage.trace_apply import TraceApply
+from strata_storage.appends.apply import AppendApply
+from strata_storage.appends.queue_states import QueueStates
+from strata_storage.applied_listener import AppliedListener
+from strata_storage.machine_plugins import PLUGIN_KINDS, MachinePlugins
+from strata_storage.metering.traffic import Traffic
+from strata_storage.moves.ownership import Ownership, Topic
+from strata_storage.pending.apply import PendingApply
+from strata_storage.reads.consume_queues import ConsumeQueues
+from strata_storage.reads.trace_apply import TraceApply
+from strata_storage.tiering.state import TIER_KINDS, TierState
+from strata_tier.metadata import TierMetadata
+from strata_tier.metadata_rows import RowTierMetadata
 
 Ordinals = frozenset[int]
 _NONE: Ordinals = frozenset()
 
-
-class AppliedListener(Protocol):
-    """What a leader wants to know of apply. Called after the rows are in the store."""
-
-    def on_applied(self, index: int) -> None:
-        """Everything up to `index` is applied."""
-
-    def on_appended(self, topic_id: int, queue: int) -> None:
-        """A queue has new messages."""
-
-    def on_pending(self, became: Sequence[tuple[PendingKey, PartKind]]) -> None:
-        """Messages wait, or wait for another time than before."""
-
-    def on_trimmed(self, topic_id: int, queue: int, min_offset: int) -> None:
-        """A queue begins at `min_offset` now."""
-
-    def on_sealed(self, topic_id: int, queue: int) -> None:
-        """A queue's epoch has ended."""
-
-    def on_dropped(self, what: DropKind, dropped_id: int) -> None:
-        """A topic or consumer group is gone."""
+OpenTierMetadata = Callable[[StateStore, int], TierMetadata]
+"""Opens what a raft group has in the tier."""
 
 
 class GroupMachine:
@@ -93,6 +79,8 @@ class GroupMachine:
         queues: rows of its queues.
         consume_queues: where messages are.
         moves: (topic, queue) -> where a sealed queue went.
+        tier: what of its messages is in the tier.
+        plugins: parts of it that are not of the core.
     """
 
     def __init__(
@@ -106,6 +94,7 @@ class GroupMachine:
         broker_row_age_ms: int,
         on_leader: Callable[[int], None],
         on_follower: Callable[[int, int], None],
+        tier_metadata: OpenTierMetadata = RowTierMetadata,
     ) -> None:
         self.raft_group = raft_group
         self.rows = GroupRows(store, raft_group)
@@ -120,13 +109,23 @@ class GroupMachine:
         self.queues = QueueStates(self.rows.queues, queue_rows_max)
         self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
         self.dropped = set(self.rows.tombstones.all())
+        self.tier = TierState(
+            tier_metadata(store, raft_group), self.rows.tier, self.state.raft_index
+        )
+        self.plugins = MachinePlugins()
         self.moves = self._read_moves()
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
         self.listener: AppliedListener | None = None
         self._pending = PendingApply(self.rows, self.queues, self.consume_queues, self.dropped)
+        self.traffic = Traffic()
         self._appends = AppendApply(
-            self.rows, self.queues, self.consume_queues, self._pending, self.dropped
+            self.rows,
+            self.queues,
+            self.consume_queues,
+            self._pending,
+            self.dropped,
+            self.traffic,
         )
         # What the listener is told once the rows are in the store.
         self._trimmed: list[TrimmedQueue] = []
@@ -156,6 +155,14 @@ class GroupMachine:
         """Return the applied index that survives a crash (rule 6)."""
         return self._flusher.persisted_index(self.raft_group)
 
+    def settle(self) -> None:
+        """Bring into the store what only memory has; not while a snapshot is being installed.
+
+        Raises:
+            StateError: the store failed.
+        """
+        self.plugins.settle(self.state.raft_index)
+
     def configuration(self) -> tuple[int, Configuration] | None:
         """Return (index of the entry, who belongs to the raft group) as applied; None: no change.
 
@@ -171,6 +178,7 @@ class GroupMachine:
         """Take in rows that a snapshot put in the place of the old ones."""
         self.state = self.rows.applied.get()
         self._forget()
+        self.plugins.reload()
         self._flusher.opened(self.raft_group, self.state.raft_index)
 
     def on_leader(self, term: int) -> None:
@@ -265,6 +273,7 @@ class GroupMachine:
             state = AppliedRow(last.index, last.term, group_time_ms, self._low_index)
             self.rows.applied.put(batch, state)
             self._store.write(batch)
+            self.plugins.written()
             done = True
         finally:
             if not done:
@@ -276,8 +285,10 @@ class GroupMachine:
         """Memory ran ahead of the store: rows are read again."""
         self._appends.forget()
         self._pending.forget()
+        self.plugins.forget()
         self.queues.forget()
         self.consume_queues.forget()
+        self.tier.forget(self.state.raft_index)
         self.ownership = Ownership(self.rows)
         # The same object: others look at it.
         self.dropped.clear()
@@ -334,9 +345,14 @@ class GroupMachine:
             retract = decode_retract(head)
             self._pending.retract(batch, entry.index, retract)
             return retract.group_time_ms
+        if kind in PLUGIN_KINDS:
+            return self.plugins.apply(batch, kind, entry.index, head)
         if kind == CommandKind.LOST:
             return self._lost(batch, entry, decode_lost(head))
-        self._apply_rare(batch, kind, head)
+        if kind in TIER_KINDS:
+            self.tier.apply(batch, kind, entry.index, head)
+        else:
+            self._apply_rare(batch, kind, head)
         return 0
 
     def _apply_rare(self, batch: RowBatch, kind: CommandKind, head: bytes) -> None:
@@ -441,6 +457,7 @@ class GroupMachine:
         self._traces.delete_before(batch, trim.group_time_ms)
         oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
         self.rows.brokers.delete_older(batch, oldest_ms)
+        self.plugins.trim(batch, oldest_ms)
 
     def _trim(self, batch: RowBatch, trimmed: TrimmedQueue) -> None:
         topic_id, queue, min_offset = trimmed
@@ -457,6 +474,8 @@ class GroupMachine:
         if command.what == DropKind.TOPIC:
             self.queues.drop_topic(batch, command.dropped_id)
             self.consume_queues.drop_topic(batch, command.dropped_id)
+            self.tier.drop_topic(batch, command.dropped_id)
+            self.plugins.drop_topic(batch, command.dropped_id)
             rows.moves.delete_topic(batch, command.dropped_id)
             self.ownership.drop_topic(batch, command.dropped_id)
             for moved in [key for key in self.moves if key[0] == command.dropped_id]:
@@ -476,4 +495,5 @@ def _is_rare(entry: Entry) -> bool:
     if entry.kind != EntryKind.NORMAL:
         return False
     kind = entry.payload[0][0]
-    return kind > CommandKind.DEAD_LETTER and kind != CommandKind.RESOLVE
+    often = kind == CommandKind.RESOLVE or kind in PLUGIN_KINDS
+    return kind > CommandKind.DEAD_LETTER and not often

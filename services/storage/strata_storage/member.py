@@ -46,22 +46,26 @@ from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.tracing import Tracer
 from strata_seglog.ports import Disk
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_state.ports import StateStore
 from strata_storage.app import Peers, StorageApp
 from strata_storage.config import StorageConfig
-from strata_storage.directory import Directory
-from strata_storage.forwarding import Forwarding
-from strata_storage.heartbeats import Heartbeats
-from strata_storage.hosting import Hosting
-from strata_storage.leave import hand_over_all
 from strata_storage.machine import GroupMachine
-from strata_storage.queue_moves import QueueMoveOptions, QueueMoves
-from strata_storage.reconciler import Reconciler, ReconcilerOptions
-from strata_storage.slot_moves import SlotMoveOptions, SlotMoves
-from strata_storage.slot_plan import grants_of
+from strata_storage.membership.directory import Directory
+from strata_storage.membership.heartbeats import Heartbeats
+from strata_storage.membership.hosting import Hosting
+from strata_storage.membership.leave import hand_over_all
+from strata_storage.membership.reconciler import Reconciler, ReconcilerOptions
+from strata_storage.moves.forwarding import Forwarding
+from strata_storage.moves.queue_moves import QueueMoveOptions, QueueMoves
+from strata_storage.moves.slot_moves import SlotMoveOptions, SlotMoves
+from strata_storage.moves.slot_plan import grants_of
+from strata_storage.plugins import StoragePlugin
+from strata_storage.tiering.config import TierConfig
+from strata_storage.tiering.opening import TierSetup
 
 _MAX_CHANNELS = 64
 
@@ -152,6 +156,9 @@ class StorageMember:
         store: the row store; None: RocksDB under `folder`.
         metadata_store: the copy of the metadata; None: RocksDB under `folder`.
         chance: of election timeouts and pauses; None: seeded by the system.
+        tier: the section `[tier]`; None: there is no tier.
+        plugins: what is loaded beside the core.
+        tracer: traces appends; None: nothing is traced.
 
     Attributes:
         view: of the metadata.
@@ -174,8 +181,12 @@ class StorageMember:
         store: StateStore | None = None,
         metadata_store: MetadataStore | None = None,
         chance: Random | None = None,
+        tier: TierConfig | None = None,
+        plugins: Sequence[StoragePlugin] = (),
+        tracer: Tracer | None = None,
     ) -> None:
         self._config = config
+        self._plugins = tuple(plugins)
         self._identity = identity
         self._folder = folder
         self._network = network
@@ -186,7 +197,9 @@ class StorageMember:
         self._disk = disk
         self._store = store
         self._metadata_store = metadata_store
+        self._tracer = tracer
         self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
+        self._tier = tier
         self.view = ClusterView()
         self._directory = Directory(self.view)
         self._running: _Running | None = None
@@ -294,8 +307,22 @@ class StorageMember:
             disk=self._disk,
             store=self._store,
             peers=Peers(peering, self._directory.node_of, self._grants_of, forwarder),
+            plugins=self._plugins,
             random_ticks=self._chance.randint,
+            tier=None
+            if self._tier is None
+            else TierSetup(
+                self._tier,
+                self.view,
+                topic_names=self.view.topic_names,
+                metadata=self._metadata_snapshot,
+            ),
+            tracer=self._tracer,
         )
+
+    async def _metadata_snapshot(self) -> tuple[int, list[meta.Change]]:
+        """Return the metadata rows as they are known here; revision 0: not at all."""
+        return (0, []) if self._running is None else await self._running.cache.snapshot()
 
     def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
         return grants_of(self.view, machine)

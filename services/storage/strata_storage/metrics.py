@@ -3,12 +3,90 @@
 from __future__ import annotations
 
 from strata_runtime.metrics import MetricSpec
+from strata_storage.tiering.metrics import METRICS as TIER_METRICS
+
+_STORAGE = ("storage_type", "storage_medium")
 
 METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "rocketmq_storage_size", "gauge", "bytes", "Bytes of the log on the disk.", _STORAGE
+    ),
+    MetricSpec(
+        "rocketmq_storage_flush_behind_bytes",
+        "gauge",
+        "bytes",
+        "Payloads that wait for the log's next sync; nothing of them is acked.",
+        _STORAGE,
+    ),
+    MetricSpec(
+        "rocketmq_storage_dispatch_behind_bytes",
+        "gauge",
+        "bytes",
+        "Committed payloads in memory that wait to be applied: to become rows and be found.",
+        _STORAGE,
+    ),
+    MetricSpec(
+        "rocketmq_storage_message_reserve_time",
+        "gauge",
+        "ms",
+        "Age of the oldest message of the raft groups led here, in the log (local) and in the tier"
+        " (tiered); which one it is was seen at the last turn of retention.",
+        _STORAGE,
+    ),
+    MetricSpec(
+        "rocketmq_broker_permission",
+        "gauge",
+        "1",
+        "What the disk mark lets clients do here: 6 send and receive, 4 receive, 0 neither.",
+    ),
+    MetricSpec(
+        "rocketmq_timer_dequeue_lag",
+        "gauge",
+        "1",
+        "Delayed messages, and half messages to be checked, that are due in the raft groups led"
+        " here and nothing was decided about.",
+    ),
+    MetricSpec(
+        "rocketmq_timer_dequeue_latency",
+        "gauge",
+        "ms",
+        "For how long the first of these has been due.",
+    ),
+    MetricSpec(
+        "rocketmq_finish_message_latency",
+        "histogram",
+        "s",
+        "From storing a half message to its commit.",
+        boundaries=(5, 60, 600, 3_600, 43_200, 86_400),
+    ),
+    MetricSpec(
+        "rocketmq_half_messages", "gauge", "1", "Half messages in the raft groups led here."
+    ),
+    MetricSpec(
+        "rocketmq_send_to_dlq_messages_total",
+        "counter",
+        "1",
+        "Messages that went to a dead-letter topic because their attempts were used up.",
+    ),
+    MetricSpec(
+        "rocketmq_timing_messages", "gauge", "1", "Delayed messages in the raft groups led here."
+    ),
+    MetricSpec(
+        "strata_storage_append_ms",
+        "histogram",
+        "ms",
+        "Time of a call of Append, from its arrival to its answer.",
+    ),
     MetricSpec(
         "strata_storage_refused_total", "counter", "1", "Refused parts of requests.", ("outcome",)
     ),
     MetricSpec("strata_storage_popped_total", "counter", "1", "Messages handed out by pops."),
+    MetricSpec(
+        "strata_storage_served_bytes_total",
+        "counter",
+        "bytes",
+        "Bytes of messages that this node gave to brokers, leading or not.",
+    ),
     MetricSpec(
         "strata_storage_filtered_total",
         "counter",
@@ -109,4 +187,5 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_storage_unflushed_log", "gauge", "bytes", "Log a restart would replay."),
     MetricSpec("strata_storage_disk_mark", "gauge", "1", "Disk mark: 0 normal to 3 stop."),
     MetricSpec("strata_storage_disk_free", "gauge", "bytes", "Free room on the log's disk."),
+    *TIER_METRICS,
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -27,31 +28,36 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_state.flush import FlushPolicy
 from strata_state.ports import StateError
-from strata_storage.check_routes import CheckRoutes
-from strata_storage.checkpointer import Checkpointer
-from strata_storage.damage import Damage
-from strata_storage.disk_guard import DiskGuard, DiskMark
+from strata_storage.disk.damage import Damage
+from strata_storage.disk.disk_guard import DiskGuard, DiskMark
+from strata_storage.disk.reclaim import Reclaimer
+from strata_storage.disk.reserve import Reserve
+from strata_storage.disk.retention import plan_trim
 from strata_storage.engine import EngineParts, GroupEngine
 from strata_storage.errors import Refused
-from strata_storage.group_snapshots import GroupSnapshots, drop_rows
-from strata_storage.holders import Holders
-from strata_storage.hosted import HostedGroup
-from strata_storage.instruments import Instruments, pending_by_kind, used_by
 from strata_storage.leader import Leader
 from strata_storage.machine import GroupMachine
-from strata_storage.new_leaders import NewLeaders
+from strata_storage.membership.hosted import HostedGroup
+from strata_storage.membership.new_leaders import NewLeaders
+from strata_storage.membership.watchers import Watchers
+from strata_storage.metering.instruments import (
+    Instruments,
+    observe_as_rocketmq,
+    pending_by_kind,
+    used_by,
+)
 from strata_storage.node_parts import NodeParts
-from strata_storage.payloads import PayloadReader
-from strata_storage.pending import PendingPorts
-from strata_storage.pending_instruments import PendingInstruments
+from strata_storage.pending.check_routes import CheckRoutes
+from strata_storage.pending.instruments import PendingInstruments
+from strata_storage.pending.leader import PendingPorts
+from strata_storage.pops.holders import Holders
 from strata_storage.proposer import committed, refusal_of
-from strata_storage.reader import MessageReader
-from strata_storage.reclaim import Reclaimer
-from strata_storage.reserve import Reserve
-from strata_storage.retention import plan_trim
-from strata_storage.row_preparer import Prepared, RowPreparer
+from strata_storage.reads.payloads import PayloadReader
+from strata_storage.recovery.checkpointer import Checkpointer
+from strata_storage.recovery.group_snapshots import GroupSnapshots, drop_rows
+from strata_storage.recovery.row_preparer import Prepared, RowPreparer
 from strata_storage.status import replica_status
-from strata_storage.watchers import Watchers
+from strata_storage.tiering.node import tiering_of
 
 _CHECK_INTERVAL_S = 1.0
 # Dead holders are looked for in every so many turns of the expiry timer.
@@ -86,6 +92,7 @@ class StorageNode:
         self.damage = Damage(parts.log, self._replicas, parts.run_flush)
         self._new_leaders = NewLeaders(parts, tasks, self._grants_of)
         self._rows = RowPreparer(parts.store, parts.log, self.instruments)
+        self.tiering = tiering_of(parts, tasks)
         self._reserve = Reserve(parts.ballast, parts.options.disk)
         self._flush_policy = FlushPolicy(parts.options.flush, parts.log.end_position)
         self._checkpointer = Checkpointer(parts.log, parts.options.retention, parts.run_read)
@@ -110,8 +117,8 @@ class StorageNode:
         """Return the replicas by raft group."""
         return self._replicas
 
-    def host(self, group: HostedGroup) -> None:
-        """Host a replica. Blocks while rows are rebuilt, if they must be.
+    async def host_beside(self, group: HostedGroup) -> None:
+        """Host a replica; rows are rebuilt in a thread, and from the tier, if they must be.
 
         One whose log or rows are damaged is read-only: it shows what is readable (rule 8).
 
@@ -119,14 +126,16 @@ class StorageNode:
             StateError: the row store failed.
             ValueError: hosted already, or removed.
         """
-        self._open(group, self._rows.prepare(group))
-
-    async def host_beside(self, group: HostedGroup) -> None:
-        """Do as `host` does, with what blocks in a thread."""
-        self._open(group, await self._parts.run_flush(lambda: self._rows.prepare(group)))
+        prepared = await self._parts.run_flush(lambda: self._rows.prepare(group))
+        if prepared.lacks_tiered and not prepared.damage:
+            damage = await self.tiering.refill(self._parts, group)
+            prepared = Prepared(damage=damage)
+        self._open(group, prepared)
 
     def _open(self, group: HostedGroup, prepared: Prepared) -> None:
         parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
+        on_corrupt = partial(self._corrupt, raft_group)
+        reader = self.tiering.reader(parts.log, replica_id, parts.run_read, on_corrupt)
         engine = GroupEngine(
             raft_group,
             replica_id,
@@ -135,14 +144,16 @@ class StorageNode:
                 parts.flusher,
                 parts.clock,
                 parts.options.engine,
-                MessageReader(
-                    parts.log, replica_id, parts.run_read, partial(self._corrupt, raft_group)
-                ),
+                reader,
                 PayloadReader(parts.log, replica_id, parts.run_read),
                 self._pending,
                 self._role_changed,
+                parts.plugins,
+                self.tiering.metadata,
             ),
         )
+        reader.bind(engine.machine.tier)
+        damage = prepared.damage or self._rows.redo(engine)
         snapshots = GroupSnapshots(
             parts.store,
             engine.machine,
@@ -151,9 +162,9 @@ class StorageNode:
             on_installed=partial(self._checkpointer.want, replica_id),
         )
         spec = ReplicaSpec(raft_group, replica_id, group.voters())
-        if prepared.damage and len(spec.voters) == 1:
+        if damage and len(spec.voters) == 1:
             self._rows.apply_readable(engine)
-        replica = parts.raft.add_replica(spec, engine.machine, snapshots, damage=prepared.damage)
+        replica = parts.raft.add_replica(spec, engine.machine, snapshots, damage=damage)
         engine.attach(replica)
         self._hosted[raft_group] = group
         self._engines[raft_group] = engine
@@ -174,6 +185,8 @@ class StorageNode:
         engine = self._engines.pop(raft_group)
         del self._replicas[raft_group], self._hosted[raft_group], self._ready[raft_group]
         engine.close()
+        for plugin in self._parts.plugins:
+            plugin.removed(raft_group)
         self._checkpointer.removed(engine.replica_id)
         drop_rows(self._parts.store, raft_group, engine.replica_id)
 
@@ -213,6 +226,9 @@ class StorageNode:
 
     def close(self) -> None:
         """Refuse everything from now on; the driver has stopped."""
+        with suppress(StateError):
+            # Else the log has it.
+            self._settle()
         for engine in self.engines():
             engine.close()
 
@@ -273,6 +289,14 @@ class StorageNode:
         log = self._parts.log
         return log.end_position - log.first_position, log.end_position
 
+    def unsynced_bytes(self) -> int:
+        """Return the payload bytes that wait for the log's sync."""
+        return self._parts.raft.unsynced_bytes()
+
+    def unapplied_bytes(self) -> int:
+        """Return the committed payload bytes in memory that are not applied."""
+        return sum([replica.unapplied.lag_bytes() for replica in self._replicas.values()])
+
     def disk_bytes(self) -> tuple[int, int]:
         """Return (free, total) bytes of the log's disk, as of the last look."""
         return self.disk_guard.space.free_bytes, self.disk_guard.space.total_bytes
@@ -308,6 +332,7 @@ class StorageNode:
     async def _prepare_leader(self, raft_group: int) -> None:
         engine, ready = self._engines.get(raft_group), self._ready.get(raft_group)
         if engine is not None and ready is not None:
+            self.tiering.lead(engine, self._parts)
             await self._new_leaders.prepare(engine, ready)
 
     def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
@@ -343,6 +368,7 @@ class StorageNode:
             if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
                 for result in await leader.dead_letters.move_exhausted(leader.expire()):
                     self.instruments.dead_letters.add(1, {"result": result})
+                    self.instruments.dead_letters_sent.add(result == "moved")
         except Refused as refused:
             self._logger.info("expiry waits", raft_group=engine.raft_group, reason=refused.reason)
         trimmed, leader.sets.trimmed_leases = leader.sets.trimmed_leases, 0
@@ -362,8 +388,9 @@ class StorageNode:
         """Flush the rows; note what is persisted. False: the store could not, the log keeps all."""
         clock = self._parts.clock
         position, began_s = self._parts.log.end_position, clock.monotonic_s()
-        applied = {engine.raft_group: engine.machine.applied_index() for engine in self.engines()}
         try:
+            self._settle()
+            applied = {each.raft_group: each.machine.applied_index() for each in self.engines()}
             await self._parts.flusher.flush(applied)
         except StateError as error:
             self._logger.warning("rows are not flushed", reason=str(error))
@@ -372,6 +399,10 @@ class StorageNode:
         self.instruments.flush_ms.record((clock.monotonic_s() - began_s) * 1_000)
         return True
 
+    def _settle(self) -> None:
+        for engine in self._whole_engines():
+            engine.machine.settle()
+
     async def _retention_loop(self) -> None:
         while True:
             await asyncio.sleep(self._parts.options.retention.interval_s)
@@ -379,11 +410,12 @@ class StorageNode:
 
     async def retain_once(self) -> None:
         """Trim what is too old or too much, then give segments back to the disk."""
-        floors = self._floor_indexes()
+        floors = self.tiering.floors = self._reclaimer.floor_indexes()
         for engine in self.engines():
             leader = engine.active_leader()
             if leader is not None:
-                await self._trim(engine, leader, floors.get(engine.replica_id, 0))
+                floor_index = floors.get(engine.replica_id, 0)
+                await self._trim(engine, leader, floor_index)
         if len(self._parts.log.segments()) < 2:
             return
         if not await self.flush_once():
@@ -412,30 +444,14 @@ class StorageNode:
                 leader.proposer.now_ms(),
                 floor_index,
                 leader.pin_sweep,
+                self.tiering.is_tiered,
+                leader.oldest,
             )
             if trim is not None:
                 await committed(leader.proposer.propose((encode_trim(trim),)))
                 await engine.barrier()
         except Refused as refused:
             self._logger.info("trim waits", raft_group=engine.raft_group, reason=refused.reason)
-
-    def _floor_indexes(self) -> dict[int, int]:
-        """Return per replica the first index to keep so that the log keeps to its size.
-
-        Messages go early only when relocation cannot make room.
-        """
-        log, limit = self._parts.log, self._parts.options.retention.max_log_bytes
-        excess = log.end_position - log.first_position - limit
-        floors: dict[int, int] = {}
-        if not limit or excess <= 0 or not self._reclaimer.at_limit:
-            return floors
-        for segment in log.segments():
-            if not segment.sealed or excess <= 0:
-                break
-            excess -= segment.end_position - segment.first_position
-            for replica_id, (_, last) in segment.replicas.items():
-                floors[replica_id] = max(floors.get(replica_id, 0), last + 1)
-        return floors
 
     async def _disk_loop(self) -> None:
         while True:
@@ -477,6 +493,7 @@ class StorageNode:
     # Metrics ------------------------------------------------------------------------------------
 
     def _observe(self, metrics: Metrics) -> None:
+        observe_as_rocketmq(metrics, self)
         metrics.gauge("strata_storage_used", self._used)
         metrics.gauge("strata_storage_pending", lambda: pending_by_kind(self.engines()))
         metrics.gauge("strata_storage_state_memory", self._parts.store.memory_bytes)

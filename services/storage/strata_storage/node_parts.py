@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,10 +16,13 @@ from strata_seglog.ports import Disk
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.config import StorageOptions
-from strata_storage.forwarding import Forwarder
+from strata_storage.disk.retention import RetentionSource
 from strata_storage.jobs import RunJob
 from strata_storage.machine import GroupMachine
-from strata_storage.retention import RetentionSource
+from strata_storage.moves.forwarding import Forwarder
+from strata_storage.plugins import StoragePlugin
+from strata_storage.tiering.parts import TieringParts
+from strata_storage.tiering.reading import TierMessages
 
 
 class NodePeers(Protocol):
@@ -50,7 +53,9 @@ class NodeParts:
         run_write: runs calls that belong to the log's writer thread.
         run_read: runs reads in the small pool of reading threads.
         run_flush: runs long work that must delay neither.
+        plugins: what is loaded.
         peers: the other nodes; None: `HostedGroup` says all there is to know.
+        tier, tier_messages: where old messages go and are read; None: there is no tier.
     """
 
     node_id: str
@@ -68,3 +73,6 @@ class NodeParts:
     retention: RetentionSource
     ballast: Ballast | None = None
     peers: NodePeers | None = None
+    plugins: Sequence[StoragePlugin] = ()
+    tier: TieringParts | None = None
+    tier_messages: TierMessages | None = None

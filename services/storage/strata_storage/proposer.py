@@ -36,6 +36,10 @@ class LeaderReplica(Protocol):
         """The worst disk mark that a quorum of the raft group needs (rule 11)."""
 
     @property
+    def installing(self) -> bool:
+        """Whether a snapshot is being taken in: rows are not whole."""
+
+    @property
     def is_handing_over(self) -> bool:
         """Whether the leadership is on its way to another replica."""
 
@@ -50,6 +54,9 @@ class LeaderReplica(Protocol):
 
     async def read_barrier(self) -> int:
         """Wait until what was committed at the call is applied."""
+
+    async def applied(self, index: int) -> None:
+        """Wait until an index is applied here."""
 
 
 class Proposer:

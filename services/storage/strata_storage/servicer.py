@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
@@ -16,17 +16,20 @@ from strata_mq.filter_cache import FilterCache
 from strata_mq.lease_types import broker_mark
 from strata_mq.leases import TakeRequest
 from strata_runtime.clock import Clock
-from strata_storage.append import AppendResult
-from strata_storage.check_routes import CheckRoutes
+from strata_runtime.tracing import Span, SpanKind, Tracer, inside
+from strata_storage.appends.append import AppendResult
 from strata_storage.config import EngineOptions
-from strata_storage.disk_guard import DiskGuard, DiskMark
+from strata_storage.disk.disk_guard import DiskGuard, DiskMark
 from strata_storage.engines import Engines
 from strata_storage.errors import Refused
-from strata_storage.holders import Holders
-from strata_storage.instruments import Instruments
-from strata_storage.lease_calls import LeaseCalls, StateDetails
-from strata_storage.pop import PopCall
-from strata_storage.read_servicer import ReadServicer
+from strata_storage.membership.watchers import Watchers
+from strata_storage.metering.instruments import Instruments
+from strata_storage.metering.window_meter import WindowMeter
+from strata_storage.pending.check_routes import CheckRoutes
+from strata_storage.pops.holders import Holders
+from strata_storage.pops.lease_calls import LeaseCalls, StateDetails
+from strata_storage.pops.pop import PopCall
+from strata_storage.reads.read_servicer import ReadServicer
 from strata_storage.translation import (
     consumer_state,
     dropped,
@@ -39,7 +42,6 @@ from strata_storage.translation import (
     topic_of,
     watch_response,
 )
-from strata_storage.watchers import Watchers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,8 @@ class ServicerParts:
     clock: Clock
     options: EngineOptions
     instruments: Instruments
+    tracer: Tracer = field(default_factory=Tracer.disabled)
+    windows: WindowMeter | None = None
 
 
 class StorageServicer(ReadServicer):
@@ -72,6 +76,8 @@ class StorageServicer(ReadServicer):
         self._holders = parts.holders
         self._watchers = parts.watchers
         self._check_routes = parts.check_routes
+        self._tracer = parts.tracer
+        self._windows = parts.windows
 
     # Messages -----------------------------------------------------------------------------------
 
@@ -79,6 +85,7 @@ class StorageServicer(ReadServicer):
         """Append batches of many raft groups; all are proposed before any is waited for."""
         boot_id = request.broker_boot_id
         began_s = self._clock.monotonic_s()
+        span = self._tracer.begin("storage append", SpanKind.SERVER, context.trace_parent)
         submitted: list[AppendResult | Refused] = []
         for group_batch in request.batches:
             try:
@@ -102,15 +109,33 @@ class StorageServicer(ReadServicer):
             try:
                 if isinstance(outcome, Refused):
                     raise outcome
-                raft_index = await outcome.wait()
+                commit = self._commit_span(span, group_batch.raft_group)
+                with inside(commit):
+                    raft_index = await outcome.wait()
             except Refused as refused:
                 self._refuse(result.refusal, refused)
                 continue
             result.store_time_ms = outcome.store_time_ms
             for number, part in enumerate(outcome.parts):
                 fill_part(result.parts.add(), part, raft_index, outcome.moves.get(number))
+        self._instruments.led_bytes_total += sum(len(batch.batch) for batch in request.batches)
         self._instruments.appended((self._clock.monotonic_s() - began_s) * 1_000)
+        if span is not None:
+            span.end()
         return response
+
+    def _commit_span(self, append: Span | None, raft_group: int) -> Span | None:
+        """Begin the span of waiting for the log and the quorum, if the append is traced."""
+        if append is None:
+            return None
+        attributes = {"strata.raft_group": raft_group}
+        return self._tracer.begin(
+            "raft commit",
+            SpanKind.INTERNAL,
+            append.trace_parent,
+            attributes,
+            started_ns=append.started_ns,
+        )
 
     # Consumers ----------------------------------------------------------------------------------
 
@@ -135,8 +160,16 @@ class StorageServicer(ReadServicer):
             return response
         self._instruments.popped.add(len(delivered))
         for message in delivered:
-            fill_leased(response.messages.add(), message)
-        self._served(message.message for message in delivered)
+            fill_leased(response.messages.add(), message, places_only=call.places_only)
+        if call.places_only:
+            response.applied_index = engine.machine.applied_index()
+        else:
+            self._served(message.message for message in delivered)
+        engine.machine.traffic.delivered(
+            call.consumer_group_id,
+            call.topic.topic_id,
+            ((message.queue, message.lease.length) for message in delivered),
+        )
         return response
 
     async def ack(self, request: pb.AckRequest, context: CallContext) -> pb.AckResponse:
@@ -365,6 +398,13 @@ class StorageServicer(ReadServicer):
         """Return how far load and recovery are."""
         return self._engines.status()
 
+    async def get_window(
+        self, request: pb.GetWindowRequest, context: CallContext
+    ) -> pb.GetWindowResponse:
+        """Return the next metric window."""
+        window = self._windows.after(request.after_ms) if self._windows is not None else None
+        return window or pb.GetWindowResponse()
+
     async def transfer_leadership(
         self, request: pb.TransferLeadershipRequest, context: CallContext
     ) -> pb.TransferLeadershipResponse:
@@ -414,4 +454,5 @@ class StorageServicer(ReadServicer):
             request.repeated,
             request.known_sealed,
             filter_of(self._filters, request.filter),
+            request.places_only,
         )

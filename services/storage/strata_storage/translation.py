@@ -13,11 +13,11 @@ from strata_mq.pending_rows import NO_QUEUE
 from strata_mq.rare_commands import DropKind
 from strata_mq.rows import MoveRow
 from strata_storage.errors import Refused
-from strata_storage.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
-from strata_storage.lookup import Lookup, Stored
-from strata_storage.ownership import Topic
-from strata_storage.pop import Delivered
-from strata_storage.watchers import WatchUpdate
+from strata_storage.membership.watchers import WatchUpdate
+from strata_storage.moves.ownership import Topic
+from strata_storage.pops.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
+from strata_storage.pops.pop import Delivered
+from strata_storage.reads.lookup import Lookup, Stored
 
 
 async def find(lookup: Lookup, request: pb.QueryRequest, limit: int) -> list[Stored]:
@@ -163,8 +163,8 @@ def fill_part(
             result.duplicates.add(ordinal=duplicate.ordinal, pending=first)
 
 
-def fill_leased(leased: pb.LeasedMessage, delivered: Delivered) -> None:
-    """Write a leased message."""
+def fill_leased(leased: pb.LeasedMessage, delivered: Delivered, *, places_only: bool) -> None:
+    """Write a leased message, or only where it is."""
     lease = delivered.lease
     leased.queue = delivered.queue
     leased.offset = delivered.offset
@@ -173,7 +173,10 @@ def fill_leased(leased: pb.LeasedMessage, delivered: Delivered) -> None:
     leased.generation = delivered.generation
     leased.visible_at_ms = lease.visible_at_ms
     leased.store_time_ms = delivered.store_time_ms
-    leased.message = delivered.message
+    if places_only:
+        leased.message_length = lease.length
+    else:
+        leased.message = delivered.message
 
 
 def add_stored(messages: object, found: Sequence[Stored]) -> None:
@@ -184,6 +187,7 @@ def add_stored(messages: object, found: Sequence[Stored]) -> None:
             offset=stored.offset,
             store_time_ms=stored.store_time_ms,
             message=stored.message,
+            message_length=0 if stored.message else stored.length,
         )
 
 

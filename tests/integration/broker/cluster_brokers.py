@@ -11,8 +11,8 @@ from pathlib import Path
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.channels import cluster_network
 from strata_broker.config import BrokerConfig
+from strata_broker.storage.channels import cluster_network
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
@@ -89,6 +89,14 @@ class BrokerUnderTest:
         await self.app._storage.close()
         await self.app._metadata.close()
         self.app.endpoint = ""
+
+
+def reading_from(who: str, config: BrokerConfig) -> BrokerConfig:
+    """Return a config whose brokers read messages from the leader, or from all replicas."""
+    if who == "leader":
+        return config
+    client = config.storage_client.model_copy(update={"spread_from_groups": 1})
+    return config.model_copy(update={"storage_client": client})
 
 
 @asynccontextmanager

@@ -22,10 +22,10 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError, Channel
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.channels import BrokerNetwork
-from strata_cli.data_folder import DataFolder
-from strata_cli.standalone import NAMESERVER, Standalone
-from strata_cli.standalone_config import StandaloneConfig
+from strata_broker.storage.channels import BrokerNetwork
+from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.standalone import NAMESERVER, Standalone
+from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
@@ -73,7 +73,7 @@ class Faults:
 
     async def until_held(self, rpc: str, calls: int = 1) -> None:
         """Wait until so many calls are held."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while self.waiting[rpc] < calls:  # noqa: ASYNC110 - a held call has no event
                 await asyncio.sleep(0.005)
 

@@ -180,7 +180,9 @@ CELLS = [
             rpc,
             "PROXY_TIMEOUT",
             unanswered(rpc),
-            "PROXY_TIMEOUT" if rpc == "AckMessage" else "storage did not answer in time",
+            "PROXY_TIMEOUT"
+            if rpc == "AckMessage"
+            else "storage did not answer in time: raft group 1",
             "tight",
         )
         for rpc in LEASE_RPCS

@@ -137,7 +137,13 @@ CELLS = [
     *(Cell(rpc, "OK", served(rpc), "OK") for rpc in REQUESTS),
     Cell("RecallMessage", "OK", recalled_twice, "OK"),
     *(
-        Cell(rpc, "PROXY_TIMEOUT", unanswered(rpc), "storage did not answer in time", "tight")
+        Cell(
+            rpc,
+            "PROXY_TIMEOUT",
+            unanswered(rpc),
+            "storage did not answer in time: raft group *",
+            "tight",
+        )
         for rpc in REQUESTS
     ),
     *(

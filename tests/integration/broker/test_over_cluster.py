@@ -20,6 +20,7 @@ from tests.integration.broker.cluster_brokers import (
     drain,
     furnished_cluster,
     number_of,
+    reading_from,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import Client, message
@@ -42,10 +43,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
         yield made
 
 
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
-    """Two brokers."""
-    async with brokers_over(cluster, CONFIG) as made:
+@pytest.fixture(params=["leader", "replicas"])
+async def brokers(
+    cluster: ClusterUnderTest, request: pytest.FixtureRequest
+) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+    """Two brokers, which read messages from the leader only, or from all replicas."""
+    async with brokers_over(cluster, reading_from(request.param, CONFIG)) as made:
         yield made
 
 

@@ -277,7 +277,7 @@ async def test_a_producer_on_another_broker_is_asked(
     stream = Stream(brokers[1].edge, "other-producer")
     stream.say(producer("deals"))
     assert (await stream.hear()).HasField("settings")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for _ in range(4):
             command = (await stream.hear()).recover_orphaned_transaction_command
             entry = service_pb2.SendResultEntry(

@@ -18,6 +18,7 @@ from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
     furnished_cluster,
+    reading_from,
     send_numbers,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
@@ -45,9 +46,11 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
         yield made
 
 
-@pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
-    async with brokers_over(cluster, CONFIG) as started:
+@pytest.fixture(params=["leader", "replicas"])
+async def brokers(
+    cluster: ClusterUnderTest, request: pytest.FixtureRequest
+) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+    async with brokers_over(cluster, reading_from(request.param, CONFIG)) as started:
         yield started
 
 

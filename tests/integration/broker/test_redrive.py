@@ -12,9 +12,9 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker import redrive
 from strata_broker.config import BrokerConfig
-from strata_broker.dead_letters import REDRIVE_GROUP
+from strata_broker.operators import redrive
+from strata_broker.operators.dead_letters import REDRIVE_GROUP
 from strata_edge.ports import CallError
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,

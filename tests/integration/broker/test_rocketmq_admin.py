@@ -104,7 +104,7 @@ async def connected(
 
     told = asyncio.Event()
     reading = asyncio.ensure_future(read())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await told.wait()
     yield consumer
     reading.cancel()
@@ -311,7 +311,7 @@ async def test_a_client_of_another_broker_prints_its_threads(
             asking = asyncio.ensure_future(
                 ask(brokers[0], "PrintThreadStackTrace", client_id=CLIENT, group=resource(GROUP))
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 command = await consumer.commands.get()
             nonce = command.print_thread_stack_trace_command.nonce
             trace = {"nonce": nonce, "thread_stack_trace": text}
@@ -344,7 +344,7 @@ async def test_a_client_verifies_a_stored_message(brokers: Sequence[BrokerUnderT
                     message_id=f"01{1:032X}",
                 )
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 command = (await consumer.commands.get()).verify_message_command
             assert command.message.body == b"to verify"
             consumer.say(status={"code": code}, verify_message_result={"nonce": command.nonce})

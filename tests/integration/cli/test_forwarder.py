@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from strata_cli.forwarder import BrokerList, Forwarder, ForwarderOptions
+from strata_cli.processes.forwarder import BrokerList, Forwarder, ForwarderOptions
 from strata_runtime import loop
 from strata_runtime.metrics import Metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 import time
@@ -37,14 +38,15 @@ class Scraped:
         self._url = f"http://127.0.0.1:{port}/metrics"
 
     def values(self, name: str) -> dict[str, float]:
-        """Return a metric's values by their labels, as they are written."""
+        """Return a metric's values by their labels, as they are written; not those of the node."""
         with urllib.request.urlopen(self._url, timeout=5) as response:
-            lines = response.read().decode().splitlines()
+            text = re.sub(r'(?:cluster|node_id|node_type)="[^"]*",?', "", response.read().decode())
+            lines = text.replace(",}", "}").replace("{}", "").splitlines()
         found = [line.rpartition(" ") for line in lines if line.startswith(name)]
         return {series.removeprefix(name): float(value) for series, _, value in found}
 
 
-def until(true: Callable[[], bool], timeout_s: float = 15) -> None:
+def until(true: Callable[[], bool], timeout_s: float = 30) -> None:
     """Wait for something that happens in another process."""
     deadline_s = time.monotonic() + timeout_s
     while not true():

@@ -170,7 +170,7 @@ class Cluster:
         ]
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
-    async def wait_leader(self, raft_group: int, timeout_s: float = 10) -> Node:
+    async def wait_leader(self, raft_group: int, timeout_s: float = 30) -> Node:
         await eventually(lambda: self.leader(raft_group) is not None, timeout_s)
         leader = self.leader(raft_group)
         assert leader is not None
@@ -196,7 +196,7 @@ class Cluster:
         return {n: node.multiraft.replicas()[raft_group].role for n, node in self.nodes.items()}
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 10) -> None:
+async def eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     """Wait until the condition holds."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 (the condition has no event)

@@ -95,7 +95,7 @@ class NameserverSet:
             await self.stop(member)
         assert self.failures == []
 
-    async def leader(self, timeout_s: float = 10.0) -> Member:
+    async def leader(self, timeout_s: float = 30.0) -> Member:
         """Wait for a ready leader."""
         async with asyncio.timeout(timeout_s):
             while True:

@@ -47,7 +47,7 @@ async def create_topic(client: MetadataClient, name: str) -> meta_pb2.Topic:
     return response.topic
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> float:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> float:
     """Wait for a condition; return how long it took."""
     started_s = time.monotonic()
     async with asyncio.timeout(timeout_s):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 async def topics_at(client: MetadataClient, revision: int) -> list[meta_pb2.Topic]:
     """Return all topics as of a revision or later; a follower may lag behind for a moment."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             snapshot = await client.call(
                 "GetSnapshot", meta_pb2.GetSnapshotRequest(), meta_pb2.GetSnapshotResponse

@@ -24,6 +24,7 @@ from strata_state.metadata import MemoryMetadataStore
 from strata_state.ports import Row
 from strata_storage.config import StorageConfig
 from strata_storage.member import MemberIdentity, MemberNetwork, MemberOptions, StorageMember
+from strata_storage.tiering.config import TierConfig
 from tests.integration.storage.storage_node import batch_of, lease_of, pop_request, small_config
 
 Response = TypeVar("Response", bound=Message)
@@ -264,6 +265,7 @@ class MemberUnderTest:
         self.endpoint = ""
         # 0: any free one.
         self.port = 0
+        self.tier: TierConfig | None = None
         self._folder = folder
         self._stub = stub
         self._boots = itertools.count(seed * 1_000 + 1)
@@ -287,6 +289,7 @@ class MemberUnderTest:
             options=MemberOptions(),
             disk=None if self.real else self.disk,
             store=None if self.real else self.store,
+            tier=self.tier,
         )
         await self.member.start()
         self.endpoint = self.member.app.endpoint
@@ -318,8 +321,14 @@ class ClusterUnderTest:
     """Members, their nameserver, and a client that finds leaders."""
 
     def __init__(
-        self, folder: Path, *, config: StorageConfig | None = None, real: bool = False
+        self,
+        folder: Path,
+        *,
+        config: StorageConfig | None = None,
+        real: bool = False,
+        tier: TierConfig | None = None,
     ) -> None:
+        self.tier = tier
         self.stub = StubNameserver()
         self.members: dict[str, MemberUnderTest] = {}
         self.config = config or small_config()
@@ -357,6 +366,7 @@ class ClusterUnderTest:
         return names
 
     async def start(self, node_id: str) -> None:
+        self.members[node_id].tier = self.tier
         await self.members[node_id].start(self.config)
 
     # Client -------------------------------------------------------------------------------------
@@ -371,7 +381,7 @@ class ClusterUnderTest:
                 return node_id
         return None
 
-    async def until(self, condition: Callable[[], object], timeout_s: float = 15.0) -> None:
+    async def until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
         """Wait until a condition holds."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
@@ -496,9 +506,10 @@ async def cluster_of(
     *,
     config: StorageConfig | None = None,
     real: bool = False,
+    tier: TierConfig | None = None,
 ) -> AsyncIterator[ClusterUnderTest]:
     """Yield a cluster with raft groups on all of its members, led and ready."""
-    async with ClusterUnderTest(folder, config=config, real=real) as cluster:
+    async with ClusterUnderTest(folder, config=config, real=real, tier=tier) as cluster:
         names = await cluster.add(count)
         for number in range(groups):
             slots = [(0, 4096)] if groups == 1 else [(s, 1) for s in range(number, 4096, groups)]

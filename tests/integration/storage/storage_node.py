@@ -17,9 +17,10 @@ from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
-from strata_storage.hosted import HostedGroup
-from strata_storage.retention import RetentionSource
+from strata_storage.disk.retention import RetentionSource
+from strata_storage.membership.hosted import HostedGroup
 from strata_storage.servicer import StorageServicer
+from strata_storage.tiering.opening import TierSetup
 
 CONTEXT = CallContext(timeout_s=None)
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)
@@ -38,9 +39,13 @@ class LocalServer:
 
     def __init__(self) -> None:
         self.handler: object = None
+        self.tier: object = None
 
     def register(self, service: ServiceDescriptor, handler: object) -> None:
-        self.handler = handler
+        if service.name == "TierService":
+            self.tier = handler
+        else:
+            self.handler = handler
 
     async def start(self) -> str:
         return "local"
@@ -80,7 +85,10 @@ class NodeUnderTest:
         config: StorageConfig | None = None,
         raft_groups: tuple[int, ...] = (GROUP,),
         retention: RetentionSource | None = None,
+        tier: TierSetup | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self.metrics = metrics or Metrics.disabled()
         self.clock = clock or TestClock()
         self.fatal: list[tuple[str, BaseException]] = []
         self.failed = asyncio.Event()
@@ -102,11 +110,12 @@ class NodeUnderTest:
             hosted,
             self.server,
             clock=self.clock,
-            metrics=Metrics.disabled(),
+            metrics=self.metrics,
             on_fatal=self._on_fatal,
             disk=disk,
             store=store,
             retention=retention,
+            tier=tier,
         )
         self.sequence = 0
 
@@ -126,6 +135,13 @@ class NodeUnderTest:
     def rpc(self) -> StorageServicer:
         assert isinstance(self.server.handler, StorageServicer)
         return self.server.handler
+
+    def gauges(self, name: str) -> dict[str, float]:
+        """Return a gauge's values by their labels, as a scrape writes them."""
+        self.metrics.read_gauges()
+        lines = self.metrics.render().decode().splitlines()
+        found = [line.rsplit(" ", 1) for line in lines if line.startswith(name)]
+        return {series.removeprefix(name): float(value) for series, value in found}
 
     async def append(
         self, bodies: list[bytes], *, boot_id: int = 1, sequence: int | None = None, **part: object

@@ -16,8 +16,8 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.config import StorageConfig
-from strata_storage.disk_guard import DiskMark
-from strata_storage.retention import FixedRetention
+from strata_storage.disk.disk_guard import DiskMark
+from strata_storage.disk.retention import FixedRetention
 from tests.integration.storage.damaged_log import GROUPS, fetch_all
 from tests.integration.storage.storage_node import (
     CONTEXT,
@@ -223,7 +223,7 @@ async def test_a_refused_write_loses_nothing_and_the_node_stays_up(
 
 async def recovered(node: NodeUnderTest, promises: Promises) -> None:
     """Wait until both groups take messages again."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         for queue, raft_group in enumerate(GROUPS):
             count = len(promises.appended)
             while len(promises.appended) == count:

@@ -11,7 +11,9 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.hashing import text_hash, unpack_message_id
-from strata_storage.dedupe import DedupeWindow
+from strata_runtime.metrics import Metrics
+from strata_storage.appends.dedupe import DedupeWindow
+from strata_storage.disk.disk_guard import DiskMark
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -44,6 +46,34 @@ async def expire(node: NodeUnderTest, seconds: float) -> None:
 def bodies(response: pb.PopResponse) -> list[bytes]:
     assert not response.HasField("refusal"), response.refusal
     return [message.message for message in response.messages]
+
+
+# Metrics ----------------------------------------------------------------------------------------
+
+LOCAL = '{storage_medium="disk",storage_type="local"}'
+
+
+async def test_a_node_shows_itself_under_the_names_of_rocketmq(tmp_path: Path) -> None:
+    """Sizes, what is behind, the age of the oldest message, and what the disk allows."""
+    async with NodeUnderTest(tmp_path, metrics=Metrics()) as node:
+        assert node.gauges("rocketmq_storage_message_reserve_time") == {}
+        await node.append([b"a", b"b"], queue=1)
+        node.clock.advance(60)
+        await node.append([b"c"], queue=2)
+        node.clock.advance(40)
+        await node.app.node.retain_once()
+        assert node.gauges("rocketmq_storage_message_reserve_time") == {LOCAL: 100_000}
+        node.clock.advance(1)
+        assert node.gauges("rocketmq_storage_message_reserve_time") == {LOCAL: 101_000}
+        assert node.gauges("rocketmq_storage_size") == {LOCAL: node.app.node.log_bytes()[0]}
+        await node.app.node.engine(GROUP).barrier()
+        for behind in ("flush", "dispatch"):
+            assert node.gauges(f"rocketmq_storage_{behind}_behind_bytes") == {LOCAL: 0}
+        assert node.gauges("rocketmq_timer_dequeue_lag") == {"": 0}
+        assert node.gauges("rocketmq_timer_dequeue_latency") == {"": 0}
+        for mark, permission in zip(DiskMark, (6, 4, 0, 0), strict=True):
+            node.app.node.disk_guard.mark = mark
+            assert node.gauges("rocketmq_broker_permission") == {"": permission}
 
 
 # Appends ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import PartKind
 from strata_mq.hashing import pack_message_id
 from strata_state.ports import Row
-from strata_storage.retention import FixedRetention
+from strata_storage.disk.retention import FixedRetention
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -323,6 +323,7 @@ async def test_rows_come_back_from_a_checkpoint_and_the_entries_that_are_left(
         first_index = node.app.node.status().replicas[0].applied_index
         assert oldest[1] < first_index
         await work(node, rng, 3)
+        await nothing_due(node)
         before = [row for row in rows_of(node) if row[0][4] not in (6, 7)]
         delayed_there = len(waiting_of(node))
     shutil.rmtree(tmp_path / "state")
@@ -338,6 +339,15 @@ async def test_rows_come_back_from_a_checkpoint_and_the_entries_that_are_left(
             bodies += popped
         assert set(delayed) <= set(bodies), "a delayed message was lost"
         assert len(bodies) == len(set(bodies)), "a message was delivered twice"
+
+
+async def nothing_due(node: NodeUnderTest) -> None:
+    """Wait until all that is due was decided: a check, for one, changes its message's row."""
+    engine = node.app.node.engine(GROUP)
+    now_ms = engine.leading().proposer.now_ms()
+    pending = engine.machine.rows.pending
+    await until(lambda: all(key.due_ms > now_ms for key, _ in pending.scan()))
+    await engine.barrier()
 
 
 def _delayed_left(node: NodeUnderTest) -> int:

@@ -14,7 +14,7 @@ from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_storage.config import StorageConfig
-from strata_storage.rebuild import RebuildError, rebuild_if_needed
+from strata_storage.recovery.rebuild import RebuildError, rebuild_if_needed
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,

@@ -129,7 +129,7 @@ async def test_a_parked_pop_is_refused_at_once_when_leadership_is_lost(
     )
     await asyncio.sleep(0.1)
     await transfer(cluster)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         assert (await parked).refusal.outcome == pb.OUTCOME_NOT_LEADER
 
 

@@ -78,7 +78,7 @@ class Broker:
     async def checks(self, count: int) -> list[pb.TransactionCheck]:
         """Return the next checks."""
         checks: list[pb.TransactionCheck] = []
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while len(checks) < count:
                 checks += (await anext(self._stream)).checks
         assert len(checks) == count

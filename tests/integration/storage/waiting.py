@@ -92,7 +92,7 @@ def let_pass(node: NodeUnderTest, seconds: float) -> None:
             engine.leader.pending.timers.wake()
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait for something to become true."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no event for what is looked at

@@ -10,8 +10,8 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.channels import BrokerNetwork
 from strata_broker.config import BrokerConfig
+from strata_broker.storage.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.fake_edge import METADATA, FakeCall, FakeEdge
@@ -143,6 +143,18 @@ def received(
     assert kinds[-1] == "delivery_timestamp", "the delivery timestamp comes last"
     assert set(kinds[1:-1]) <= {"message"}
     return parsed[0].status, [response.message for response in parsed[1:-1]]
+
+
+def watermarks(app: BrokerApp) -> dict[str, float]:
+    """Return how many requests each processor has, as a scrape shows it."""
+    app._metrics.read_gauges()
+    name = "rocketmq_processor_watermark"
+    lines = app._metrics.render().decode().splitlines()
+    found = [line.rsplit(" ", 1) for line in lines if line.startswith(name)]
+    return {
+        series.removeprefix(f'{name}{{processor="').removesuffix('"}'): float(value)
+        for series, value in found
+    }
 
 
 @pytest.fixture

@@ -439,8 +439,8 @@ class FakeStorage:
 
 
 async def until(true: Callable[[], object]) -> None:
-    """Let other tasks run until something holds; fails after 2 s."""
-    async with asyncio.timeout(2):
+    """Let other tasks run until something holds; fails after 30 s."""
+    async with asyncio.timeout(30):
         # There is no event to wait for: what is waited for happens inside the broker.
         while not true():  # noqa: ASYNC110
             await asyncio.sleep(0)

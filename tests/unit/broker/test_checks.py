@@ -77,7 +77,7 @@ async def connected(edge: FakeEdge, client_id: str, *topics: str) -> Stream:
 
 async def asked(stream: Stream) -> service_pb2.RecoverOrphanedTransactionCommand:
     """Return the next check on a stream."""
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         command = await stream.hear()
     assert command.WhichOneof("command") == "recover_orphaned_transaction_command"
     return command.recover_orphaned_transaction_command

@@ -9,8 +9,8 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE
 from strata_broker.config import StorageClientSection
-from strata_broker.leaders import LeaderMap
-from strata_broker.metadata import MetadataView
+from strata_broker.storage.leaders import LeaderMap
+from strata_broker.storage.metadata import MetadataView
 
 NODES = ("a", "b", "c")
 GROUP = 1

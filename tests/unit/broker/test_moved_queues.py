@@ -11,11 +11,12 @@ import pytest
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import epochs, errors
+from strata_broker import errors
 from strata_broker.config import ReceiveSection
-from strata_broker.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.places import ANY_QUEUE, Place, Wanted, places_of
-from strata_broker.popper import Popped, Popper
+from strata_broker.receives.popper import Popped, Popper
+from strata_broker.storage import epochs
+from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.storage.places import ANY_QUEUE, Place, Wanted, places_of
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until
@@ -297,11 +298,25 @@ async def test_a_pop_that_waits_where_a_queue_left_looks_again(
 ) -> None:
     """Else it would find what is sent to the new place at the end of its wait only."""
     waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1", 2)))
-    await until(lambda: storage.pops == [(1, 2, LONG_MS)])
+    await until(lambda: storage.pops)
+    ((*place, wait_ms),) = storage.pops
+    # Nearly the whole wait: time passes while it is asked.
+    assert (place, wait_ms > LONG_MS // 2) == ([1, 2], True)
     storage.ready[3, 2] = deque([100])
     change(view, moved(2, 1, 3))
     assert (await waiting).raft_group == 3
     assert storage.repeated[:2] == [(1, False), (1, True)]
+
+
+async def test_a_pop_that_begins_after_a_move_is_not_given_up(
+    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
+) -> None:
+    """It asks the right places, and nobody would know of the leases that it takes."""
+    change(view, moved(2, 3))
+    what = wanted(view, topic, "strata-1", 2)
+    popped = await pop(popper, topic, what, wait_ms=SHORT_MS)
+    assert not popped.response.messages
+    assert storage.repeated == [(3, False)]
 
 
 @pytest.mark.parametrize("queue", [ANY_QUEUE, 2])

@@ -9,8 +9,17 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
+from strata_broker.config import BrokerConfig
 from strata_mq.hashing import text_hash
-from tests.unit.broker.conftest import Client, message, receive_request, received, resource
+from tests.unit.broker.conftest import (
+    BASE_CONFIG,
+    Client,
+    message,
+    receive_request,
+    received,
+    resource,
+    watermarks,
+)
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
 from tests.unit.broker.fake_storage import FakeStorage, until
@@ -372,20 +381,27 @@ async def test_a_forwarded_message_is_read_from_the_dead_letter_topic(
     assert (origin.topic, origin.message_id) == ("orders", sent.system_properties.message_id)
 
 
-async def test_the_pop_of_a_gone_client_is_cancelled(client: Client, storage: FakeStorage) -> None:
-    """A parked pop ends soon after its client went away."""
+async def test_the_pop_of_a_gone_client_is_cancelled(
+    app: BrokerApp, client: Client, storage: FakeStorage
+) -> None:
+    """A parked pop ends soon after its client went away, and is shown no longer."""
     storage.park = True
     call = client.begin_receive("orders", "g")
     await until(lambda: storage.parked == 1)
+    assert watermarks(app) == {"send": 0, "ack": 0, "pull": 1, "lite_pull": 0, "client_manager": 0}
     call.leave()
     await until(lambda: storage.parked == 0)
+    await until(lambda: watermarks(app)["pull"] == 0)
     assert storage.leases == {}
 
 
+@pytest.mark.parametrize(
+    "config", [BrokerConfig.model_validate(BASE_CONFIG | {"receive": {"gone_grace_ms": 60_000}})]
+)
 async def test_messages_popped_for_a_gone_client_are_released(
     client: Client, storage: FakeStorage
 ) -> None:
-    """They are visible again at once for another consumer."""
+    """They are visible again at once for another consumer; nothing ends the pops before."""
     await client.receive("orders", "g")
     storage.park = True
     calls = [client.begin_receive("orders", "g", broker=f"strata-{n}") for n in (1, 2)]

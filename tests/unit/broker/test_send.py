@@ -13,10 +13,10 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_mq.slots import fifo_queue
-from tests.unit.broker.conftest import Client, message
+from tests.unit.broker.conftest import Client, message, watermarks
 from tests.unit.broker.fake_edge import FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
+from tests.unit.broker.fake_storage import FakeStorage, until
 
 
 async def test_a_message_is_stored_with_digest_and_answered(
@@ -54,7 +54,7 @@ async def test_answers_hold_one_entry_per_message_in_order(
 
 
 async def test_requests_accumulate_while_an_append_is_under_way(
-    edge: FakeEdge, client: Client, storage: FakeStorage
+    app: BrokerApp, edge: FakeEdge, client: Client, storage: FakeStorage
 ) -> None:
     """What arrives during one Append goes out together in the next, a batch per raft group."""
     storage.gate = asyncio.Event()
@@ -64,9 +64,11 @@ async def test_requests_accumulate_while_an_append_is_under_way(
         calls.append(edge.begin("SendMessage", request))
         if number == 1:
             await storage.called("Append")
+    await until(lambda: watermarks(app)["send"] == 64)
     storage.gate.set()
     answers = await asyncio.gather(*(call.answer for call in calls))
     assert len(answers) == 64
+    assert watermarks(app)["send"] == 0
     assert storage.count("Append") == 2
     assert len(storage.messages(101)) == 64
 

@@ -6,8 +6,8 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.clients.sessions import Sessions
 from strata_broker.config import SessionSection
-from strata_broker.sessions import Sessions
 from strata_mq.hashing import text_hash
 from tests.unit.broker.conftest import Client
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge

@@ -9,12 +9,12 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker import settings
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.clients import settings
+from strata_broker.clients.sessions import Client
+from strata_broker.clients.telemetry import TelemetryStream
+from strata_broker.config import BrokerConfig, TelemetrySection
 from strata_broker.requests import Caller
-from strata_broker.sessions import Client
-from strata_broker.telemetry import TelemetryStream
 from strata_edge.ports import CallError
 from tests.unit.broker.conftest import resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
@@ -352,3 +352,16 @@ def test_a_fifo_group_makes_its_consumers_fifo() -> None:
         consumer("g"), group_with(fifo=True), definition_pb2.JAVA, BrokerConfig()
     )
     assert told.subscription.fifo
+
+
+def test_clients_are_told_where_their_metrics_go() -> None:
+    """Off without a collector; with one, on and where it is."""
+    told = settings.answer(producer("orders"), None, definition_pb2.JAVA, BrokerConfig())
+    assert not told.metric.on
+    section = TelemetrySection(client_metrics_endpoint="10.0.0.9:4317")
+    config = BrokerConfig(telemetry=section)
+    told = settings.answer(producer("orders"), None, definition_pb2.JAVA, config)
+    assert told.metric.on
+    (address,) = told.metric.endpoints.addresses
+    assert (address.host, address.port) == ("10.0.0.9", 4317)
+    assert told.metric.endpoints.scheme == definition_pb2.IPv4

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from strata_cli.cluster_config import ClusterConfig
-from strata_cli.cluster_process import Surroundings
-from strata_cli.data_folder import DataFolder, DataFolderError
+from strata_cli.processes.cluster import Surroundings
+from strata_cli.processes.cluster_config import ClusterConfig
+from strata_cli.processes.data_folder import DataFolder, DataFolderError
 from strata_runtime.clock import SystemClock
 from strata_runtime.config import load
 from strata_runtime.errors import ConfigError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata_angelia.tcp_channel import TcpChannel
-from strata_cli.cluster_process import open_peer_channel
+from strata_cli.processes.cluster import open_peer_channel
 
 
 def test_a_peer_that_does_not_answer_is_given_up_after_a_second() -> None:

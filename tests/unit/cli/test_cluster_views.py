@@ -8,7 +8,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.cluster_views import (
     health_view,
-    node_view,
+    node_views,
     placement_view,
     queue_view,
     raft_group_view,
@@ -30,9 +30,15 @@ def test_a_node_has_the_promised_keys() -> None:
         state=meta_pb2.NODE_STATE_SUSPECT,
         endpoints=["a:1"],
     )
-    view = node_view(node)
+    placement = admin_pb2.GetPlacementResponse()
+    placement.loads.add(node_id="s1", is_slow=True, slow_reason="syncs take 6 times as long")
+    placement.loads.add(node_id="s2")
+    other = meta_pb2.Node(node_id="s2")
+    view, fine = node_views([node, other], placement)
     assert {"nodes", *view} == promised("node list")
     assert (view["node"], view["role"], view["state"]) == ("s1", "storage", "suspect")
+    assert (view["slow"], view["slow_reason"]) == (True, "syncs take 6 times as long")
+    assert (fine["slow"], fine["slow_reason"]) == (False, "")
 
 
 def test_a_raft_group_has_the_promised_keys() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from strata_cli.container import Container
-from strata_cli.data_folder import DataFolder, DataFolderError
+from strata_cli.processes.container import Container
+from strata_cli.processes.data_folder import DataFolder, DataFolderError
 from strata_runtime.clock import SystemClock
 
 

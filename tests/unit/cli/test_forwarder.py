@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from strata_cli.forwarder import Broker, BrokerList, candidates
-from strata_cli.forwarder_link import Link, Side
+from strata_cli.processes.forwarder import Broker, BrokerList, candidates
+from strata_cli.processes.forwarder_link import Link, Side
 
 
 def ignore(side: Side) -> None:

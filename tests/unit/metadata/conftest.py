@@ -30,7 +30,7 @@ def topic(name: str, topic_id: int = 1, retention_ms: int = 1_000) -> meta_pb2.C
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             if condition():
                 return

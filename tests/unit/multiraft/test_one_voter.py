@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly, Replica
+from strata_multiraft.apply_queue import ApplyQueue
 from strata_multiraft.options import MultiRaftOptions
-from strata_raft import EntryKind, Role
+from strata_raft import Entry, EntryKind, Role
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.errors import LogFailed
 from strata_seglog.frames import Frame, FrameKind
@@ -67,6 +68,40 @@ async def test_proposals_accumulate_while_a_sync_runs(make_node: Any, settled: S
     await asyncio.gather(first, *rest)
     assert node.log.syncs == before + 2
     await node.multiraft.stop()
+
+
+async def test_what_a_sync_does_not_cover_yet_is_told(make_node: Any, settled: Settled) -> None:
+    """Payloads under way and those behind them count; once they are durable, nothing does."""
+    node = make_node()
+    replica = node.host()
+    await node.multiraft.start()
+    await settled()
+    assert node.multiraft.unsynced_bytes() == 0
+    node.gate.close()
+    first = replica.propose((b"x" * 100,))
+    await settled()
+    assert node.multiraft.unsynced_bytes() == 100
+    second = node.multiraft.write_control(
+        [Frame(FrameKind.CHECKPOINT, 11, 1, 0, 0, payload=(b"yy",))]
+    )
+    await settled()
+    assert node.multiraft.unsynced_bytes() == 102
+    node.gate.open()
+    await asyncio.gather(first, second)
+    assert node.multiraft.unsynced_bytes() == 0
+    await node.multiraft.stop()
+
+
+def test_committed_entries_that_are_not_applied_are_told_in_bytes() -> None:
+    """Only what may be applied counts, and only what is in memory."""
+    queue = ApplyQueue(0, 0, limit_bytes=1_000)
+    queue.wrote([Entry(1, index, EntryKind.NORMAL, (b"x" * 10,)) for index in (1, 2, 3)])
+    assert queue.lag_bytes() == 0
+    queue.ready_index = 2
+    assert queue.lag_bytes() == 20
+    queue.take(1)
+    queue.applied_index = 1
+    assert queue.lag_bytes() == 10
 
 
 async def test_nothing_acknowledged_is_lost_by_a_restart(make_node: Any, settled: Settled) -> None:
@@ -164,7 +199,8 @@ async def test_disk_full_refuses_proposals_and_serves_reads(
     make_node: Any, settled: Settled
 ) -> None:
     """Without room proposals fail with DiskFull, reads go on, and the index is used again later."""
-    node = make_node()
+    # Long enough that a busy machine still comes to the refusal within it.
+    node = make_node(options=MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=1000))
     replica = node.host()
     await node.multiraft.start()
     await settled()
@@ -179,14 +215,22 @@ async def test_disk_full_refuses_proposals_and_serves_reads(
     with pytest.raises(DiskFull):
         replica.propose((b"refused",))
     assert await replica.read_barrier() == 2
-    await asyncio.sleep(0.01)
-    assert await replica.propose((b"again",)) == 3
+    assert await _proposed_at_last(replica, b"again") == 3
     await replica.applied(3)
     assert node.machines[1].payloads() == [b"kept", b"again"]
     # Speculative state was dropped and taken up anew.
     assert node.machines[1].told == [("leader", 1), ("follower", 0), ("leader", 1)]
     assert not node.fatal
     await node.multiraft.stop()
+
+
+async def _proposed_at_last(replica: Replica, payload: bytes) -> int:
+    """Propose until there is room; return the index."""
+    while True:
+        try:
+            return await replica.propose((payload,))
+        except DiskFull:
+            await asyncio.sleep(0.01)
 
 
 async def test_disk_full_during_the_election_ends_in_a_later_term(

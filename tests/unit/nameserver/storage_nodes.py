@@ -57,6 +57,10 @@ class Storage:
         )
         return self.told[row.raft_group]
 
+    def load_of(self, node_id: str) -> meta_pb2.StorageLoad | None:
+        """Return what a node measured since its last heartbeat; None: it does not say."""
+        return None
+
     def beat(self) -> None:
         leaders = {number: self.leader_of(row) for number, row in self.rows().items()}
         for node_id in sorted(self.alive):
@@ -81,6 +85,7 @@ class Storage:
                     heard_node_ids=sorted(others & self.alive),
                     unheard_node_ids=sorted(others - self.alive),
                     clock_is_off=node_id in self.clocks_off,
+                    load=self.load_of(node_id),
                 )
             )
 

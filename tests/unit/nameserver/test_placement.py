@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.placement import (
+from strata_nameserver.placement.replicas import (
     ChangeReplica,
     GroupFacts,
     NodeFacts,
@@ -60,7 +60,9 @@ class Cluster:
         if step.add_node_id:
             assert self.nodes[step.add_node_id].can_take
             assert step.add_node_id not in [r.node_id for r in replicas]
-            replicas.append(ReplicaFacts(self.next_replica_id, step.add_node_id))
+            replicas.append(
+                ReplicaFacts(self.next_replica_id, step.add_node_id, is_learner=step.is_learner)
+            )
             self.next_replica_id += 1
         # A change needs a majority of the replicas that stay.
         alive = [r for r in replicas if r.node_id in self.nodes and self.is_up(r.node_id)]
@@ -229,6 +231,22 @@ def test_a_replica_that_is_lost_before_it_took_part_is_replaced() -> None:
     steps = plan_replicas(cluster.nodes.values(), cluster.groups.values(), RULES)
 
     assert [(step.remove_replica_id, step.add_node_id) for step in steps] == [(77, outside[1])]
+
+
+def test_a_lost_read_replica_is_replaced_by_one_that_only_reads() -> None:
+    """A raft group never gets a further voter because a learner's node died."""
+    cluster = make_cluster([""] * 5, 1)
+    group = cluster.groups[1]
+    lost, free = [node_id for node_id in cluster.nodes if node_id not in group.node_ids]
+    learner = ReplicaFacts(77, lost, is_voter=False, is_learner=True)
+    cluster.groups[1] = replace(group, replicas=(*group.replicas, learner))
+    cluster.nodes[lost] = replace(cluster.nodes[lost], state=DOWN, state_ms=5_000)
+    cluster.run()
+
+    assert [(s.remove_replica_id, s.add_node_id, s.is_learner) for s in cluster.log] == [
+        (77, free, True)
+    ]
+    assert [r.is_learner for r in cluster.groups[1].replicas] == [False] * 3 + [True]
 
 
 def test_racks_are_used_when_they_come() -> None:

@@ -128,4 +128,5 @@ async def test_a_queue_is_explained(nameserver: Nameserver, topic: meta_pb2.Topi
         f"epoch 0 from offset 0 is in raft group {home}",
         f"it is moving to raft group {3 - home}",
         f"raft group {home} has a replica on storage-a (up)",
+        "new queues avoid no node; measured loads count: there is no model",
     ]

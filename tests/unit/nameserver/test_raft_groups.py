@@ -8,7 +8,8 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_nameserver.placement import ChangeReplica
+from strata_nameserver.config import NameserverConfig
+from strata_nameserver.placement.replicas import ChangeReplica
 from strata_nameserver.raft_groups import carry_out
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
@@ -74,6 +75,20 @@ async def test_a_replica_that_may_become_a_voter_is_not_forgotten(three: Storage
     assert [replica.node_id for replica in three.row(1).leaving] == ["a", "d"]
     await report(three, two, settled_revision=three.row(1).revision)
     assert list(three.row(1).leaving) == []
+
+
+async def test_what_replaces_a_read_replica_only_reads(three: Storage) -> None:
+    """Placement moves learners, too; a raft group never gets a further voter by that."""
+    metadata = three.nameserver.metadata
+    await metadata.register_node(storage("d"))
+    await metadata.register_node(storage("e"))
+    row = await metadata.change_replicas(
+        meta_pb2.ChangeReplicasRequest(raft_group=1, add_node_ids=["d"], learners=True)
+    )
+    step = ChangeReplica(1, row.replicas[-1].replica_id, "e", "d is DOWN", is_learner=True)
+    await metadata.change(lambda draft: carry_out(draft, [step], []))
+    replicas = {replica.node_id: replica.learner for replica in three.row(1).replicas}
+    assert replicas == {"a": False, "b": False, "c": False, "e": True}
 
 
 async def report(
@@ -148,6 +163,29 @@ async def test_a_node_that_joins_gets_replicas_one_by_one(three: Storage) -> Non
     assert three.nameserver.machine.revision == revision
     reasons = three.nameserver.metadata.controller.reasons
     assert any("replica to d" in text for number in three.rows() for text in reasons(number))
+
+
+async def test_raft_groups_of_nodes_that_join_come_with_all_replicas(
+    make_nameserver: MakeNameserver,
+) -> None:
+    """A raft group of two would stop for good with either node; the third node is waited for."""
+    config = NameserverConfig(
+        initial_storage_nodes=1, raft_groups_per_storage_node=1, leader_balance_delay_ms=1_000
+    )
+    nameserver = make_nameserver(config)
+    nameserver.machine.on_leader(1)
+    nodes = Storage(nameserver, ("a",))
+    await nameserver.metadata.register_node(storage("a"))
+    nodes.alive.add("b")
+    await nameserver.metadata.register_node(storage("b"))
+    await nodes.run(5_000)
+    assert {number: hosts(row) for number, row in nodes.rows().items()} == {1: ["a", "b"]}
+
+    nodes.alive.add("c")
+    await nameserver.metadata.register_node(storage("c"))
+    await nodes.run(5_000)
+    assert [len(row.initial_replica_ids) for row in nodes.rows().values()] == [1, 3, 3]
+    assert all(hosts(row) == list(NODES) for row in nodes.rows().values())
 
 
 async def test_a_dead_node_is_down_and_repaired_after_the_delay(three: Storage) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from strata.meta.v1 import meta_pb2
 from strata_nameserver.slowness import SlownessOptions, SlowNodes
+from strata_runtime.failslow import FailSlowOptions
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import ManualClock
@@ -25,7 +29,8 @@ class Nodes:
         for _ in range(0, duration_ms, 250):
             self.clock.now_ms += 250
             for node_id, latency_ms in latencies_ms.items():
-                self.slow_nodes.measured(node_id, latency_ms)
+                load = meta_pb2.StorageLoad(append_latency_ms=latency_ms)
+                self.slow_nodes.measured(node_id, load)
             slow = set(self.slow_nodes.judge())
         return slow
 
@@ -72,3 +77,76 @@ def test_one_that_shows_nothing_is_tried_again(nodes: Nodes) -> None:
     assert nodes.run(20_000, a=400, b=10, c=10) == {"a"}
     assert nodes.run(59_000, a=0, b=10, c=10) == {"a"}
     assert nodes.run(2_000, a=0, b=10, c=10) == set()
+
+
+class Cluster:
+    """Three nodes with the learned rule on, whose latencies follow their load."""
+
+    def __init__(self, clock: ManualClock, seed: int) -> None:
+        print(f"seed {seed}")
+        self.random, self.clock, self.windows = Random(seed), clock, 0
+        learned = FailSlowOptions(floor_ms=10.0)
+        self.slow_nodes = SlowNodes(SlownessOptions(5.0, 50.0, 10.0, learned), clock)
+
+    def run(self, minutes: int, leads: str = "abc", **times: float) -> set[str]:
+        """Return who was slow at any time; `times` multiplies latencies of single nodes."""
+        seen: set[str] = set()
+        for _ in range(minutes * 60):
+            self.clock.now_ms += 1_000
+            wave = 0.5 + 0.3 * math.sin(self.clock.now_ms / 600_000)
+            for node_id in "abc":
+                load = wave * self.random.uniform(0.9, 1.1)
+                sync_ms = 12.0 * (1 + load) * self.random.uniform(0.9, 1.15)
+                sync_ms *= times.get(node_id, 1.0) * (5.0 if self.random.random() < 0.003 else 1.0)
+                append_ms = 1.4 * sync_ms if node_id in leads else 0.0
+                self.slow_nodes.measured(
+                    node_id,
+                    meta_pb2.StorageLoad(
+                        appended_bytes=int(load * 30e6),
+                        append_latency_ms=append_ms,
+                        sync_latency_ms=sync_ms,
+                    ),
+                )
+            seen |= set(self.slow_nodes.judge())
+        return seen
+
+
+def test_the_learned_rule_finds_a_node_that_the_other_one_does_not(nodes: Nodes) -> None:
+    """Three times slower is less than the first rule asks for; the reason is told, and it ends."""
+    cluster = Cluster(nodes.clock, 5)
+    assert cluster.run(20) == set()
+    assert cluster.run(3, b=3.0) == {"b"}
+    [reason] = cluster.slow_nodes.judge().values()
+    assert "times what its peers need" in reason
+    # Its leaders have left it, its syncs tell that it is still slow.
+    assert cluster.run(5, leads="ac", b=3.0) == {"b"}
+    cluster.run(3)
+    assert cluster.run(10) == set()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_healthy_hour_raises_no_alarm(nodes: Nodes, seed: int) -> None:
+    """Load that rises and falls, noise, outliers: nobody is called slow."""
+    assert Cluster(nodes.clock, seed).run(60) == set()
+
+
+def test_slow_appends_hold_while_a_node_leads_nothing(nodes: Nodes) -> None:
+    """A delayed network shows in appends only, and those went away with the leaders."""
+    random, rule = (
+        Random(3),
+        SlowNodes(SlownessOptions(100.0, 1e6, 10.0, FailSlowOptions(floor_ms=10.0)), nodes.clock),
+    )
+
+    def run(minutes: int, **append_ms: float) -> set[str]:
+        for _ in range(minutes * 60):
+            nodes.clock.now_ms += 1_000
+            for node_id, latency_ms in append_ms.items():
+                latency_ms *= random.uniform(0.9, 1.1)
+                load = meta_pb2.StorageLoad(appended_bytes=10**7, append_latency_ms=latency_ms)
+                rule.measured(node_id, load)
+        return set(rule.judge())
+
+    assert run(15, a=20, b=20, c=20) == set()
+    assert run(2, a=20, b=90, c=20) == {"b"}
+    assert run(8, a=20, b=0, c=20) == {"b"}
+    assert run(4, a=20, b=0, c=20) == set(), "it is tried again after ten minutes"

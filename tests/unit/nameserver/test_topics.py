@@ -135,6 +135,17 @@ async def test_an_update_changes_only_what_its_mask_names(nameserver: Nameserver
     assert changed.retention_ms == 72 * 3_600_000
 
 
+async def test_the_level_of_the_tier_is_kept_under_one_name(nameserver: Nameserver) -> None:
+    """Both names are taken, in any case; other attributes stay as they are."""
+    made = await nameserver.metadata.create_topic(
+        topic(attributes={"tieredStorageLevel": "not_in_mem", "team": "a"})
+    )
+    assert dict(made.attributes) == {"tiered_storage_level": "NOT_IN_MEM", "team": "a"}
+    wanted = topic(attributes={"tiered_storage_level": "force"})
+    changed = await nameserver.metadata.update_topic(wanted, ["attributes"])
+    assert dict(changed.attributes) == {"tiered_storage_level": "FORCE"}
+
+
 async def test_an_update_of_another_revision_is_a_conflict(nameserver: Nameserver) -> None:
     """Who read an older revision is told so, and nothing changes."""
     made = await nameserver.metadata.create_topic(topic())
@@ -160,6 +171,8 @@ async def test_an_update_of_another_revision_is_a_conflict(nameserver: Nameserve
         (topic(queue_count=1_025), "INVALID", "allowed are 1 to 1024"),
         (topic(retention_ms=1), "INVALID", "retention of 1 ms"),
         (topic(attributes={"k": "v" * 16_384}), "INVALID", "bytes of attributes"),
+        (topic(attributes={"tieredStorageLevel": "NEVER"}), "INVALID", "none of DISABLE"),
+        (topic(attributes={"local_retention_ms": "1h"}), "INVALID", "no number of ms"),
         (topic("taken"), "ALREADY_EXISTS", "topic taken exists already"),
     ],
 )

@@ -78,6 +78,29 @@ def test_label_sets_are_limited() -> None:
     assert len(_lines(metrics)) == 4
 
 
+def test_bound_instruments_count_like_others() -> None:
+    """What is bound to a label set once counts into the same numbers, also above the limit."""
+    metrics = Metrics(SPECS, max_label_sets=2)
+    counter = metrics.counter("rocketmq_messages_in_total")
+    for number in range(3):
+        labels = {"topic": str(number), "kind": "x"}
+        bound = counter.bound(labels)
+        bound.add(2)
+        bound.add()
+        counter.add(1, labels)
+    assert counter.value({"kind": "x", "topic": "1"}) == 4
+    assert counter.value({"otel_metric_overflow": "true"}) == 4
+    latency, node = metrics.histogram("strata_sync_ms"), {"node": "a"}
+    latency.bound(node).record(3)
+    latency.record(3, node)
+    assert latency.bucket_counts(node) == [0, 2, 0]
+    with pytest.raises(ValueError, match="has the labels"):
+        counter.bound({"topic": "a"})
+    disabled = Metrics.disabled()
+    disabled.counter("any_total").bound({}).add()
+    disabled.histogram("any").bound().record(1)
+
+
 def test_wrong_labels_and_names_are_refused() -> None:
     """A recording with other labels, an unknown name and a misnamed counter are errors."""
     metrics = Metrics(SPECS)

@@ -18,9 +18,9 @@ from strata_mq.rare_commands import (
     encode_own,
     encode_seal,
 )
-from strata_storage.append import Appender, AppendResult
+from strata_storage.appends.append import Appender, AppendResult
+from strata_storage.appends.dedupe import DedupeOptions, DedupeWindow
 from strata_storage.config import EngineOptions
-from strata_storage.dedupe import DedupeOptions, DedupeWindow
 from strata_storage.errors import Refused
 from tests.unit.storage.pending_entries import (
     START_MS,

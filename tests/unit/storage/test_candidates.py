@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from strata_mq.columns import pack_longs, pack_words
 from strata_mq.cq_rows import CqRow, encode_cq_row
 from strata_mq.leases import QueueLeases, TakeRequest
-from strata_storage.candidates import Budget, Candidates
 from strata_storage.config import EngineOptions
-from strata_storage.lease_sets import LeaseSet
-from strata_storage.matches import Matches
-from strata_storage.reader import Location
+from strata_storage.pops.candidates import Budget, Candidates
+from strata_storage.pops.lease_sets import LeaseSet
+from strata_storage.pops.matches import Matches
+from strata_storage.reads.reader import Location
 
 KEY = (5, 7, 0)
 LENGTH = 10
@@ -61,7 +61,9 @@ class Queue:
 
     # What the reader offers.
 
-    async def read(self, locations: Sequence[Location]) -> list[bytes | None]:
+    async def read(
+        self, locations: Sequence[Location], consumer_group: int = 0
+    ) -> list[bytes | None]:
         await asyncio.sleep(0)
         found: list[bytes | None] = []
         for location in locations:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strata_mq.rows import AppliedRow
 from strata_seglog.frames import FrameKind, checkpoint_part
-from strata_storage.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
+from strata_storage.recovery.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
 
 APPLIED = AppliedRow(42, 3, 1_000)
 
@@ -16,7 +16,7 @@ APPLIED = AppliedRow(42, 3, 1_000)
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=30), st.binary(max_size=200))))
 def test_rows_come_back_as_they_were(rows: list[tuple[bytes, bytes]]) -> None:
     """Also none at all: one part, marked as the last."""
-    frames = encode_checkpoint(rows, 1, 101, APPLIED)
+    frames = list(encode_checkpoint(rows, 1, 101, APPLIED))
     found = [row for frame in frames for row in decode_checkpoint(b"".join(frame.payload))]
     assert found == rows
 
@@ -24,7 +24,7 @@ def test_rows_come_back_as_they_were(rows: list[tuple[bytes, bytes]]) -> None:
 def test_many_rows_take_several_parts_of_which_the_last_is_marked() -> None:
     """Parts are numbered from 0, about 1 MiB each."""
     rows = [(b"%08d" % number, b"v" * 1_000) for number in range(3_000)]
-    frames = encode_checkpoint(rows, 1, 101, APPLIED)
+    frames = list(encode_checkpoint(rows, 1, 101, APPLIED))
     parts = [checkpoint_part(frame.payload) for frame in frames]
     assert parts == [(0, False), (1, False), (2, True)]
     assert {(frame.kind, frame.index, frame.term) for frame in frames} == {

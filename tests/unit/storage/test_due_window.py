@@ -8,7 +8,7 @@ from bisect import bisect_left
 import pytest
 
 from strata_mq.pending_rows import PendingKey
-from strata_storage.due_window import DueWindow
+from strata_storage.pending.due_window import DueWindow
 
 FIRST = PendingKey(0, 0, 0)
 
@@ -100,6 +100,16 @@ def test_more_than_twice_the_limit_is_never_kept() -> None:
         taken += [key.due_ms for key in batch]
         fill(window, rows)
     assert taken == list(range(1, 101))
+
+
+def test_what_is_due_is_counted_and_stays() -> None:
+    """Exactly the keys up to now, whatever the order in which they came."""
+    window = DueWindow(FIRST, 64)
+    window.bound = None
+    for index, due_ms in enumerate((500, 100, 300, 100, 200)):
+        window.add(PendingKey(due_ms, index, 0))
+    assert [window.due(now_ms) for now_ms in (99, 100, 250, 1_000)] == [0, 2, 3, 5]
+    assert len(window) == 5
 
 
 @pytest.mark.parametrize("seed", range(20))

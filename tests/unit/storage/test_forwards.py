@@ -16,9 +16,9 @@ from strata_mq.rare_commands import (
 )
 from strata_mq.slots import slot_of
 from strata_storage.config import PendingOptions
-from strata_storage.forwarding import ForwardFailed
-from strata_storage.resolver import DELIVERING, Ended, Place
-from strata_storage.retry_slots import RetrySlots
+from strata_storage.moves.forwarding import ForwardFailed
+from strata_storage.pending.resolver import DELIVERING, Ended, Place
+from strata_storage.pending.retry_slots import RetrySlots
 from tests.unit.storage.waiting_leader import (
     QUEUES,
     QUICK,

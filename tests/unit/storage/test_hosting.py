@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
 from strata_seglog.errors import LogError
-from strata_storage.hosted import HostedGroup
-from strata_storage.hosting import Hosting, wanted_replicas
+from strata_storage.membership.hosted import HostedGroup
+from strata_storage.membership.hosting import Hosting, wanted_replicas
 
 ME = "storage-1"
 

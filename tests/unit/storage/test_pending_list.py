@@ -8,8 +8,8 @@ import pytest
 
 from strata_mq.batch import PartKind
 from strata_storage.config import EngineOptions
-from strata_storage.pending_list import PendingList, PendingQuery
-from strata_storage.reader import MessageReader
+from strata_storage.pending.listing import PendingList, PendingQuery
+from strata_storage.reads.reader import MessageReader
 from tests.unit.storage.waiting_leader import TOPIC_ID, LeaderUnderTest, run_here, start
 
 OTHER_TOPIC_ID = 8

@@ -19,6 +19,7 @@ class FakeReplica:
     read_only = ""
     disk_mark = 0
     is_handing_over = False
+    installing = False
     leader_replica_id = 2
 
     def __init__(self) -> None:
@@ -36,6 +37,9 @@ class FakeReplica:
 
     async def read_barrier(self) -> int:
         return 0
+
+    async def applied(self, index: int) -> None:
+        assert index >= 0
 
 
 @pytest.fixture

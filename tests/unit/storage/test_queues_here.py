@@ -11,7 +11,7 @@ from strata_mq.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.machine import GroupMachine
-from strata_storage.ownership import Topic
+from strata_storage.moves.ownership import Topic
 
 GROUP = 3
 TOPIC = Topic(8, 0, 8)

@@ -15,11 +15,11 @@ from strata_raft import Configuration, ReplicaProgress
 from strata_raft.progress import ProgressState
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from strata_storage.directory import Directory
-from strata_storage.heartbeats import Heartbeats
-from strata_storage.instruments import Instruments
+from strata_storage.membership.directory import Directory
+from strata_storage.membership.heartbeats import Heartbeats
+from strata_storage.membership.reconciler import Reconciler, ReconcilerOptions, desired_of
+from strata_storage.metering.instruments import Instruments
 from strata_storage.metrics import METRICS
-from strata_storage.reconciler import Reconciler, ReconcilerOptions, desired_of
 
 
 class ManualClock:

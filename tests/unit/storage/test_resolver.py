@@ -13,7 +13,7 @@ from strata_mq.pending_commands import ResolveAction
 from strata_mq.pending_rows import PendingRef
 from strata_storage.config import PendingOptions
 from strata_storage.errors import Refused
-from strata_storage.resolver import Ended, Place, Waiting
+from strata_storage.pending.resolver import Ended, Place, Waiting
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,
     GROUP,
@@ -192,6 +192,10 @@ async def test_a_commit_wins_against_a_check_in_flight(leader: LeaderUnderTest) 
     leader.commit()
     assert await commit == Place(TOPIC_ID, 0, 0)
     assert list(leader.machine.rows.pending.keys()) == []
+    # It waited for 6 s: more than 5, at most 60.
+    finished = leader.metrics.histogram("rocketmq_finish_message_latency")
+    assert list(finished.boundaries[:2]) == [5, 60]
+    assert finished.bucket_counts() == [0, 1, 0, 0, 0, 0, 0]
 
 
 async def test_the_timer_leaves_a_half_alone_that_is_being_committed(

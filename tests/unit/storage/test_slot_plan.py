@@ -13,7 +13,7 @@ from strata_mq.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.machine import GroupMachine
-from strata_storage.slot_plan import (
+from strata_storage.moves.slot_plan import (
     first_slots,
     grants_of,
     kept_in,

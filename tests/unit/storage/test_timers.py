@@ -6,7 +6,7 @@ from strata_mq.batch import PartKind
 from strata_mq.pending_commands import ResolveAction, ResolveItem
 from strata_state.ports import StateError
 from strata_storage.config import PendingOptions
-from strata_storage.resolver import Waiting
+from strata_storage.pending.resolver import Waiting
 from tests.unit.storage.waiting_leader import (
     QUICK,
     TOPIC_ID,
@@ -125,6 +125,24 @@ async def test_a_refused_entry_is_tried_again() -> None:
         assert len(proposed(leader)) == 1
         leader.commit()
     assert sum(leader.next_offsets().values()) == 1
+
+
+async def test_what_is_due_and_waits_is_told() -> None:
+    """Nothing before its time; then how many there are and how late the first one is."""
+    leader = LeaderUnderTest(QUICK)
+    leader.wait_for(b"first", 1_000)
+    leader.wait_for(b"second", 1_200)
+    leader.wait_for(b"third", 9_000)
+    async with running(leader):
+        await turns()
+        assert (leader.timers.due(), leader.timers.overdue_ms()) == (0, 0)
+        # The timer does not look before it is woken.
+        leader.clock.now_s = 1.5
+        assert (leader.timers.due(), leader.timers.overdue_ms()) == (2, 500)
+        leader.timers.wake()
+        await turns()
+        leader.commit()
+        assert (leader.timers.due(), leader.timers.overdue_ms()) == (0, 0)
 
 
 async def test_rows_that_cannot_be_read_are_tried_again() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
-from strata_broker.metadata import MetadataView
-from strata_broker.operations import Operations
-from strata_broker.peers import Peers
+from strata_broker.clients.peers import Peers
+from strata_broker.operators.topics import Operations
 from strata_broker.requests import enum_name
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
+from strata_broker.storage.metadata import MetadataView
 from strata_edge.ports import Edge
 from strata_runtime.config import Config, to_json, to_toml
 
@@ -96,7 +96,7 @@ class AdminServicer:
                 ((row.namespace, row.name), row)
                 for row in self._view.topics()
                 if (namespace is None or row.namespace == namespace)
-                and (request.include_system or not row.is_dead_letter)
+                and (request.include_system or not row.is_system)
             ),
             request.page_size,
             request.page_token,

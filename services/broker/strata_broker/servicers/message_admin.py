@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.dead_letters import DeadLetters
-from strata_broker.holder_calls import gather
-from strata_broker.message_queries import MessageQueries, found_message
-from strata_broker.metadata import MetadataView
-from strata_broker.redrive import Redriver
+from strata_broker.operators.dead_letters import DeadLetters
+from strata_broker.operators.message_queries import MessageQueries, found_message
+from strata_broker.operators.redrive import Redriver
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
+from strata_broker.storage.holder_calls import gather
+from strata_broker.storage.metadata import MetadataView
 from strata_edge.ports import Edge
 
 # Dead-letter topics: each is counted in every raft group.

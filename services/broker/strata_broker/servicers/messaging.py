@@ -13,19 +13,20 @@ from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker import errors, wire
-from strata_broker.ack import LeaseKeeper
+from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.route import Routes
+from strata_broker.clients.sessions import Sessions
+from strata_broker.clients.telemetry import Telemetry
 from strata_broker.config import BrokerConfig
 from strata_broker.hot import HotCalls
-from strata_broker.metadata import MetadataView
-from strata_broker.provision import Provisioner
-from strata_broker.pulls import IllegalOffset, Puller
-from strata_broker.recalls import Recaller
-from strata_broker.recorder import Recorder
+from strata_broker.observability.recorder import Recorder
+from strata_broker.observability.watermarks import show_watermark
+from strata_broker.receives.ack import LeaseKeeper
+from strata_broker.receives.pulls import IllegalOffset, Puller
 from strata_broker.requests import Caller, addresses_of, caller_of
-from strata_broker.route import Routes
-from strata_broker.sessions import Sessions
-from strata_broker.telemetry import Telemetry
-from strata_broker.transactions import Transactions
+from strata_broker.sends.recalls import Recaller
+from strata_broker.sends.transactions import Transactions
+from strata_broker.storage.metadata import MetadataView
 from strata_edge.ports import CallError, CallInfo, Edge
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_consumer_group
@@ -79,6 +80,7 @@ class MessagingServicer:
         self._clock = clock
         self._recorder = recorder
         self._in_flight = Limit("calls", config.calls.max_in_flight, "calls", metrics)
+        show_watermark(metrics, "client_manager", lambda: self._in_flight.used)
 
     def register(self, edge: Edge, hot: HotCalls) -> None:
         """Serve all 17 RPCs on an edge."""

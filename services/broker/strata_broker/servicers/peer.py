@@ -6,9 +6,9 @@ from google.protobuf.message import DecodeError
 
 from strata.broker.v1 import peer_pb2
 from strata_broker import errors
-from strata_broker.client_commands import ClientCommands
-from strata_broker.connected_clients import ConnectedClients
-from strata_broker.peers import SERVICE
+from strata_broker.clients.client_commands import ClientCommands
+from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.peers import SERVICE
 from strata_edge.ports import CallError, CallInfo, Edge
 from strata_mq.errors import RequestError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.quota_operations import QuotaOperations
-from strata_broker.quotas import LimitInForce
+from strata_broker.limits.quotas import LimitInForce
+from strata_broker.operators.quotas import QuotaOperations
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 from strata_edge.ports import Edge

@@ -12,16 +12,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.broker.v1 import peer_pb2
-from strata_broker.client_commands import not_connected
-from strata_broker.internal_sends import InternalSends
-from strata_broker.message_queries import MAX_PAGE_MESSAGES, MessageQueries
-from strata_broker.metadata import MetadataView, TopicRow
-from strata_broker.operations import Operations
-from strata_broker.peers import Peers, require_ok
+from strata_broker.clients.client_commands import not_connected
+from strata_broker.clients.peers import Peers, require_ok
+from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
+from strata_broker.operators.stored_messages import parsed_message
+from strata_broker.operators.subscriptions import Subscriptions
+from strata_broker.operators.topics import Operations
 from strata_broker.requests import Caller, enum_name, milliseconds
+from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.servicers.rocketmq_rpc import add
-from strata_broker.stored_messages import parsed_message
-from strata_broker.subscriptions import Subscriptions
+from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_edge.ports import Edge
 from strata_mq.errors import Code, RequestError
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.operators.transactions import TransactionOperations
 from strata_broker.servicers.admin_rpc import add
-from strata_broker.transaction_operations import TransactionOperations
 from strata_edge.ports import Edge
 
 

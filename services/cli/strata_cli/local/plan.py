@@ -82,6 +82,7 @@ class Plan:
             many are there.
         storage_transport: how brokers call storage nodes.
         storage_codec: encoding of those calls.
+        tier: URL of the object store for old messages; empty: none.
         format_version: of the file.
     """
 
@@ -91,6 +92,7 @@ class Plan:
     initial_storage_nodes: int = 1
     storage_transport: Transport = "tcp"
     storage_codec: Codec = "protobuf"
+    tier: str = ""
     format_version: int = field(default=FORMAT_VERSION, kw_only=True)
 
     def of(self, role: Role) -> list[Member]:
@@ -167,6 +169,8 @@ class Plan:
             arguments.append(f"--initial-storage-nodes={self.initial_storage_nodes}")
             if self.initial_storage_nodes < _REPLICATION_FACTOR:
                 arguments.append(f"--replication-factor={self.initial_storage_nodes}")
+        if member.role == "storage" and self.tier:
+            arguments.append(f"--tier={self.tier}")
         if member.role != "broker":
             http2 = [f"--http2-port={member.http2_port}"] if member.http2_port else []
             return [*arguments, f"--port={member.port}", *http2]
@@ -188,6 +192,7 @@ def new_plan(
     config: Path | None = None,
     storage_transport: Transport = "tcp",
     storage_codec: Codec = "protobuf",
+    tier: str = "",
 ) -> Plan:
     """Return a plan with that many members of each role.
 
@@ -198,6 +203,7 @@ def new_plan(
         config: file for every process.
         storage_transport: how brokers call storage nodes.
         storage_codec: encoding of those calls.
+        tier: URL of the object store for old messages; empty: none.
 
     Raises:
         CliError: the virtual address is no host:port.
@@ -219,6 +225,7 @@ def new_plan(
         counts.get("storage", 0),
         storage_transport,
         storage_codec,
+        tier,
     )
 
 

@@ -209,6 +209,38 @@ class MetaServicer:
         call = self.metadata.slots_granted(request)
         return await self._answer(meta_pb2.ReportSlotsGrantedResponse, call, "")
 
+    async def propose_plan(
+        self, request: meta_pb2.ProposePlanRequest, context: CallContext
+    ) -> meta_pb2.ProposePlanResponse:
+        """Keep a placement plan."""
+        call = self.metadata.placement.propose(request.plan)
+        return await self._answer(meta_pb2.ProposePlanResponse, call, "plan")
+
+    async def apply_plan(
+        self, request: meta_pb2.ApplyPlanRequest, context: CallContext
+    ) -> meta_pb2.ApplyPlanResponse:
+        """Let a placement plan run, or end it."""
+        call = self.metadata.placement.apply(request.plan_id, stop=request.stop)
+        return await self._answer(meta_pb2.ApplyPlanResponse, call, "plan")
+
+    async def get_placement(
+        self, request: meta_pb2.GetPlacementRequest, context: CallContext
+    ) -> meta_pb2.GetPlacementResponse:
+        """Show plans and loads; the leader alone knows the loads."""
+        try:
+            response = self.metadata.show_placement()
+        except MetaRefused as error:
+            return meta_pb2.GetPlacementResponse(status=self._status_of(error))
+        response.status.CopyFrom(_OK)
+        return response
+
+    async def set_placement_model(
+        self, request: meta_pb2.SetPlacementModelRequest, context: CallContext
+    ) -> meta_pb2.SetPlacementModelResponse:
+        """Take a model of loads into use."""
+        call = self.metadata.placement.set_model(request.model)
+        return await self._answer(meta_pb2.SetPlacementModelResponse, call, "model")
+
     async def get_snapshot(
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
     ) -> meta_pb2.GetSnapshotResponse:

@@ -5,7 +5,7 @@ import warnings
 
 from apache.rocketmq.v2 import admin_pb2 as apache_dot_rocketmq_dot_v2_dot_admin__pb2
 
-GRPC_GENERATED_VERSION = '1.78.2'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

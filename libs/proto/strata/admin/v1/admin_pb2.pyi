@@ -112,12 +112,15 @@ class QueueStatus(_message.Message):
     MIN_OFFSET_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     LAST_STORE_TIME_MS_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     raft_group: _builtins.int
     broker_name: _builtins.str
     min_offset: _builtins.int
     next_offset: _builtins.int
     last_store_time_ms: _builtins.int
+    moving: _builtins.bool
+    """It is on its way to another raft group, or an earlier epoch still drains: it cannot move now."""
     def __init__(
         self,
         *,
@@ -127,10 +130,11 @@ class QueueStatus(_message.Message):
         min_offset: _builtins.int = ...,
         next_offset: _builtins.int = ...,
         last_store_time_ms: _builtins.int = ...,
+        moving: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_name", b"broker_name", "last_store_time_ms", b"last_store_time_ms", "min_offset", b"min_offset", "next_offset", b"next_offset", "queue", b"queue", "raft_group", b"raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_name", b"broker_name", "last_store_time_ms", b"last_store_time_ms", "min_offset", b"min_offset", "moving", b"moving", "next_offset", b"next_offset", "queue", b"queue", "raft_group", b"raft_group"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2192,3 +2196,667 @@ class EndTransactionResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EndTransactionResponse: _TypeAlias = EndTransactionResponse  # noqa: Y015
+
+@_typing.final
+class ProposePlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def plan(self) -> _meta_pb2.PlacementPlan: ...
+    def __init__(
+        self,
+        *,
+        plan: _meta_pb2.PlacementPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposePlanRequest: _TypeAlias = ProposePlanRequest  # noqa: Y015
+
+@_typing.final
+class ProposePlanResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def plan(self) -> _meta_pb2.PlacementPlan: ...
+    def __init__(
+        self,
+        *,
+        plan: _meta_pb2.PlacementPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposePlanResponse: _TypeAlias = ProposePlanResponse  # noqa: Y015
+
+@_typing.final
+class ApplyPlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.int
+    stop: _builtins.bool
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.int = ...,
+        stop: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyPlanRequest: _TypeAlias = ApplyPlanRequest  # noqa: Y015
+
+@_typing.final
+class ApplyPlanResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def plan(self) -> _meta_pb2.PlacementPlan: ...
+    def __init__(
+        self,
+        *,
+        plan: _meta_pb2.PlacementPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyPlanResponse: _TypeAlias = ApplyPlanResponse  # noqa: Y015
+
+@_typing.final
+class GetPlacementRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPlacementRequest: _TypeAlias = GetPlacementRequest  # noqa: Y015
+
+@_typing.final
+class GetPlacementResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLANS_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.PlacementPlan]:
+        """Newest first."""
+
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.NodeLoad]: ...
+    @_builtins.property
+    def model(self) -> _meta_pb2.PlacementModel: ...
+    def __init__(
+        self,
+        *,
+        plans: _abc.Iterable[_meta_pb2.PlacementPlan] | None = ...,
+        loads: _abc.Iterable[_meta_pb2.NodeLoad] | None = ...,
+        model: _meta_pb2.PlacementModel | None = ...,
+        rule: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loads", b"loads", "model", b"model", "plans", b"plans", "rule", b"rule"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPlacementResponse: _TypeAlias = GetPlacementResponse  # noqa: Y015
+
+@_typing.final
+class SetPlacementModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model(self) -> _meta_pb2.PlacementModel: ...
+    def __init__(
+        self,
+        *,
+        model: _meta_pb2.PlacementModel | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPlacementModelRequest: _TypeAlias = SetPlacementModelRequest  # noqa: Y015
+
+@_typing.final
+class SetPlacementModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model(self) -> _meta_pb2.PlacementModel: ...
+    def __init__(
+        self,
+        *,
+        model: _meta_pb2.PlacementModel | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPlacementModelResponse: _TypeAlias = SetPlacementModelResponse  # noqa: Y015
+
+@_typing.final
+class GetTierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTierRequest: _TypeAlias = GetTierRequest  # noqa: Y015
+
+@_typing.final
+class TierTopicCost(_message.Message):
+    """What a topic cost in the object store since the node that answers started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PUT_REQUESTS_FIELD_NUMBER: _builtins.int
+    GET_REQUESTS_FIELD_NUMBER: _builtins.int
+    UPLOADED_BYTES_FIELD_NUMBER: _builtins.int
+    DOWNLOADED_BYTES_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.int
+    name: _builtins.str
+    """NAMESPACE%NAME, as far as it is known."""
+    put_requests: _builtins.float
+    """Those of an object of many topics are shared by bytes."""
+    get_requests: _builtins.float
+    uploaded_bytes: _builtins.int
+    downloaded_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.int = ...,
+        name: _builtins.str = ...,
+        put_requests: _builtins.float = ...,
+        get_requests: _builtins.float = ...,
+        uploaded_bytes: _builtins.int = ...,
+        downloaded_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["downloaded_bytes", b"downloaded_bytes", "get_requests", b"get_requests", "name", b"name", "put_requests", b"put_requests", "topic_id", b"topic_id", "uploaded_bytes", b"uploaded_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierTopicCost: _TypeAlias = TierTopicCost  # noqa: Y015
+
+@_typing.final
+class TierGroup(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    UNREACHABLE_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    BACKLOG_BYTES_FIELD_NUMBER: _builtins.int
+    OLDEST_MS_FIELD_NUMBER: _builtins.int
+    UPLOADING_QUEUES_FIELD_NUMBER: _builtins.int
+    OBJECTS_FIELD_NUMBER: _builtins.int
+    OBJECT_BYTES_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    LAST_FAILURE_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    unreachable: _builtins.str
+    """Why the raft group does not say how it stands; the other fields say nothing then."""
+    store: _builtins.str
+    """Object store without secrets; empty: its leader has none."""
+    paused: _builtins.bool
+    backlog_bytes: _builtins.int
+    oldest_ms: _builtins.int
+    """Store time of the oldest message that waits for its upload; 0: none does."""
+    uploading_queues: _builtins.int
+    objects: _builtins.int
+    object_bytes: _builtins.int
+    queues: _builtins.int
+    last_failure: _builtins.str
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierTopicCost]: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        unreachable: _builtins.str = ...,
+        store: _builtins.str = ...,
+        paused: _builtins.bool = ...,
+        backlog_bytes: _builtins.int = ...,
+        oldest_ms: _builtins.int = ...,
+        uploading_queues: _builtins.int = ...,
+        objects: _builtins.int = ...,
+        object_bytes: _builtins.int = ...,
+        queues: _builtins.int = ...,
+        last_failure: _builtins.str = ...,
+        topics: _abc.Iterable[Global___TierTopicCost] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backlog_bytes", b"backlog_bytes", "last_failure", b"last_failure", "object_bytes", b"object_bytes", "objects", b"objects", "oldest_ms", b"oldest_ms", "paused", b"paused", "queues", b"queues", "raft_group", b"raft_group", "store", b"store", "topics", b"topics", "unreachable", b"unreachable", "uploading_queues", b"uploading_queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierGroup: _TypeAlias = TierGroup  # noqa: Y015
+
+@_typing.final
+class GetTierResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def raft_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierGroup]: ...
+    def __init__(
+        self,
+        *,
+        raft_groups: _abc.Iterable[Global___TierGroup] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTierResponse: _TypeAlias = GetTierResponse  # noqa: Y015
+
+@_typing.final
+class PauseTierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    paused: _builtins.bool
+    @_builtins.property
+    def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """None: all of them."""
+
+    def __init__(
+        self,
+        *,
+        raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        paused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["paused", b"paused", "raft_groups", b"raft_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseTierRequest: _TypeAlias = PauseTierRequest  # noqa: Y015
+
+@_typing.final
+class PauseTierResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_groups", b"raft_groups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseTierResponse: _TypeAlias = PauseTierResponse  # noqa: Y015
+
+@_typing.final
+class ReplaceTierRangesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    change: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        change: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplaceTierRangesRequest: _TypeAlias = ReplaceTierRangesRequest  # noqa: Y015
+
+@_typing.final
+class ReplaceTierRangesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLACED_RANGES_FIELD_NUMBER: _builtins.int
+    replaced_ranges: _builtins.int
+    def __init__(
+        self,
+        *,
+        replaced_ranges: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replaced_ranges", b"replaced_ranges"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplaceTierRangesResponse: _TypeAlias = ReplaceTierRangesResponse  # noqa: Y015
+
+@_typing.final
+class PlanTierSweepRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    OLD_KEYS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    @_builtins.property
+    def old_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        old_keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["old_keys", b"old_keys", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanTierSweepRequest: _TypeAlias = PlanTierSweepRequest  # noqa: Y015
+
+@_typing.final
+class DoomedObject(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBJECT_ID_FIELD_NUMBER: _builtins.int
+    SPACE_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    object_id: _builtins.int
+    space: _builtins.str
+    key: _builtins.str
+    def __init__(
+        self,
+        *,
+        object_id: _builtins.int = ...,
+        space: _builtins.str = ...,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "object_id", b"object_id", "space", b"space"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DoomedObject: _TypeAlias = DoomedObject  # noqa: Y015
+
+@_typing.final
+class PlanTierSweepResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOOMED_FIELD_NUMBER: _builtins.int
+    ORPHAN_KEYS_FIELD_NUMBER: _builtins.int
+    VALID_MS_FIELD_NUMBER: _builtins.int
+    valid_ms: _builtins.int
+    """Deletions must have ended so long after the call."""
+    @_builtins.property
+    def doomed(self) -> _containers.RepeatedCompositeFieldContainer[Global___DoomedObject]: ...
+    @_builtins.property
+    def orphan_keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        doomed: _abc.Iterable[Global___DoomedObject] | None = ...,
+        orphan_keys: _abc.Iterable[_builtins.str] | None = ...,
+        valid_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["doomed", b"doomed", "orphan_keys", b"orphan_keys", "valid_ms", b"valid_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanTierSweepResponse: _TypeAlias = PlanTierSweepResponse  # noqa: Y015
+
+@_typing.final
+class ForgetTierObjectsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    OBJECT_IDS_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    @_builtins.property
+    def object_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        object_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["object_ids", b"object_ids", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetTierObjectsRequest: _TypeAlias = ForgetTierObjectsRequest  # noqa: Y015
+
+@_typing.final
+class ForgetTierObjectsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORGOTTEN_FIELD_NUMBER: _builtins.int
+    forgotten: _builtins.int
+    def __init__(
+        self,
+        *,
+        forgotten: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten", b"forgotten"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetTierObjectsResponse: _TypeAlias = ForgetTierObjectsResponse  # noqa: Y015
+
+@_typing.final
+class ListQueueSpansRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    BEGIN_MS_FIELD_NUMBER: _builtins.int
+    END_MS_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    begin_ms: _builtins.int
+    """Only what was stored at or after begin_ms and before end_ms; absent: no such limit."""
+    end_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        begin_ms: _builtins.int | None = ...,
+        end_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin_ms", b"_begin_ms", "_end_ms", b"_end_ms", "begin_ms", b"begin_ms", "end_ms", b"end_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin_ms", b"_begin_ms", "_end_ms", b"_end_ms", "begin_ms", b"begin_ms", "end_ms", b"end_ms", "namespace", b"namespace", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__begin_ms: _TypeAlias = _typing.Literal["begin_ms"]  # noqa: Y015
+    _WhichOneofArgType__begin_ms: _TypeAlias = _typing.Literal["_begin_ms", b"_begin_ms"]  # noqa: Y015
+    _WhichOneofReturnType__end_ms: _TypeAlias = _typing.Literal["end_ms"]  # noqa: Y015
+    _WhichOneofArgType__end_ms: _TypeAlias = _typing.Literal["_end_ms", b"_end_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__begin_ms) -> _WhichOneofReturnType__begin_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_ms) -> _WhichOneofReturnType__end_ms | None: ...
+
+Global___ListQueueSpansRequest: _TypeAlias = ListQueueSpansRequest  # noqa: Y015
+
+@_typing.final
+class QueueSpan(_message.Message):
+    """Offsets [first, end) of a queue that one raft group holds; empty ones are listed, too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    queue: _builtins.int
+    raft_group: _builtins.int
+    first_offset: _builtins.int
+    end_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        queue: _builtins.int = ...,
+        raft_group: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "first_offset", b"first_offset", "queue", b"queue", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueSpan: _TypeAlias = QueueSpan  # noqa: Y015
+
+@_typing.final
+class ListQueueSpansResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPANS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueSpan]:
+        """By queue and offset."""
+
+    def __init__(
+        self,
+        *,
+        spans: _abc.Iterable[Global___QueueSpan] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["spans", b"spans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListQueueSpansResponse: _TypeAlias = ListQueueSpansResponse  # noqa: Y015
+
+@_typing.final
+class ScanQueueRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    queue: _builtins.int
+    offset: _builtins.int
+    end_offset: _builtins.int
+    """Read no further than this; 0: to the queue's end."""
+    max_messages: _builtins.int
+    """Of one answer; 0: as many as the broker gives at once."""
+    tag: _builtins.str
+    """Tag filter; empty: every message."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        max_messages: _builtins.int = ...,
+        tag: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "max_messages", b"max_messages", "namespace", b"namespace", "offset", b"offset", "queue", b"queue", "tag", b"tag", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanQueueRequest: _TypeAlias = ScanQueueRequest  # noqa: Y015
+
+@_typing.final
+class ScanQueueResponse(_message.Message):
+    """The numbers of its fields are those of strata.storage.v1.FetchResponse."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    MIN_OFFSET_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    RESUME_OFFSET_FIELD_NUMBER: _builtins.int
+    min_offset: _builtins.int
+    next_offset: _builtins.int
+    """First offset that holds no message yet."""
+    resume_offset: _builtins.int
+    """Where the next scan goes on: behind what was given or passed over."""
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoundMessage]: ...
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[Global___FoundMessage] | None = ...,
+        min_offset: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
+        resume_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "min_offset", b"min_offset", "next_offset", b"next_offset", "resume_offset", b"resume_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanQueueResponse: _TypeAlias = ScanQueueResponse  # noqa: Y015

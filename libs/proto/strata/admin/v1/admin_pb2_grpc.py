@@ -5,7 +5,7 @@ import warnings
 
 from strata.admin.v1 import admin_pb2 as strata_dot_admin_dot_v1_dot_admin__pb2
 
-GRPC_GENERATED_VERSION = '1.78.2'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -93,6 +93,16 @@ class AdminServiceStub(object):
                 '/strata.admin.v1.AdminService/FindMessages',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesResponse.FromString,
+                _registered_method=True)
+        self.ListQueueSpans = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ListQueueSpans',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansResponse.FromString,
+                _registered_method=True)
+        self.ScanQueue = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ScanQueue',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueResponse.FromString,
                 _registered_method=True)
         self.TraceMessage = channel.unary_unary(
                 '/strata.admin.v1.AdminService/TraceMessage',
@@ -199,6 +209,51 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.FromString,
                 _registered_method=True)
+        self.ProposePlan = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ProposePlan',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanResponse.FromString,
+                _registered_method=True)
+        self.ApplyPlan = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ApplyPlan',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ApplyPlanRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ApplyPlanResponse.FromString,
+                _registered_method=True)
+        self.GetPlacement = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetPlacement',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetPlacementRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetPlacementResponse.FromString,
+                _registered_method=True)
+        self.SetPlacementModel = channel.unary_unary(
+                '/strata.admin.v1.AdminService/SetPlacementModel',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetPlacementModelRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetPlacementModelResponse.FromString,
+                _registered_method=True)
+        self.GetTier = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetTier',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTierRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTierResponse.FromString,
+                _registered_method=True)
+        self.PauseTier = channel.unary_unary(
+                '/strata.admin.v1.AdminService/PauseTier',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierResponse.FromString,
+                _registered_method=True)
+        self.ReplaceTierRanges = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ReplaceTierRanges',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesResponse.FromString,
+                _registered_method=True)
+        self.PlanTierSweep = channel.unary_unary(
+                '/strata.admin.v1.AdminService/PlanTierSweep',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PlanTierSweepRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PlanTierSweepResponse.FromString,
+                _registered_method=True)
+        self.ForgetTierObjects = channel.unary_unary(
+                '/strata.admin.v1.AdminService/ForgetTierObjects',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ForgetTierObjectsRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ForgetTierObjectsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -273,6 +328,21 @@ class AdminServiceServicer(object):
 
     def FindMessages(self, request, context):
         """Finds messages by id, key, (queue, offset) or time; consumes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueueSpans(self, request, context):
+        """Which offsets of a topic's queues were stored between two times, epoch by epoch: how a job
+        divides a topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScanQueue(self, request, context):
+        """Reads one queue from an offset on, in large answers; consumes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -418,6 +488,66 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProposePlan(self, request, context):
+        """Plans of what shall be moved: keeps one, carries one out, shows them with the loads of nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyPlan(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPlacement(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPlacementModel(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTier(self, request, context):
+        """How far uploads to the tier are, per raft group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseTier(self, request, context):
+        """Stops uploads, or lets them go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReplaceTierRanges(self, request, context):
+        """For jobs that work on the store: commits an object that one wrote in place of others ...
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PlanTierSweep(self, request, context):
+        """... says what one may delete ...
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetTierObjects(self, request, context):
+        """... and forgets what one has deleted. Fields are as in strata.storage.v1.TierService.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -480,6 +610,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.FindMessages,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesResponse.SerializeToString,
+            ),
+            'ListQueueSpans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueueSpans,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansResponse.SerializeToString,
+            ),
+            'ScanQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScanQueue,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueResponse.SerializeToString,
             ),
             'TraceMessage': grpc.unary_unary_rpc_method_handler(
                     servicer.TraceMessage,
@@ -585,6 +725,51 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListQuotas,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'ProposePlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposePlan,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanResponse.SerializeToString,
+            ),
+            'ApplyPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyPlan,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ApplyPlanRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ApplyPlanResponse.SerializeToString,
+            ),
+            'GetPlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPlacement,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetPlacementRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetPlacementResponse.SerializeToString,
+            ),
+            'SetPlacementModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPlacementModel,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetPlacementModelRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.SetPlacementModelResponse.SerializeToString,
+            ),
+            'GetTier': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTier,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTierRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetTierResponse.SerializeToString,
+            ),
+            'PauseTier': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseTier,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierResponse.SerializeToString,
+            ),
+            'ReplaceTierRanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplaceTierRanges,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesResponse.SerializeToString,
+            ),
+            'PlanTierSweep': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanTierSweep,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PlanTierSweepRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PlanTierSweepResponse.SerializeToString,
+            ),
+            'ForgetTierObjects': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetTierObjects,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.ForgetTierObjectsRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ForgetTierObjectsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -911,6 +1096,60 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/FindMessages',
             strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.FindMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueueSpans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ListQueueSpans',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ListQueueSpansResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScanQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ScanQueue',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ScanQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1478,6 +1717,249 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/ListQuotas',
             strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposePlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ProposePlan',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ProposePlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ApplyPlan',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ApplyPlanRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ApplyPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetPlacement',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetPlacementRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetPlacementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPlacementModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/SetPlacementModel',
+            strata_dot_admin_dot_v1_dot_admin__pb2.SetPlacementModelRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.SetPlacementModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetTier',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetTierRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetTierResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseTier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/PauseTier',
+            strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReplaceTierRanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ReplaceTierRanges',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanTierSweep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/PlanTierSweep',
+            strata_dot_admin_dot_v1_dot_admin__pb2.PlanTierSweepRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.PlanTierSweepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetTierObjects(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/ForgetTierObjects',
+            strata_dot_admin_dot_v1_dot_admin__pb2.ForgetTierObjectsRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.ForgetTierObjectsResponse.FromString,
             options,
             channel_credentials,
             insecure,

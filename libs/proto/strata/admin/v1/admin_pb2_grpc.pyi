@@ -48,6 +48,12 @@ class AdminServiceStub:
     """Moves the cursors of a consumer group on one topic, or on all it has state for."""
     FindMessages: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]
     """Finds messages by id, key, (queue, offset) or time; consumes nothing."""
+    ListQueueSpans: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQueueSpansRequest, _admin_pb2.ListQueueSpansResponse]
+    """Which offsets of a topic's queues were stored between two times, epoch by epoch: how a job
+    divides a topic.
+    """
+    ScanQueue: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ScanQueueRequest, _admin_pb2.ScanQueueResponse]
+    """Reads one queue from an offset on, in large answers; consumes nothing."""
     TraceMessage: _grpc.UnaryUnaryMultiCallable[_admin_pb2.TraceMessageRequest, _admin_pb2.TraceMessageResponse]
     """Who sent a message, where it is stored, who was given it and who acked it."""
     ListDeadLetterTopics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLetterTopicsRequest, _admin_pb2.ListDeadLetterTopicsResponse]
@@ -84,6 +90,21 @@ class AdminServiceStub:
     """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set."""
     GetQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaRequest, _admin_pb2.GetQuotaResponse]
     ListQuotas: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListQuotasRequest, _admin_pb2.ListQuotasResponse]
+    ProposePlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ProposePlanRequest, _admin_pb2.ProposePlanResponse]
+    """Plans of what shall be moved: keeps one, carries one out, shows them with the loads of nodes."""
+    ApplyPlan: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]
+    GetPlacement: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetPlacementRequest, _admin_pb2.GetPlacementResponse]
+    SetPlacementModel: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetPlacementModelRequest, _admin_pb2.SetPlacementModelResponse]
+    GetTier: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetTierRequest, _admin_pb2.GetTierResponse]
+    """How far uploads to the tier are, per raft group."""
+    PauseTier: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseTierRequest, _admin_pb2.PauseTierResponse]
+    """Stops uploads, or lets them go on."""
+    ReplaceTierRanges: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReplaceTierRangesRequest, _admin_pb2.ReplaceTierRangesResponse]
+    """For jobs that work on the store: commits an object that one wrote in place of others ..."""
+    PlanTierSweep: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanTierSweepRequest, _admin_pb2.PlanTierSweepResponse]
+    """... says what one may delete ..."""
+    ForgetTierObjects: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ForgetTierObjectsRequest, _admin_pb2.ForgetTierObjectsResponse]
+    """... and forgets what one has deleted. Fields are as in strata.storage.v1.TierService."""
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
@@ -102,6 +123,12 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Moves the cursors of a consumer group on one topic, or on all it has state for."""
     FindMessages: _aio.UnaryUnaryMultiCallable[_admin_pb2.FindMessagesRequest, _admin_pb2.FindMessagesResponse]  # type: ignore[assignment]
     """Finds messages by id, key, (queue, offset) or time; consumes nothing."""
+    ListQueueSpans: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQueueSpansRequest, _admin_pb2.ListQueueSpansResponse]  # type: ignore[assignment]
+    """Which offsets of a topic's queues were stored between two times, epoch by epoch: how a job
+    divides a topic.
+    """
+    ScanQueue: _aio.UnaryUnaryMultiCallable[_admin_pb2.ScanQueueRequest, _admin_pb2.ScanQueueResponse]  # type: ignore[assignment]
+    """Reads one queue from an offset on, in large answers; consumes nothing."""
     TraceMessage: _aio.UnaryUnaryMultiCallable[_admin_pb2.TraceMessageRequest, _admin_pb2.TraceMessageResponse]  # type: ignore[assignment]
     """Who sent a message, where it is stored, who was given it and who acked it."""
     ListDeadLetterTopics: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListDeadLetterTopicsRequest, _admin_pb2.ListDeadLetterTopicsResponse]  # type: ignore[assignment]
@@ -138,6 +165,21 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set."""
     GetQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetQuotaRequest, _admin_pb2.GetQuotaResponse]  # type: ignore[assignment]
     ListQuotas: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListQuotasRequest, _admin_pb2.ListQuotasResponse]  # type: ignore[assignment]
+    ProposePlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ProposePlanRequest, _admin_pb2.ProposePlanResponse]  # type: ignore[assignment]
+    """Plans of what shall be moved: keeps one, carries one out, shows them with the loads of nodes."""
+    ApplyPlan: _aio.UnaryUnaryMultiCallable[_admin_pb2.ApplyPlanRequest, _admin_pb2.ApplyPlanResponse]  # type: ignore[assignment]
+    GetPlacement: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetPlacementRequest, _admin_pb2.GetPlacementResponse]  # type: ignore[assignment]
+    SetPlacementModel: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetPlacementModelRequest, _admin_pb2.SetPlacementModelResponse]  # type: ignore[assignment]
+    GetTier: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetTierRequest, _admin_pb2.GetTierResponse]  # type: ignore[assignment]
+    """How far uploads to the tier are, per raft group."""
+    PauseTier: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseTierRequest, _admin_pb2.PauseTierResponse]  # type: ignore[assignment]
+    """Stops uploads, or lets them go on."""
+    ReplaceTierRanges: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReplaceTierRangesRequest, _admin_pb2.ReplaceTierRangesResponse]  # type: ignore[assignment]
+    """For jobs that work on the store: commits an object that one wrote in place of others ..."""
+    PlanTierSweep: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanTierSweepRequest, _admin_pb2.PlanTierSweepResponse]  # type: ignore[assignment]
+    """... says what one may delete ..."""
+    ForgetTierObjects: _aio.UnaryUnaryMultiCallable[_admin_pb2.ForgetTierObjectsRequest, _admin_pb2.ForgetTierObjectsResponse]  # type: ignore[assignment]
+    """... and forgets what one has deleted. Fields are as in strata.storage.v1.TierService."""
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -225,6 +267,24 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FindMessagesResponse, _abc.Awaitable[_admin_pb2.FindMessagesResponse]]:
         """Finds messages by id, key, (queue, offset) or time; consumes nothing."""
+
+    @_abc_1.abstractmethod
+    def ListQueueSpans(
+        self,
+        request: _admin_pb2.ListQueueSpansRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListQueueSpansResponse, _abc.Awaitable[_admin_pb2.ListQueueSpansResponse]]:
+        """Which offsets of a topic's queues were stored between two times, epoch by epoch: how a job
+        divides a topic.
+        """
+
+    @_abc_1.abstractmethod
+    def ScanQueue(
+        self,
+        request: _admin_pb2.ScanQueueRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ScanQueueResponse, _abc.Awaitable[_admin_pb2.ScanQueueResponse]]:
+        """Reads one queue from an offset on, in large answers; consumes nothing."""
 
     @_abc_1.abstractmethod
     def TraceMessage(
@@ -387,5 +447,74 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListQuotasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListQuotasResponse, _abc.Awaitable[_admin_pb2.ListQuotasResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ProposePlan(
+        self,
+        request: _admin_pb2.ProposePlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ProposePlanResponse, _abc.Awaitable[_admin_pb2.ProposePlanResponse]]:
+        """Plans of what shall be moved: keeps one, carries one out, shows them with the loads of nodes."""
+
+    @_abc_1.abstractmethod
+    def ApplyPlan(
+        self,
+        request: _admin_pb2.ApplyPlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ApplyPlanResponse, _abc.Awaitable[_admin_pb2.ApplyPlanResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetPlacement(
+        self,
+        request: _admin_pb2.GetPlacementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetPlacementResponse, _abc.Awaitable[_admin_pb2.GetPlacementResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def SetPlacementModel(
+        self,
+        request: _admin_pb2.SetPlacementModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetPlacementModelResponse, _abc.Awaitable[_admin_pb2.SetPlacementModelResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def GetTier(
+        self,
+        request: _admin_pb2.GetTierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetTierResponse, _abc.Awaitable[_admin_pb2.GetTierResponse]]:
+        """How far uploads to the tier are, per raft group."""
+
+    @_abc_1.abstractmethod
+    def PauseTier(
+        self,
+        request: _admin_pb2.PauseTierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PauseTierResponse, _abc.Awaitable[_admin_pb2.PauseTierResponse]]:
+        """Stops uploads, or lets them go on."""
+
+    @_abc_1.abstractmethod
+    def ReplaceTierRanges(
+        self,
+        request: _admin_pb2.ReplaceTierRangesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ReplaceTierRangesResponse, _abc.Awaitable[_admin_pb2.ReplaceTierRangesResponse]]:
+        """For jobs that work on the store: commits an object that one wrote in place of others ..."""
+
+    @_abc_1.abstractmethod
+    def PlanTierSweep(
+        self,
+        request: _admin_pb2.PlanTierSweepRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PlanTierSweepResponse, _abc.Awaitable[_admin_pb2.PlanTierSweepResponse]]:
+        """... says what one may delete ..."""
+
+    @_abc_1.abstractmethod
+    def ForgetTierObjects(
+        self,
+        request: _admin_pb2.ForgetTierObjectsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ForgetTierObjectsResponse, _abc.Awaitable[_admin_pb2.ForgetTierObjectsResponse]]:
+        """... and forgets what one has deleted. Fields are as in strata.storage.v1.TierService."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -138,6 +138,66 @@ TOMBSTONE_KIND_TOPIC: TombstoneKind.ValueType  # 1
 TOMBSTONE_KIND_CONSUMER_GROUP: TombstoneKind.ValueType  # 2
 Global___TombstoneKind: _TypeAlias = TombstoneKind  # noqa: Y015
 
+class _PlanState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PlanStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlanState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PLAN_STATE_UNSPECIFIED: _PlanState.ValueType  # 0
+    PLAN_STATE_PROPOSED: _PlanState.ValueType  # 1
+    """Nothing of it was done."""
+    PLAN_STATE_RUNNING: _PlanState.ValueType  # 2
+    PLAN_STATE_DONE: _PlanState.ValueType  # 3
+    PLAN_STATE_STOPPED: _PlanState.ValueType  # 4
+    """Ended before its last step; `reason` says why."""
+
+class PlanState(_PlanState, metaclass=_PlanStateEnumTypeWrapper): ...
+
+PLAN_STATE_UNSPECIFIED: PlanState.ValueType  # 0
+PLAN_STATE_PROPOSED: PlanState.ValueType  # 1
+"""Nothing of it was done."""
+PLAN_STATE_RUNNING: PlanState.ValueType  # 2
+PLAN_STATE_DONE: PlanState.ValueType  # 3
+PLAN_STATE_STOPPED: PlanState.ValueType  # 4
+"""Ended before its last step; `reason` says why."""
+Global___PlanState: _TypeAlias = PlanState  # noqa: Y015
+
+class _StepState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _StepStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    STEP_STATE_UNSPECIFIED: _StepState.ValueType  # 0
+    STEP_STATE_PENDING: _StepState.ValueType  # 1
+    STEP_STATE_RUNNING: _StepState.ValueType  # 2
+    STEP_STATE_SETTLING: _StepState.ValueType  # 3
+    """Done; what it brought is being measured."""
+    STEP_STATE_DONE: _StepState.ValueType  # 4
+    STEP_STATE_REVERTING: _StepState.ValueType  # 5
+    """It made things worse and is being taken back."""
+    STEP_STATE_REVERTED: _StepState.ValueType  # 6
+    STEP_STATE_SKIPPED: _StepState.ValueType  # 7
+    """Could not be begun, or is not for the nameserver to do."""
+    STEP_STATE_FAILED: _StepState.ValueType  # 8
+
+class StepState(_StepState, metaclass=_StepStateEnumTypeWrapper): ...
+
+STEP_STATE_UNSPECIFIED: StepState.ValueType  # 0
+STEP_STATE_PENDING: StepState.ValueType  # 1
+STEP_STATE_RUNNING: StepState.ValueType  # 2
+STEP_STATE_SETTLING: StepState.ValueType  # 3
+"""Done; what it brought is being measured."""
+STEP_STATE_DONE: StepState.ValueType  # 4
+STEP_STATE_REVERTING: StepState.ValueType  # 5
+"""It made things worse and is being taken back."""
+STEP_STATE_REVERTED: StepState.ValueType  # 6
+STEP_STATE_SKIPPED: StepState.ValueType  # 7
+"""Could not be begun, or is not for the nameserver to do."""
+STEP_STATE_FAILED: StepState.ValueType  # 8
+Global___StepState: _TypeAlias = StepState  # noqa: Y015
+
 @_typing.final
 class HelloRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -885,6 +945,401 @@ class Quota(_message.Message):
 Global___Quota: _TypeAlias = Quota  # noqa: Y015
 
 @_typing.final
+class PlacementBalance(_message.Message):
+    """How evenly nodes are loaded."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_OVER_MEAN_FIELD_NUMBER: _builtins.int
+    PEAK_FIELD_NUMBER: _builtins.int
+    max_over_mean: _builtins.float
+    """Load of the busiest node / mean."""
+    peak: _builtins.float
+    """Largest share of its capacity that a node uses; 0: not known."""
+    def __init__(
+        self,
+        *,
+        max_over_mean: _builtins.float = ...,
+        peak: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_over_mean", b"max_over_mean", "peak", b"peak"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementBalance: _TypeAlias = PlacementBalance  # noqa: Y015
+
+@_typing.final
+class TransferLeaderStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    FROM_NODE_ID_FIELD_NUMBER: _builtins.int
+    TO_NODE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    from_node_id: _builtins.str
+    to_node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        from_node_id: _builtins.str = ...,
+        to_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_node_id", b"from_node_id", "raft_group", b"raft_group", "to_node_id", b"to_node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransferLeaderStep: _TypeAlias = TransferLeaderStep  # noqa: Y015
+
+@_typing.final
+class MoveReplicaStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    FROM_NODE_ID_FIELD_NUMBER: _builtins.int
+    TO_NODE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    from_node_id: _builtins.str
+    to_node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        from_node_id: _builtins.str = ...,
+        to_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_node_id", b"from_node_id", "raft_group", b"raft_group", "to_node_id", b"to_node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveReplicaStep: _TypeAlias = MoveReplicaStep  # noqa: Y015
+
+@_typing.final
+class MoveQueueStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    FROM_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TO_RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    topic: _builtins.str
+    queue: _builtins.int
+    from_raft_group: _builtins.int
+    to_raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        topic: _builtins.str = ...,
+        queue: _builtins.int = ...,
+        from_raft_group: _builtins.int = ...,
+        to_raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_raft_group", b"from_raft_group", "namespace", b"namespace", "queue", b"queue", "to_raft_group", b"to_raft_group", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MoveQueueStep: _TypeAlias = MoveQueueStep  # noqa: Y015
+
+@_typing.final
+class AddReadReplicaStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TO_NODE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    to_node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        to_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "to_node_id", b"to_node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AddReadReplicaStep: _TypeAlias = AddReadReplicaStep  # noqa: Y015
+
+@_typing.final
+class RemoveReadReplicaStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    FROM_NODE_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    from_node_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        from_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_node_id", b"from_node_id", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveReadReplicaStep: _TypeAlias = RemoveReadReplicaStep  # noqa: Y015
+
+@_typing.final
+class ScaleBrokersStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FROM_COUNT_FIELD_NUMBER: _builtins.int
+    TO_COUNT_FIELD_NUMBER: _builtins.int
+    from_count: _builtins.int
+    to_count: _builtins.int
+    def __init__(
+        self,
+        *,
+        from_count: _builtins.int = ...,
+        to_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_count", b"from_count", "to_count", b"to_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScaleBrokersStep: _TypeAlias = ScaleBrokersStep  # noqa: Y015
+
+@_typing.final
+class PlacementStep(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSFER_LEADER_FIELD_NUMBER: _builtins.int
+    MOVE_REPLICA_FIELD_NUMBER: _builtins.int
+    MOVE_QUEUE_FIELD_NUMBER: _builtins.int
+    ADD_READ_REPLICA_FIELD_NUMBER: _builtins.int
+    REMOVE_READ_REPLICA_FIELD_NUMBER: _builtins.int
+    SCALE_BROKERS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    COST_BYTES_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    MEASURED_BEFORE_FIELD_NUMBER: _builtins.int
+    MEASURED_AFTER_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why it was planned."""
+    cost_bytes: _builtins.int
+    """That are copied between nodes."""
+    state: Global___StepState.ValueType
+    since_ms: _builtins.int
+    """Of the present state."""
+    measured_before: _builtins.float
+    """Load of the busiest node / mean, as measured; 0: there was no load to measure."""
+    measured_after: _builtins.float
+    note: _builtins.str
+    """What became of it, for people."""
+    @_builtins.property
+    def transfer_leader(self) -> Global___TransferLeaderStep: ...
+    @_builtins.property
+    def move_replica(self) -> Global___MoveReplicaStep: ...
+    @_builtins.property
+    def move_queue(self) -> Global___MoveQueueStep: ...
+    @_builtins.property
+    def add_read_replica(self) -> Global___AddReadReplicaStep: ...
+    @_builtins.property
+    def remove_read_replica(self) -> Global___RemoveReadReplicaStep: ...
+    @_builtins.property
+    def scale_brokers(self) -> Global___ScaleBrokersStep: ...
+    @_builtins.property
+    def before(self) -> Global___PlacementBalance:
+        """Expected without it and with it."""
+
+    @_builtins.property
+    def after(self) -> Global___PlacementBalance: ...
+    def __init__(
+        self,
+        *,
+        transfer_leader: Global___TransferLeaderStep | None = ...,
+        move_replica: Global___MoveReplicaStep | None = ...,
+        move_queue: Global___MoveQueueStep | None = ...,
+        add_read_replica: Global___AddReadReplicaStep | None = ...,
+        remove_read_replica: Global___RemoveReadReplicaStep | None = ...,
+        scale_brokers: Global___ScaleBrokersStep | None = ...,
+        reason: _builtins.str = ...,
+        cost_bytes: _builtins.int = ...,
+        before: Global___PlacementBalance | None = ...,
+        after: Global___PlacementBalance | None = ...,
+        state: Global___StepState.ValueType = ...,
+        since_ms: _builtins.int = ...,
+        measured_before: _builtins.float = ...,
+        measured_after: _builtins.float = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "add_read_replica", b"add_read_replica", "after", b"after", "before", b"before", "move_queue", b"move_queue", "move_replica", b"move_replica", "remove_read_replica", b"remove_read_replica", "scale_brokers", b"scale_brokers", "transfer_leader", b"transfer_leader"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "add_read_replica", b"add_read_replica", "after", b"after", "before", b"before", "cost_bytes", b"cost_bytes", "measured_after", b"measured_after", "measured_before", b"measured_before", "move_queue", b"move_queue", "move_replica", b"move_replica", "note", b"note", "reason", b"reason", "remove_read_replica", b"remove_read_replica", "scale_brokers", b"scale_brokers", "since_ms", b"since_ms", "state", b"state", "transfer_leader", b"transfer_leader"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["transfer_leader", "move_replica", "move_queue", "add_read_replica", "remove_read_replica", "scale_brokers"]  # noqa: Y015
+    _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_action) -> _WhichOneofReturnType_action | None: ...
+
+Global___PlacementStep: _TypeAlias = PlacementStep  # noqa: Y015
+
+@_typing.final
+class PlacementPlan(_message.Message):
+    """A plan of moves and what became of it. At most one runs at a time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    MADE_AT_MS_FIELD_NUMBER: _builtins.int
+    PLANNER_FIELD_NUMBER: _builtins.int
+    FORECAST_FIELD_NUMBER: _builtins.int
+    HORIZON_MS_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    NOTES_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.int
+    """Revision that proposed it."""
+    made_at_ms: _builtins.int
+    planner: _builtins.str
+    forecast: _builtins.str
+    """What the expected loads come from."""
+    horizon_ms: _builtins.int
+    state: Global___PlanState.ValueType
+    since_ms: _builtins.int
+    reason: _builtins.str
+    revision: _builtins.int
+    @_builtins.property
+    def before(self) -> Global___PlacementBalance: ...
+    @_builtins.property
+    def after(self) -> Global___PlacementBalance: ...
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementStep]: ...
+    @_builtins.property
+    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.int = ...,
+        made_at_ms: _builtins.int = ...,
+        planner: _builtins.str = ...,
+        forecast: _builtins.str = ...,
+        horizon_ms: _builtins.int = ...,
+        before: Global___PlacementBalance | None = ...,
+        after: Global___PlacementBalance | None = ...,
+        steps: _abc.Iterable[Global___PlacementStep] | None = ...,
+        notes: _abc.Iterable[_builtins.str] | None = ...,
+        state: Global___PlanState.ValueType = ...,
+        since_ms: _builtins.int = ...,
+        reason: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "forecast", b"forecast", "horizon_ms", b"horizon_ms", "made_at_ms", b"made_at_ms", "notes", b"notes", "plan_id", b"plan_id", "planner", b"planner", "reason", b"reason", "revision", b"revision", "since_ms", b"since_ms", "state", b"state", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementPlan: _TypeAlias = PlacementPlan  # noqa: Y015
+
+@_typing.final
+class PlacementModel(_message.Message):
+    """What storage nodes are expected to bear, by time of day; there is at most one. Without it, when
+    it is out of date and when it is wrong, what is measured counts (and `GetPlacement` says so).
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    VALID_UNTIL_MS_FIELD_NUMBER: _builtins.int
+    TABLE_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
+    """Rises with every training."""
+    valid_until_ms: _builtins.int
+    table: _builtins.str
+    """JSON, see docs/placement.md."""
+    revision: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.int = ...,
+        valid_until_ms: _builtins.int = ...,
+        table: _builtins.str = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "table", b"table", "valid_until_ms", b"valid_until_ms", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementModel: _TypeAlias = PlacementModel  # noqa: Y015
+
+@_typing.final
+class NodeLoad(_message.Message):
+    """What a storage node bears."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    EXPECTED_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    IS_BUSY_FIELD_NUMBER: _builtins.int
+    IS_SLOW_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    SLOW_REASON_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    bytes_per_s: _builtins.float
+    """Appends that it led and messages it handed out."""
+    expected_bytes_per_s: _builtins.float
+    """By the model; 0: none is in use."""
+    is_busy: _builtins.bool
+    """It is among the third with the highest load: new queues go elsewhere."""
+    is_slow: _builtins.bool
+    disk_free_bytes: _builtins.int
+    """Of the log's disk."""
+    disk_total_bytes: _builtins.int
+    slow_reason: _builtins.str
+    """For people: why it counts as slow; empty: it does not."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        bytes_per_s: _builtins.float = ...,
+        expected_bytes_per_s: _builtins.float = ...,
+        is_busy: _builtins.bool = ...,
+        is_slow: _builtins.bool = ...,
+        disk_free_bytes: _builtins.int = ...,
+        disk_total_bytes: _builtins.int = ...,
+        slow_reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_s", b"bytes_per_s", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "expected_bytes_per_s", b"expected_bytes_per_s", "is_busy", b"is_busy", "is_slow", b"is_slow", "node_id", b"node_id", "slow_reason", b"slow_reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeLoad: _TypeAlias = NodeLoad  # noqa: Y015
+
+@_typing.final
 class Change(_message.Message):
     """A change of one row. A deleted row has only its key fields set."""
 
@@ -900,6 +1355,8 @@ class Change(_message.Message):
     QUEUE_OVERRIDE_FIELD_NUMBER: _builtins.int
     SLOT_MOVE_FIELD_NUMBER: _builtins.int
     QUOTA_FIELD_NUMBER: _builtins.int
+    PLACEMENT_PLAN_FIELD_NUMBER: _builtins.int
+    PLACEMENT_MODEL_FIELD_NUMBER: _builtins.int
     deleted: _builtins.bool
     @_builtins.property
     def topic(self) -> Global___Topic: ...
@@ -919,6 +1376,10 @@ class Change(_message.Message):
     def slot_move(self) -> Global___SlotMove: ...
     @_builtins.property
     def quota(self) -> Global___Quota: ...
+    @_builtins.property
+    def placement_plan(self) -> Global___PlacementPlan: ...
+    @_builtins.property
+    def placement_model(self) -> Global___PlacementModel: ...
     def __init__(
         self,
         *,
@@ -932,12 +1393,14 @@ class Change(_message.Message):
         queue_override: Global___QueueOverride | None = ...,
         slot_move: Global___SlotMove | None = ...,
         quota: Global___Quota | None = ...,
+        placement_plan: Global___PlacementPlan | None = ...,
+        placement_model: Global___PlacementModel | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "node", b"node", "placement_model", b"placement_model", "placement_plan", b"placement_plan", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group", b"consumer_group", "deleted", b"deleted", "node", b"node", "placement_model", b"placement_model", "placement_plan", b"placement_plan", "queue_override", b"queue_override", "quota", b"quota", "raft_group", b"raft_group", "row", b"row", "slot_move", b"slot_move", "slots", b"slots", "tombstone", b"tombstone", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move", "quota"]  # noqa: Y015
+    _WhichOneofReturnType_row: _TypeAlias = _typing.Literal["topic", "consumer_group", "raft_group", "node", "slots", "tombstone", "queue_override", "slot_move", "quota", "placement_plan", "placement_model"]  # noqa: Y015
     _WhichOneofArgType_row: _TypeAlias = _typing.Literal["row", b"row"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_row) -> _WhichOneofReturnType_row | None: ...
 
@@ -1536,6 +1999,8 @@ class StorageLoad(_message.Message):
     SERVED_BYTES_FIELD_NUMBER: _builtins.int
     APPEND_LATENCY_MS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    LED_BYTES_FIELD_NUMBER: _builtins.int
+    SYNC_LATENCY_MS_FIELD_NUMBER: _builtins.int
     disk_free_bytes: _builtins.int
     disk_total_bytes: _builtins.int
     log_bytes: _builtins.int
@@ -1544,6 +2009,10 @@ class StorageLoad(_message.Message):
     served_bytes: _builtins.int
     append_latency_ms: _builtins.float
     replicas: _builtins.int
+    led_bytes: _builtins.int
+    """Appended, since the last heartbeat, to raft groups that it leads."""
+    sync_latency_ms: _builtins.float
+    """Median time of an fdatasync of the log since the last heartbeat; 0: there was none."""
     def __init__(
         self,
         *,
@@ -1554,10 +2023,12 @@ class StorageLoad(_message.Message):
         served_bytes: _builtins.int = ...,
         append_latency_ms: _builtins.float = ...,
         replicas: _builtins.int = ...,
+        led_bytes: _builtins.int = ...,
+        sync_latency_ms: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_latency_ms", b"append_latency_ms", "appended_bytes", b"appended_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "log_bytes", b"log_bytes", "replicas", b"replicas", "served_bytes", b"served_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_latency_ms", b"append_latency_ms", "appended_bytes", b"appended_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "led_bytes", b"led_bytes", "log_bytes", b"log_bytes", "replicas", b"replicas", "served_bytes", b"served_bytes", "sync_latency_ms", b"sync_latency_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2279,3 +2750,195 @@ class SetQuotaResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetQuotaResponse: _TypeAlias = SetQuotaResponse  # noqa: Y015
+
+@_typing.final
+class ProposePlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def plan(self) -> Global___PlacementPlan:
+        """Ids, states, times and revision are set by the nameserver."""
+
+    def __init__(
+        self,
+        *,
+        plan: Global___PlacementPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposePlanRequest: _TypeAlias = ProposePlanRequest  # noqa: Y015
+
+@_typing.final
+class ProposePlanResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def plan(self) -> Global___PlacementPlan: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        plan: Global___PlacementPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProposePlanResponse: _TypeAlias = ProposePlanResponse  # noqa: Y015
+
+@_typing.final
+class ApplyPlanRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.int
+    stop: _builtins.bool
+    """End it instead; steps that were not begun are left out."""
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.int = ...,
+        stop: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyPlanRequest: _TypeAlias = ApplyPlanRequest  # noqa: Y015
+
+@_typing.final
+class ApplyPlanResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def plan(self) -> Global___PlacementPlan: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        plan: Global___PlacementPlan | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyPlanResponse: _TypeAlias = ApplyPlanResponse  # noqa: Y015
+
+@_typing.final
+class GetPlacementRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPlacementRequest: _TypeAlias = GetPlacementRequest  # noqa: Y015
+
+@_typing.final
+class GetPlacementResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PLANS_FIELD_NUMBER: _builtins.int
+    LOADS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    rule: _builtins.str
+    """Which rule places new queues, and why that one."""
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacementPlan]:
+        """Newest first."""
+
+    @_builtins.property
+    def loads(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeLoad]: ...
+    @_builtins.property
+    def model(self) -> Global___PlacementModel:
+        """Absent: there is none."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        plans: _abc.Iterable[Global___PlacementPlan] | None = ...,
+        loads: _abc.Iterable[Global___NodeLoad] | None = ...,
+        model: Global___PlacementModel | None = ...,
+        rule: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loads", b"loads", "model", b"model", "plans", b"plans", "rule", b"rule", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetPlacementResponse: _TypeAlias = GetPlacementResponse  # noqa: Y015
+
+@_typing.final
+class SetPlacementModelRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def model(self) -> Global___PlacementModel: ...
+    def __init__(
+        self,
+        *,
+        model: Global___PlacementModel | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPlacementModelRequest: _TypeAlias = SetPlacementModelRequest  # noqa: Y015
+
+@_typing.final
+class SetPlacementModelResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    @_builtins.property
+    def model(self) -> Global___PlacementModel: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        model: Global___PlacementModel | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetPlacementModelResponse: _TypeAlias = SetPlacementModelResponse  # noqa: Y015

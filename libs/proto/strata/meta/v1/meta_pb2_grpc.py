@@ -5,7 +5,7 @@ import warnings
 
 from strata.meta.v1 import meta_pb2 as strata_dot_meta_dot_v1_dot_meta__pb2
 
-GRPC_GENERATED_VERSION = '1.78.2'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -153,6 +153,26 @@ class MetaServiceStub(object):
                 '/strata.meta.v1.MetaService/SetQuota',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.FromString,
+                _registered_method=True)
+        self.ProposePlan = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ProposePlan',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanResponse.FromString,
+                _registered_method=True)
+        self.ApplyPlan = channel.unary_unary(
+                '/strata.meta.v1.MetaService/ApplyPlan',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ApplyPlanRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ApplyPlanResponse.FromString,
+                _registered_method=True)
+        self.GetPlacement = channel.unary_unary(
+                '/strata.meta.v1.MetaService/GetPlacement',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetPlacementRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetPlacementResponse.FromString,
+                _registered_method=True)
+        self.SetPlacementModel = channel.unary_unary(
+                '/strata.meta.v1.MetaService/SetPlacementModel',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetPlacementModelRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetPlacementModelResponse.FromString,
                 _registered_method=True)
 
 
@@ -323,6 +343,34 @@ class MetaServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProposePlan(self, request, context):
+        """Keeps a plan as it was made; nothing moves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApplyPlan(self, request, context):
+        """Carries a plan out, step by step, or stops it; what has been done stays.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPlacement(self, request, context):
+        """Plans with what became of them, the model, and what nodes bear now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetPlacementModel(self, request, context):
+        """Takes a model of the loads to come into use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MetaServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -445,6 +493,26 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.SetQuota,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.SerializeToString,
+            ),
+            'ProposePlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProposePlan,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanResponse.SerializeToString,
+            ),
+            'ApplyPlan': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyPlan,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.ApplyPlanRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.ApplyPlanResponse.SerializeToString,
+            ),
+            'GetPlacement': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPlacement,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetPlacementRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetPlacementResponse.SerializeToString,
+            ),
+            'SetPlacementModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPlacementModel,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetPlacementModelRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.SetPlacementModelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1095,6 +1163,114 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/SetQuota',
             strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.SetQuotaResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProposePlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ProposePlan',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ProposePlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyPlan(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/ApplyPlan',
+            strata_dot_meta_dot_v1_dot_meta__pb2.ApplyPlanRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.ApplyPlanResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPlacement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/GetPlacement',
+            strata_dot_meta_dot_v1_dot_meta__pb2.GetPlacementRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.GetPlacementResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPlacementModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/SetPlacementModel',
+            strata_dot_meta_dot_v1_dot_meta__pb2.SetPlacementModelRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.SetPlacementModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

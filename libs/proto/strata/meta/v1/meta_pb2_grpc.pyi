@@ -77,6 +77,14 @@ class MetaServiceStub:
     """Why a queue is where it is, for people."""
     SetQuota: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]
     """Sets limits of a namespace or of a topic; brokers hold clients to them."""
+    ProposePlan: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ProposePlanRequest, _meta_pb2.ProposePlanResponse]
+    """Keeps a plan as it was made; nothing moves."""
+    ApplyPlan: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ApplyPlanRequest, _meta_pb2.ApplyPlanResponse]
+    """Carries a plan out, step by step, or stops it; what has been done stays."""
+    GetPlacement: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetPlacementRequest, _meta_pb2.GetPlacementResponse]
+    """Plans with what became of them, the model, and what nodes bear now."""
+    SetPlacementModel: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SetPlacementModelRequest, _meta_pb2.SetPlacementModelResponse]
+    """Takes a model of the loads to come into use."""
 
 @_typing.type_check_only
 class MetaServiceAsyncStub(MetaServiceStub):
@@ -127,6 +135,14 @@ class MetaServiceAsyncStub(MetaServiceStub):
     """Why a queue is where it is, for people."""
     SetQuota: _aio.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]  # type: ignore[assignment]
     """Sets limits of a namespace or of a topic; brokers hold clients to them."""
+    ProposePlan: _aio.UnaryUnaryMultiCallable[_meta_pb2.ProposePlanRequest, _meta_pb2.ProposePlanResponse]  # type: ignore[assignment]
+    """Keeps a plan as it was made; nothing moves."""
+    ApplyPlan: _aio.UnaryUnaryMultiCallable[_meta_pb2.ApplyPlanRequest, _meta_pb2.ApplyPlanResponse]  # type: ignore[assignment]
+    """Carries a plan out, step by step, or stops it; what has been done stays."""
+    GetPlacement: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetPlacementRequest, _meta_pb2.GetPlacementResponse]  # type: ignore[assignment]
+    """Plans with what became of them, the model, and what nodes bear now."""
+    SetPlacementModel: _aio.UnaryUnaryMultiCallable[_meta_pb2.SetPlacementModelRequest, _meta_pb2.SetPlacementModelResponse]  # type: ignore[assignment]
+    """Takes a model of the loads to come into use."""
 
 class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -318,6 +334,38 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.SetQuotaResponse, _abc.Awaitable[_meta_pb2.SetQuotaResponse]]:
         """Sets limits of a namespace or of a topic; brokers hold clients to them."""
+
+    @_abc_1.abstractmethod
+    def ProposePlan(
+        self,
+        request: _meta_pb2.ProposePlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ProposePlanResponse, _abc.Awaitable[_meta_pb2.ProposePlanResponse]]:
+        """Keeps a plan as it was made; nothing moves."""
+
+    @_abc_1.abstractmethod
+    def ApplyPlan(
+        self,
+        request: _meta_pb2.ApplyPlanRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.ApplyPlanResponse, _abc.Awaitable[_meta_pb2.ApplyPlanResponse]]:
+        """Carries a plan out, step by step, or stops it; what has been done stays."""
+
+    @_abc_1.abstractmethod
+    def GetPlacement(
+        self,
+        request: _meta_pb2.GetPlacementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.GetPlacementResponse, _abc.Awaitable[_meta_pb2.GetPlacementResponse]]:
+        """Plans with what became of them, the model, and what nodes bear now."""
+
+    @_abc_1.abstractmethod
+    def SetPlacementModel(
+        self,
+        request: _meta_pb2.SetPlacementModelRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.SetPlacementModelResponse, _abc.Awaitable[_meta_pb2.SetPlacementModelResponse]]:
+        """Takes a model of the loads to come into use."""
 
 def add_MetaServiceServicer_to_server(servicer: MetaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

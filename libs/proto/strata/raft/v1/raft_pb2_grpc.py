@@ -5,7 +5,7 @@ import warnings
 
 from strata.raft.v1 import raft_pb2 as strata_dot_raft_dot_v1_dot_raft__pb2
 
-GRPC_GENERATED_VERSION = '1.78.2'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -537,6 +537,7 @@ class FetchRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     WAIT_MS_FIELD_NUMBER: _builtins.int
+    PLACES_ONLY_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     topic_id: _builtins.int
     queue: _builtins.int
@@ -545,6 +546,8 @@ class FetchRequest(_message.Message):
     max_bytes: _builtins.int
     wait_ms: _builtins.int
     """Waits so long for a message at or behind `offset`; 0: not at all."""
+    places_only: _builtins.bool
+    """Only which messages: the caller reads their bytes at any replica (`ReadMessages`)."""
     @_builtins.property
     def filter(self) -> Global___Filter: ...
     def __init__(
@@ -558,10 +561,11 @@ class FetchRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         filter: Global___Filter | None = ...,
         wait_ms: _builtins.int = ...,
+        places_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "queue", b"queue", "raft_group", b"raft_group", "topic_id", b"topic_id", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "offset", b"offset", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "topic_id", b"topic_id", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -575,11 +579,14 @@ class StoredMessage(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    MESSAGE_LENGTH_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     offset: _builtins.int
     store_time_ms: _builtins.int
     message: _builtins.bytes
     """A serialised apache.rocketmq.v2.Message as the broker stored it."""
+    message_length: _builtins.int
+    """With `places_only`: how many bytes it has; `message` is empty then."""
     def __init__(
         self,
         *,
@@ -587,10 +594,11 @@ class StoredMessage(_message.Message):
         offset: _builtins.int = ...,
         store_time_ms: _builtins.int = ...,
         message: _builtins.bytes = ...,
+        message_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "offset", b"offset", "queue", b"queue", "store_time_ms", b"store_time_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "message_length", b"message_length", "offset", b"offset", "queue", b"queue", "store_time_ms", b"store_time_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -605,11 +613,14 @@ class FetchResponse(_message.Message):
     MIN_OFFSET_FIELD_NUMBER: _builtins.int
     NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     RESUME_OFFSET_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     min_offset: _builtins.int
     next_offset: _builtins.int
     """First offset that holds no message yet."""
     resume_offset: _builtins.int
     """Where the next fetch goes on: behind what was given or passed over."""
+    applied_index: _builtins.int
+    """With `places_only`: a replica that has applied this index has the messages."""
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
@@ -622,14 +633,77 @@ class FetchResponse(_message.Message):
         min_offset: _builtins.int = ...,
         next_offset: _builtins.int = ...,
         resume_offset: _builtins.int = ...,
+        applied_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "min_offset", b"min_offset", "next_offset", b"next_offset", "refusal", b"refusal", "resume_offset", b"resume_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "messages", b"messages", "min_offset", b"min_offset", "next_offset", b"next_offset", "refusal", b"refusal", "resume_offset", b"resume_offset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
+
+@_typing.final
+class ReadMessagesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    applied_index: _builtins.int
+    """The replica answers once it has applied this index; it came with the places."""
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Queue and offset of each message, in two columns."""
+
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        queues: _abc.Iterable[_builtins.int] | None = ...,
+        offsets: _abc.Iterable[_builtins.int] | None = ...,
+        applied_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "offsets", b"offsets", "queues", b"queues", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMessagesRequest: _TypeAlias = ReadMessagesRequest  # noqa: Y015
+
+@_typing.final
+class ReadMessagesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One per offset, in order; empty: this replica cannot give it."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        messages: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadMessagesResponse: _TypeAlias = ReadMessagesResponse  # noqa: Y015
 
 @_typing.final
 class Filter(_message.Message):
@@ -678,6 +752,7 @@ class PopRequest(_message.Message):
     BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     KNOWN_SEALED_FIELD_NUMBER: _builtins.int
+    PLACES_ONLY_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -710,6 +785,8 @@ class PopRequest(_message.Message):
     """How many of the queues it asks for the broker knows to be sealed here. If it is another number,
     the answer comes at once and names them.
     """
+    places_only: _builtins.bool
+    """Only leases: the caller reads the messages' bytes at any replica (`ReadMessages`)."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -738,10 +815,11 @@ class PopRequest(_message.Message):
         broker_boot_id: _builtins.int = ...,
         client_id: _builtins.str = ...,
         known_sealed: _builtins.int = ...,
+        places_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -759,6 +837,7 @@ class LeasedMessage(_message.Message):
     VISIBLE_AT_MS_FIELD_NUMBER: _builtins.int
     STORE_TIME_MS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    MESSAGE_LENGTH_FIELD_NUMBER: _builtins.int
     queue: _builtins.int
     offset: _builtins.int
     attempt_count: _builtins.int
@@ -769,6 +848,8 @@ class LeasedMessage(_message.Message):
     """Group time at which the message is visible again; 0 for an auto-renewed lease."""
     store_time_ms: _builtins.int
     message: _builtins.bytes
+    message_length: _builtins.int
+    """With `places_only`: how many bytes the message has; `message` is empty then."""
     def __init__(
         self,
         *,
@@ -780,10 +861,11 @@ class LeasedMessage(_message.Message):
         visible_at_ms: _builtins.int = ...,
         store_time_ms: _builtins.int = ...,
         message: _builtins.bytes = ...,
+        message_length: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "generation", b"generation", "lease_number", b"lease_number", "message", b"message", "offset", b"offset", "queue", b"queue", "store_time_ms", b"store_time_ms", "visible_at_ms", b"visible_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt_count", b"attempt_count", "generation", b"generation", "lease_number", b"lease_number", "message", b"message", "message_length", b"message_length", "offset", b"offset", "queue", b"queue", "store_time_ms", b"store_time_ms", "visible_at_ms", b"visible_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,10 +879,13 @@ class PopResponse(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     MOVED_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
+    APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     moved: _builtins.bool
     """Nothing was leased because `known_sealed` is not the number of `sealed`: these queues are to be
     looked for elsewhere, too.
     """
+    applied_index: _builtins.int
+    """With `places_only`: a replica that has applied this index has the messages."""
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
@@ -814,10 +899,11 @@ class PopResponse(_message.Message):
         messages: _abc.Iterable[Global___LeasedMessage] | None = ...,
         moved: _builtins.bool = ...,
         sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
+        applied_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "moved", b"moved", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "messages", b"messages", "moved", b"moved", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2486,3 +2572,264 @@ class TransferLeadershipResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferLeadershipResponse: _TypeAlias = TransferLeadershipResponse  # noqa: Y015
+
+@_typing.final
+class GetWindowRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AFTER_MS_FIELD_NUMBER: _builtins.int
+    after_ms: _builtins.int
+    """The oldest window that is kept and begins later."""
+    def __init__(
+        self,
+        *,
+        after_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_ms", b"after_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWindowRequest: _TypeAlias = GetWindowRequest  # noqa: Y015
+
+@_typing.final
+class QueueWindows(_message.Message):
+    """Columns by queue, of raft groups led here; all of one length."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    MESSAGES_IN_FIELD_NUMBER: _builtins.int
+    BYTES_IN_FIELD_NUMBER: _builtins.int
+    MESSAGES_OUT_FIELD_NUMBER: _builtins.int
+    BYTES_OUT_FIELD_NUMBER: _builtins.int
+    MIN_OFFSETS_FIELD_NUMBER: _builtins.int
+    END_OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def messages_in(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def bytes_in(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def messages_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def bytes_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def min_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def end_offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic_ids: _abc.Iterable[_builtins.int] | None = ...,
+        queues: _abc.Iterable[_builtins.int] | None = ...,
+        raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        messages_in: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_in: _abc.Iterable[_builtins.int] | None = ...,
+        messages_out: _abc.Iterable[_builtins.int] | None = ...,
+        bytes_out: _abc.Iterable[_builtins.int] | None = ...,
+        min_offsets: _abc.Iterable[_builtins.int] | None = ...,
+        end_offsets: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "end_offsets", b"end_offsets", "messages_in", b"messages_in", "messages_out", b"messages_out", "min_offsets", b"min_offsets", "queues", b"queues", "raft_groups", b"raft_groups", "topic_ids", b"topic_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueWindows: _TypeAlias = QueueWindows  # noqa: Y015
+
+@_typing.final
+class ConsumerGroupWindows(_message.Message):
+    """Columns by consumer group and queue, likewise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_GROUP_IDS_FIELD_NUMBER: _builtins.int
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    MESSAGES_OUT_FIELD_NUMBER: _builtins.int
+    LAG_MESSAGES_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    LAG_MS_FIELD_NUMBER: _builtins.int
+    QUEUEING_MS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def consumer_group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def raft_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def messages_out(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lag_messages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def leases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def lag_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Age of the oldest message that is not acked, and of the oldest one that was never handed out;
+        0: there is none, or the row is beyond those that are looked at.
+        """
+
+    @_builtins.property
+    def queueing_ms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        consumer_group_ids: _abc.Iterable[_builtins.int] | None = ...,
+        topic_ids: _abc.Iterable[_builtins.int] | None = ...,
+        queues: _abc.Iterable[_builtins.int] | None = ...,
+        raft_groups: _abc.Iterable[_builtins.int] | None = ...,
+        messages_out: _abc.Iterable[_builtins.int] | None = ...,
+        lag_messages: _abc.Iterable[_builtins.int] | None = ...,
+        leases: _abc.Iterable[_builtins.int] | None = ...,
+        lag_ms: _abc.Iterable[_builtins.int] | None = ...,
+        queueing_ms: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_ids", b"consumer_group_ids", "lag_messages", b"lag_messages", "lag_ms", b"lag_ms", "leases", b"leases", "messages_out", b"messages_out", "queueing_ms", b"queueing_ms", "queues", b"queues", "raft_groups", b"raft_groups", "topic_ids", b"topic_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ConsumerGroupWindows: _TypeAlias = ConsumerGroupWindows  # noqa: Y015
+
+@_typing.final
+class LatencyWindow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COUNT_FIELD_NUMBER: _builtins.int
+    P50_MS_FIELD_NUMBER: _builtins.int
+    P95_MS_FIELD_NUMBER: _builtins.int
+    P99_MS_FIELD_NUMBER: _builtins.int
+    count: _builtins.int
+    p50_ms: _builtins.float
+    p95_ms: _builtins.float
+    p99_ms: _builtins.float
+    def __init__(
+        self,
+        *,
+        count: _builtins.int = ...,
+        p50_ms: _builtins.float = ...,
+        p95_ms: _builtins.float = ...,
+        p99_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "p50_ms", b"p50_ms", "p95_ms", b"p95_ms", "p99_ms", b"p99_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LatencyWindow: _TypeAlias = LatencyWindow  # noqa: Y015
+
+@_typing.final
+class NodeWindow(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_IN_FIELD_NUMBER: _builtins.int
+    BYTES_IN_FIELD_NUMBER: _builtins.int
+    MESSAGES_OUT_FIELD_NUMBER: _builtins.int
+    BYTES_OUT_FIELD_NUMBER: _builtins.int
+    APPENDS_FIELD_NUMBER: _builtins.int
+    SYNCS_FIELD_NUMBER: _builtins.int
+    CPU_CORES_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    LOOP_LAG_MAX_MS_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    LOG_BYTES_FIELD_NUMBER: _builtins.int
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    LEASES_FIELD_NUMBER: _builtins.int
+    LAG_MESSAGES_FIELD_NUMBER: _builtins.int
+    messages_in: _builtins.int
+    bytes_in: _builtins.int
+    messages_out: _builtins.int
+    bytes_out: _builtins.int
+    cpu_cores: _builtins.float
+    memory_bytes: _builtins.int
+    loop_lag_max_ms: _builtins.float
+    disk_free_bytes: _builtins.int
+    disk_total_bytes: _builtins.int
+    log_bytes: _builtins.int
+    raft_groups: _builtins.int
+    leaders: _builtins.int
+    leases: _builtins.int
+    lag_messages: _builtins.int
+    @_builtins.property
+    def appends(self) -> Global___LatencyWindow: ...
+    @_builtins.property
+    def syncs(self) -> Global___LatencyWindow: ...
+    def __init__(
+        self,
+        *,
+        messages_in: _builtins.int = ...,
+        bytes_in: _builtins.int = ...,
+        messages_out: _builtins.int = ...,
+        bytes_out: _builtins.int = ...,
+        appends: Global___LatencyWindow | None = ...,
+        syncs: Global___LatencyWindow | None = ...,
+        cpu_cores: _builtins.float = ...,
+        memory_bytes: _builtins.int = ...,
+        loop_lag_max_ms: _builtins.float = ...,
+        disk_free_bytes: _builtins.int = ...,
+        disk_total_bytes: _builtins.int = ...,
+        log_bytes: _builtins.int = ...,
+        raft_groups: _builtins.int = ...,
+        leaders: _builtins.int = ...,
+        leases: _builtins.int = ...,
+        lag_messages: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["appends", b"appends", "syncs", b"syncs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["appends", b"appends", "bytes_in", b"bytes_in", "bytes_out", b"bytes_out", "cpu_cores", b"cpu_cores", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "lag_messages", b"lag_messages", "leaders", b"leaders", "leases", b"leases", "log_bytes", b"log_bytes", "loop_lag_max_ms", b"loop_lag_max_ms", "memory_bytes", b"memory_bytes", "messages_in", b"messages_in", "messages_out", b"messages_out", "raft_groups", b"raft_groups", "syncs", b"syncs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeWindow: _TypeAlias = NodeWindow  # noqa: Y015
+
+@_typing.final
+class GetWindowResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_MS_FIELD_NUMBER: _builtins.int
+    LENGTH_MS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUPS_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    start_ms: _builtins.int
+    """0: no window was closed after `after_ms`."""
+    length_ms: _builtins.int
+    @_builtins.property
+    def queues(self) -> Global___QueueWindows: ...
+    @_builtins.property
+    def consumer_groups(self) -> Global___ConsumerGroupWindows: ...
+    @_builtins.property
+    def node(self) -> Global___NodeWindow: ...
+    def __init__(
+        self,
+        *,
+        start_ms: _builtins.int = ...,
+        length_ms: _builtins.int = ...,
+        queues: Global___QueueWindows | None = ...,
+        consumer_groups: Global___ConsumerGroupWindows | None = ...,
+        node: Global___NodeWindow | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer_groups", b"consumer_groups", "node", b"node", "queues", b"queues"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_groups", b"consumer_groups", "length_ms", b"length_ms", "node", b"node", "queues", b"queues", "start_ms", b"start_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWindowResponse: _TypeAlias = GetWindowResponse  # noqa: Y015

@@ -5,7 +5,7 @@ import warnings
 
 from strata.storage.v1 import storage_pb2 as strata_dot_storage_dot_v1_dot_storage__pb2
 
-GRPC_GENERATED_VERSION = '1.78.2'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -43,6 +43,11 @@ class StorageServiceStub(object):
                 '/strata.storage.v1.StorageService/Fetch',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.FetchRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.FetchResponse.FromString,
+                _registered_method=True)
+        self.ReadMessages = channel.unary_unary(
+                '/strata.storage.v1.StorageService/ReadMessages',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReadMessagesRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReadMessagesResponse.FromString,
                 _registered_method=True)
         self.Pop = channel.unary_unary(
                 '/strata.storage.v1.StorageService/Pop',
@@ -154,6 +159,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipResponse.FromString,
                 _registered_method=True)
+        self.GetWindow = channel.unary_unary(
+                '/strata.storage.v1.StorageService/GetWindow',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetWindowRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetWindowResponse.FromString,
+                _registered_method=True)
 
 
 class StorageServiceServicer(object):
@@ -168,6 +178,14 @@ class StorageServiceServicer(object):
 
     def Fetch(self, request, context):
         """Reads messages of one queue from an offset, with no lease and no consumer state.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadMessages(self, request, context):
+        """Reads messages that the leader named (`places_only`), at any replica that has applied them: what
+        is committed at an offset never changes, so it does not matter who reads it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -327,6 +345,13 @@ class StorageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWindow(self, request, context):
+        """What the node measured in a metric window; a few are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StorageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -339,6 +364,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.Fetch,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.FetchRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.FetchResponse.SerializeToString,
+            ),
+            'ReadMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadMessages,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReadMessagesRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReadMessagesResponse.SerializeToString,
             ),
             'Pop': grpc.unary_unary_rpc_method_handler(
                     servicer.Pop,
@@ -450,6 +480,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipResponse.SerializeToString,
             ),
+            'GetWindow': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWindow,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetWindowRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetWindowResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'strata.storage.v1.StorageService', rpc_method_handlers)
@@ -505,6 +540,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/Fetch',
             strata_dot_storage_dot_v1_dot_storage__pb2.FetchRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.FetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/ReadMessages',
+            strata_dot_storage_dot_v1_dot_storage__pb2.ReadMessagesRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.ReadMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -1099,6 +1161,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/TransferLeadership',
             strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.TransferLeadershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWindow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/GetWindow',
+            strata_dot_storage_dot_v1_dot_storage__pb2.GetWindowRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.GetWindowResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,10 @@ class StorageServiceStub:
     """Appends batches of many raft groups at once; answers when all are committed or refused."""
     Fetch: _grpc.UnaryUnaryMultiCallable[_storage_pb2.FetchRequest, _storage_pb2.FetchResponse]
     """Reads messages of one queue from an offset, with no lease and no consumer state."""
+    ReadMessages: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReadMessagesRequest, _storage_pb2.ReadMessagesResponse]
+    """Reads messages that the leader named (`places_only`), at any replica that has applied them: what
+    is committed at an offset never changes, so it does not matter who reads it.
+    """
     Pop: _grpc.UnaryUnaryMultiCallable[_storage_pb2.PopRequest, _storage_pb2.PopResponse]
     """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
     Ack: _grpc.UnaryUnaryMultiCallable[_storage_pb2.AckRequest, _storage_pb2.AckResponse]
@@ -82,6 +86,8 @@ class StorageServiceStub:
     """Delayed and half messages that wait, by due time."""
     TransferLeadership: _grpc.UnaryUnaryMultiCallable[_storage_pb2.TransferLeadershipRequest, _storage_pb2.TransferLeadershipResponse]
     """Hands the leadership of a raft group to a replica that holds everything committed."""
+    GetWindow: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetWindowRequest, _storage_pb2.GetWindowResponse]
+    """What the node measured in a metric window; a few are kept."""
 
 @_typing.type_check_only
 class StorageServiceAsyncStub(StorageServiceStub):
@@ -90,6 +96,10 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Appends batches of many raft groups at once; answers when all are committed or refused."""
     Fetch: _aio.UnaryUnaryMultiCallable[_storage_pb2.FetchRequest, _storage_pb2.FetchResponse]  # type: ignore[assignment]
     """Reads messages of one queue from an offset, with no lease and no consumer state."""
+    ReadMessages: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReadMessagesRequest, _storage_pb2.ReadMessagesResponse]  # type: ignore[assignment]
+    """Reads messages that the leader named (`places_only`), at any replica that has applied them: what
+    is committed at an offset never changes, so it does not matter who reads it.
+    """
     Pop: _aio.UnaryUnaryMultiCallable[_storage_pb2.PopRequest, _storage_pb2.PopResponse]  # type: ignore[assignment]
     """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
     Ack: _aio.UnaryUnaryMultiCallable[_storage_pb2.AckRequest, _storage_pb2.AckResponse]  # type: ignore[assignment]
@@ -134,6 +144,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Delayed and half messages that wait, by due time."""
     TransferLeadership: _aio.UnaryUnaryMultiCallable[_storage_pb2.TransferLeadershipRequest, _storage_pb2.TransferLeadershipResponse]  # type: ignore[assignment]
     """Hands the leadership of a raft group to a replica that holds everything committed."""
+    GetWindow: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetWindowRequest, _storage_pb2.GetWindowResponse]  # type: ignore[assignment]
+    """What the node measured in a metric window; a few are kept."""
 
 class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -151,6 +163,16 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.FetchResponse, _abc.Awaitable[_storage_pb2.FetchResponse]]:
         """Reads messages of one queue from an offset, with no lease and no consumer state."""
+
+    @_abc_1.abstractmethod
+    def ReadMessages(
+        self,
+        request: _storage_pb2.ReadMessagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.ReadMessagesResponse, _abc.Awaitable[_storage_pb2.ReadMessagesResponse]]:
+        """Reads messages that the leader named (`places_only`), at any replica that has applied them: what
+        is committed at an offset never changes, so it does not matter who reads it.
+        """
 
     @_abc_1.abstractmethod
     def Pop(
@@ -327,5 +349,13 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.TransferLeadershipResponse, _abc.Awaitable[_storage_pb2.TransferLeadershipResponse]]:
         """Hands the leadership of a raft group to a replica that holds everything committed."""
+
+    @_abc_1.abstractmethod
+    def GetWindow(
+        self,
+        request: _storage_pb2.GetWindowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.GetWindowResponse, _abc.Awaitable[_storage_pb2.GetWindowResponse]]:
+        """What the node measured in a metric window; a few are kept."""
 
 def add_StorageServiceServicer_to_server(servicer: StorageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

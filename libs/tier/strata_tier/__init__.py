@@ -1,0 +1,1 @@
+"""Tiered storage: object stores, stream-set objects, manifests, uploads, cached reads."""

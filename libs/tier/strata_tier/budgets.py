@@ -1,0 +1,48 @@
+"""Budgets: amounts per second that are paid after use.
+
+A payment of any size goes through at once when nothing is owed, and the next one waits until its
+debt has run off; so a body larger than a second's budget needs no cutting, and the average holds.
+It only decides how long to wait; whoever asked performs the waiting.
+"""
+
+from __future__ import annotations
+
+from strata_runtime.clock import Clock
+
+
+class Budget:
+    """One amount per second.
+
+    Args:
+        per_s: what may be spent in a second; None: everything at once.
+        clock: gives the time; only its monotonic part is used.
+        burst_s: how many seconds' worth that were not used may be spent later.
+    """
+
+    __slots__ = ("_burst_s", "_clock", "_paid_until_s", "per_s")
+
+    def __init__(self, per_s: float | None, clock: Clock, burst_s: float = 1.0) -> None:
+        self._clock = clock
+        self._burst_s = burst_s
+        self._paid_until_s = clock.monotonic_s() - burst_s
+        self.per_s: float | None = None
+        self.set_rate(per_s)
+
+    def set_rate(self, per_s: float | None) -> None:
+        """Change what may be spent in a second; debts stay as they are, in seconds.
+
+        Raises:
+            ValueError: the amount is not positive.
+        """
+        if per_s is not None and per_s <= 0:
+            raise ValueError(f"a budget must be positive, got {per_s}")
+        self.per_s = per_s
+
+    def spend(self, amount: float) -> float:
+        """Note that `amount` is spent; return how many seconds to wait before spending it."""
+        if self.per_s is None or not amount:
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        begin_s = max(self._paid_until_s, now_s - self._burst_s)
+        self._paid_until_s = begin_s + amount / self.per_s
+        return max(0.0, begin_s - now_s)

@@ -1,0 +1,1 @@
+"""Adapters of the `ObjectStore` port, one module each."""

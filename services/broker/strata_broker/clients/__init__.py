@@ -1,0 +1,1 @@
+"""Who is connected, what they are told, where they are sent."""

@@ -1,0 +1,80 @@
+"""Clients that this broker knows to be alive, as other brokers and operators are told of them."""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import definition_pb2
+from strata.broker.v1 import peer_pb2
+from strata_broker.clients.sessions import Client, Sessions
+from strata_broker.clients.telemetry import Telemetry
+from strata_broker.config import PeerSection
+
+
+class ConnectedClients:
+    """See the module docstring; it changes nothing."""
+
+    def __init__(self, sessions: Sessions, telemetry: Telemetry, config: PeerSection) -> None:
+        self._sessions = sessions
+        self._telemetry = telemetry
+        self._max_clients = config.max_clients_per_answer
+
+    def answer(self, request: peer_pb2.ListClientsRequest) -> peer_pb2.ListClientsResponse:
+        """Return the live clients that a request asks for, by client id."""
+        wanted = [client for client in self._sessions.alive() if _is_wanted(client, request)]
+        wanted.sort(key=lambda client: client.client_id)
+        streams = self._telemetry.client_ids()
+        return peer_pb2.ListClientsResponse(
+            clients=(_shown(client, streams) for client in wanted[: self._max_clients]),
+            truncated=len(wanted) > self._max_clients,
+        )
+
+
+def _shown(client: Client, streams: frozenset[str]) -> peer_pb2.ConnectedClient:
+    group = client.consumer_group
+    shown = peer_pb2.ConnectedClient(
+        client_id=client.client_id,
+        client_type=definition_pb2.ClientType.ValueType(client.client_type),
+        language=definition_pb2.Language.ValueType(client.language),
+        version=client.version,
+        hostname=client.settings.user_agent.hostname if client.settings else "",
+        address=client.address,
+        namespace=_namespace_of(client),
+        consumer_group=group[1] if group is not None else "",
+        topics=sorted(name for _, name in client.topics),
+        heard_ms=client.heard_wall_ms,
+        has_stream=client.client_id in streams,
+    )
+    types = _filter_types(client)
+    for (_, topic), expression in client.subscriptions.items():
+        shown.subscriptions[topic].expression = expression
+        shown.subscriptions[topic].type = types.get(topic, definition_pb2.TAG)
+    return shown
+
+
+def _namespace_of(client: Client) -> str:
+    if client.consumer_group is not None:
+        return client.consumer_group[0]
+    return client.topics[0][0] if client.topics else ""
+
+
+def _filter_types(client: Client) -> dict[str, definition_pb2.FilterType.ValueType]:
+    if client.settings is None:
+        return {}
+    return {
+        entry.topic.name: entry.expression.type
+        for entry in client.settings.subscription.subscriptions
+        if entry.expression.type
+    }
+
+
+def _is_wanted(client: Client, request: peer_pb2.ListClientsRequest) -> bool:
+    if request.client_id and client.client_id != request.client_id:
+        return False
+    if request.HasField("namespace") and _namespace_of(client) != request.namespace:
+        return False
+    if request.consumer_group:
+        group = client.consumer_group
+        if group is None or group[1] != request.consumer_group:
+            return False
+    if not request.topic:
+        return True
+    return any(topic == request.topic for _, topic in (*client.subscriptions, *client.topics))

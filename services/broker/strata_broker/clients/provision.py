@@ -1,0 +1,194 @@
+"""Finds topics and consumer groups, and creates them on first use where that is allowed.
+
+Invariant: one creation per name at a time; all callers that want the same one wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker import errors
+from strata_broker.config import MetadataSection
+from strata_broker.limits.quotas import CONSUMER_GROUPS, TOPICS, Quotas
+from strata_broker.storage.metadata import MetadataView, Name, TopicRow
+from strata_metadata.client import MetadataClient
+from strata_metadata.errors import MetaRefused
+from strata_mq.errors import Code, RequestError
+from strata_mq.names import check_consumer_group, check_namespace, check_topic
+from strata_runtime.tasks import Tasks
+
+_COUNTED_AS = {"topic": TOPICS, "consumer group": CONSUMER_GROUPS}
+
+
+class Provisioner:
+    """Finds topics and consumer groups; creates them on first use where that is allowed."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        client: MetadataClient,
+        quotas: Quotas,
+        config: MetadataSection,
+        tasks: Tasks,
+    ) -> None:
+        self._view = view
+        self._client = client
+        self._quotas = quotas
+        self._config = config
+        self._tasks = tasks
+        self._creating: dict[tuple[str, Name], asyncio.Task[RequestError | None]] = {}
+
+    def topic(self, namespace: str, name: str) -> TopicRow:
+        """Return a topic that exists.
+
+        Raises:
+            RequestError: ILLEGAL_TOPIC or TOPIC_NOT_FOUND.
+        """
+        topic = self._view.topic(namespace, name)
+        if topic is None:
+            check_topic(name)
+            raise topic_not_found(name)
+        return topic
+
+    async def topic_for_use(self, namespace: str, name: str) -> TopicRow:
+        """Return a topic, created as a MIXED one when `auto_create_topic` is on.
+
+        Raises:
+            RequestError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND or what creation failed with.
+        """
+        topic = self._view.topic(namespace, name)
+        if topic is not None:
+            return topic
+        check_topic(name)
+        if not self._config.auto_create_topic:
+            raise topic_not_found(name)
+        await self._create_once("topic", (namespace, name))
+        return self.topic(namespace, name)
+
+    async def consumer_group_for_use(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
+        """Return a consumer group, created with the defaults when it is unknown.
+
+        Raises:
+            RequestError: ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND or what creation
+                failed with.
+        """
+        group = self._view.consumer_group(namespace, name)
+        if group is not None:
+            return group
+        check_consumer_group(name)
+        if not self._config.auto_create_group:
+            raise consumer_group_not_found(name)
+        return await self.system_group(namespace, name)
+
+    async def system_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
+        """Return a consumer group that the broker itself needs, created when it is unknown.
+
+        Raises:
+            RequestError: what creation failed with.
+        """
+        group = self._view.consumer_group(namespace, name)
+        if group is not None:
+            return group
+        await self._create_once("consumer group", (namespace, name))
+        group = self._view.consumer_group(namespace, name)
+        if group is None:
+            raise consumer_group_not_found(name)
+        return group
+
+    async def _create_once(self, kind: str, name: Name) -> None:
+        """Create, or wait for the same creation that runs already."""
+        check_namespace(name[0])
+        task = self._creating.get((kind, name))
+        if task is None:
+            if len(self._creating) >= self._config.max_creations_in_flight:
+                raise RequestError(Code.TOO_MANY_REQUESTS, f"too many {kind}s are being created")
+            task = self._tasks.spawn(f"create {kind}", self._create(kind, name))
+            self._creating[kind, name] = task
+            task.add_done_callback(lambda _: self._creating.pop((kind, name), None))
+        # A waiter that goes away must not end the creation for the others.
+        failure = await asyncio.shield(task)
+        if failure is not None:
+            raise failure
+
+    async def _create(self, kind: str, name: Name) -> RequestError | None:
+        """Create and wait until the view shows it; return what went wrong."""
+        try:
+            with self._quotas.creating(_COUNTED_AS[kind], name[0]):
+                await self._create_and_see(kind, name)
+        except RequestError as quota_reached:
+            return quota_reached
+        except MetaRefused as refused:
+            return errors.not_created(f"{kind} {name[1]}", refused)
+        except (AngeliaError, TimeoutError) as lost:
+            # It may be made all the same; the client's next try finds out.
+            reason = lost.reason if isinstance(lost, AngeliaError) else "the nameserver is silent"
+            return RequestError(Code.PROXY_TIMEOUT, f"cannot create {kind} {name[1]}: {reason}")
+        return None
+
+    async def _create_and_see(self, kind: str, name: Name) -> None:
+        timeout_s = self._config.call_timeout_ms / 1000
+        async with asyncio.timeout(timeout_s):
+            if kind == "topic":
+                await self._create_topic(*name)
+            else:
+                await self._create_consumer_group(*name)
+            while not self._known(kind, name):
+                await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
+
+    def _known(self, kind: str, name: Name) -> bool:
+        if kind == "topic":
+            return self._view.topic(*name) is not None
+        return self._view.consumer_group(*name) is not None
+
+    async def _create_topic(self, namespace: str, name: str) -> None:
+        topic = meta_pb2.Topic(
+            namespace=namespace,
+            name=name,
+            type=meta_pb2.TOPIC_TYPE_MIXED,
+            queue_count=self._config.auto_topic_queue_count,
+        )
+        with _already_exists_is_fine():
+            await self._client.call(
+                "CreateTopic",
+                meta_pb2.CreateTopicRequest(topic=topic),
+                meta_pb2.CreateTopicResponse,
+            )
+
+    async def _create_consumer_group(self, namespace: str, name: str) -> None:
+        group = meta_pb2.ConsumerGroup(namespace=namespace, name=name)
+        with _already_exists_is_fine():
+            await self._client.call(
+                "CreateConsumerGroup",
+                meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
+                meta_pb2.CreateConsumerGroupResponse,
+            )
+
+
+@contextmanager
+def _already_exists_is_fine() -> Iterator[None]:
+    """Pass over the refusal that means that another broker was faster."""
+    try:
+        yield
+    except MetaRefused as refused:
+        if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
+            raise
+
+
+def topic_not_found(name: str) -> RequestError:
+    """Return the error whose text clients' own tests match (two blanks before DESC)."""
+    return RequestError(
+        Code.TOPIC_NOT_FOUND,
+        f"CODE: 17  DESC: No topic route info in name server for the topic: {name}",
+    )
+
+
+def consumer_group_not_found(name: str) -> RequestError:
+    """Return the error for an unknown consumer group where none may be created."""
+    return RequestError(
+        Code.CONSUMER_GROUP_NOT_FOUND,
+        f"CODE: 26  DESC: subscription group not exist: {name}",
+    )

@@ -1,0 +1,342 @@
+"""Telemetry: one stream per client, open for the client's life, that carries its settings.
+
+Invariants: a stream belongs to the `x-mq-client-id` it was opened with, also when it never says
+anything (Python clients reopen bare streams); the server never ends a stream that is well; what
+waits to be sent to a client is bounded, a client that does not read loses its stream.
+
+A client is told its settings when it says its own, and again when its consumer group's row changes
+so that they become others; a bare stream is told what changed since its client's answer. Nothing in
+the settings comes from a topic's row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection
+
+from google.protobuf.message import DecodeError
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker import errors
+from strata_broker.clients import settings
+from strata_broker.clients.sessions import Client, Sessions
+from strata_broker.config import BrokerConfig
+from strata_broker.limits.quotas import Quotas
+from strata_broker.receives.filters import Filters
+from strata_broker.requests import Caller, caller_of, language_of
+from strata_broker.sends.producers import Producers
+from strata_broker.storage.metadata import MetadataView, Name
+from strata_edge.ports import CallError, CallInfo
+from strata_mq.errors import Code, RequestError
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+# Frames made before other tasks get their turn: a change may concern thousands of clients.
+_PUSHES_PER_TURN = 64
+# Life of a stream that a client opens before it hears that the broker stops.
+_LAST_STREAM_S = 0.5
+
+
+class TelemetryStream:
+    """The sending side of one client's stream.
+
+    Attributes:
+        caller: whose stream it is.
+        client: what is known of it, perhaps from an earlier stream.
+        group: consumer group whose changes concern it, as its client named it; None: none.
+        namespace: whose quota of connections it counts in.
+        told: the settings frame that it was told last, on this stream or as its answer before.
+        idle: the client took all there was.
+    """
+
+    def __init__(
+        self, caller: Caller, client: Client, max_frames: int, on_idle: Callable[[], None]
+    ) -> None:
+        self.caller = caller
+        self.client = client
+        self.idle = False
+        self._on_idle = on_idle
+        self.group: Name | None = None
+        self.namespace = caller.namespace
+        self.told = client.answer
+        # None ends the stream.
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(max_frames)
+        self._failure: CallError | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def push(self, frame: bytes) -> None:
+        """Send a serialised TelemetryCommand; a full queue ends the stream."""
+        if self._failure is None and self._frames.full():
+            self.fail(CallError("RESOURCE_EXHAUSTED", "the client does not read its stream"))
+        elif self._failure is None:
+            self.idle = False
+            self._frames.put_nowait(frame)
+
+    def push_later(self, delay_s: float, frame: bytes) -> None:
+        """Send a frame after a pause, if the stream is still open then."""
+        loop = asyncio.get_running_loop()
+        self._timers.append(loop.call_later(delay_s, self.push, frame))
+
+    def cancel_later(self) -> None:
+        """Forget what was to be sent later: something newer takes its place."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    def fail(self, failure: CallError) -> None:
+        """End the stream with an error, without sending what waits."""
+        self._failure = failure
+        self.end()
+
+    def end(self) -> None:
+        """End the stream after what waits; after a failure at once."""
+        self.cancel_later()
+        self.idle = False
+        if self._frames.full():
+            self._frames.get_nowait()
+        self._frames.put_nowait(None)
+
+    async def next(self) -> bytes | None:
+        """Return the next frame to send; None: the end.
+
+        Raises:
+            CallError: the stream was ended with an error.
+        """
+        if self._frames.empty():
+            self.idle = True
+            self._on_idle()
+        frame = await self._frames.get()
+        if self._failure is not None:
+            raise self._failure
+        return frame
+
+
+class Telemetry:
+    """Serves all streams."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        sessions: Sessions,
+        quotas: Quotas,
+        producers: Producers,
+        filters: Filters,
+        config: BrokerConfig,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._sessions = sessions
+        self._quotas = quotas
+        self._producers = producers
+        self._filters = filters
+        self._on_idle: Callable[[], None] = lambda: None
+        self._on_reply: Callable[[service_pb2.TelemetryCommand], None] = lambda _: None
+        self._config = config
+        self._tasks = tasks
+        self._open: set[TelemetryStream] = set()
+        self._by_group: defaultdict[Name, set[TelemetryStream]] = defaultdict(set)
+        # Streams whose consumer group changed; open ones only, so at most `max_streams`.
+        self._outdated: set[TelemetryStream] = set()
+        self._ending = False
+        self._group_changed = asyncio.Event()
+        maximum = config.telemetry.max_streams
+        self._limit = Limit("telemetry streams", maximum, "streams", metrics)
+        self._pushed = metrics.counter("strata_broker_settings_pushed_total")
+        metrics.gauge("strata_broker_settings_waiting", lambda: len(self._outdated))
+        view.on_consumer_groups(self._on_consumer_groups)
+
+    async def serve(self, requests: AsyncIterator[bytes], info: CallInfo) -> AsyncIterator[bytes]:
+        """Serve one stream for its life.
+
+        Raises:
+            CallError: no client id, bad settings, or too many streams: of all, or of a namespace.
+        """
+        try:
+            caller = caller_of(info.metadata)
+        except RequestError as bad:
+            raise _stream_error(bad) from bad
+        if not self._limit.try_take():
+            raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams")
+        try:
+            self._quotas.connected(caller.namespace)
+        except RequestError as quota_reached:
+            self._limit.give_back()
+            raise _stream_error(quota_reached) from quota_reached
+        client = self._sessions.heard(caller.client_id)
+        client.address = info.peer.rpartition(":")[0].strip("[]")
+        stream = TelemetryStream(
+            caller, client, self._config.telemetry.max_frames_queued, self._stream_idle
+        )
+        reader = self._tasks.spawn("read telemetry", self._read(stream, requests))
+        self._opened(stream)
+        try:
+            while (frame := await stream.next()) is not None:
+                yield frame
+        finally:
+            self._closed(stream, client)
+            reader.cancel()
+
+    def on_idle(self, callback: Callable[[], None]) -> None:
+        """Call back when a client took all that there was for it."""
+        self._on_idle = callback
+
+    def on_reply(self, callback: Callable[[service_pb2.TelemetryCommand], None]) -> None:
+        """Call back with what clients say to commands."""
+        self._on_reply = callback
+
+    def stream_of(self, client_id: str) -> TelemetryStream | None:
+        """Return an open stream of a client; looks at all streams, for operators."""
+        return next((one for one in self._open if one.caller.client_id == client_id), None)
+
+    def client_ids(self) -> frozenset[str]:
+        """Return the clients that have an open stream."""
+        return frozenset(stream.caller.client_id for stream in self._open)
+
+    async def push_changes(self) -> None:
+        """Tell clients what changes of their consumer groups mean for them, until cancelled.
+
+        A round tells each client once, and rounds keep `push_interval_ms` apart: however often a
+        row changes meanwhile, only its last state is told.
+        """
+        interval_s = self._config.telemetry.push_interval_ms / 1000
+        while True:
+            await self._group_changed.wait()
+            self._group_changed.clear()
+            outdated, self._outdated = self._outdated, set()
+            for number, stream in enumerate(outdated, 1):
+                if stream in self._open:
+                    self._push_if_changed(stream)
+                if number % _PUSHES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(interval_s)
+
+    def end_all(self) -> None:
+        """End every stream: the broker stops, clients open a new one elsewhere.
+
+        A stream that is opened after all lives long enough for its client to be told its settings.
+        """
+        self._ending = True
+        for stream in self._open:
+            stream.end()
+
+    def _opened(self, stream: TelemetryStream) -> None:
+        self._open.add(stream)
+        self._join_group(stream)
+        self._producers.update(stream)
+        stream.client.open_calls += 1
+        if self._ending:
+            asyncio.get_running_loop().call_later(_LAST_STREAM_S, stream.end)
+        if stream.client.settings is not None:
+            self._outdated.add(stream)
+            self._group_changed.set()
+
+    def _closed(self, stream: TelemetryStream, client: Client) -> None:
+        self._open.discard(stream)
+        self._outdated.discard(stream)
+        self._leave_group(stream)
+        self._producers.closed(stream)
+        self._limit.give_back()
+        self._quotas.disconnected(stream.namespace)
+        client.open_calls -= 1
+        stream.cancel_later()
+
+    async def _read(self, stream: TelemetryStream, requests: AsyncIterator[bytes]) -> None:
+        """Take in what the client says until it closes its side."""
+        try:
+            async for request in requests:
+                self._take(stream, service_pb2.TelemetryCommand.FromString(request))
+        except DecodeError:
+            stream.fail(CallError("INVALID_ARGUMENT", "not a TelemetryCommand"))
+        except RequestError as bad:
+            stream.fail(_stream_error(bad))
+        else:
+            stream.end()
+
+    def _take(self, stream: TelemetryStream, command: service_pb2.TelemetryCommand) -> None:
+        self._sessions.heard(stream.caller.client_id)
+        if command.WhichOneof("command") != "settings":
+            self._on_reply(command)
+            return
+        said = command.settings
+        settings.check(said)
+        self._count_in(stream, settings.namespace_of(said) or stream.caller.namespace)
+        self._leave_group(stream)
+        language = said.user_agent.language or language_of(stream.caller.language)
+        stream.client = self._sessions.described(stream.caller, said, language)
+        self._join_group(stream)
+        self._producers.update(stream)
+        stream.client.answer = self._settings_frame(stream.caller, said, language)
+        self._tell(stream, stream.client.answer)
+
+    def _stream_idle(self) -> None:
+        self._on_idle()
+
+    def _count_in(self, stream: TelemetryStream, namespace: str) -> None:
+        """Count a stream where its settings say: not every client says it in the metadata."""
+        if namespace != stream.namespace:
+            self._quotas.connected(namespace)
+            self._quotas.disconnected(stream.namespace)
+            stream.namespace = namespace
+
+    def _tell(self, stream: TelemetryStream, frame: bytes) -> None:
+        """Send settings in place of everything that was still to be told."""
+        stream.told = frame
+        stream.cancel_later()
+        stream.push(frame)
+        if stream.client.language == definition_pb2.NODE_JS:
+            # Node waits for settings that may have come before it listened.
+            for delay_ms in self._config.telemetry.node_repeat_ms:
+                stream.push_later(delay_ms / 1000, frame)
+
+    def _on_consumer_groups(self, names: Collection[Name]) -> None:
+        """Note the streams that may have to be told something else now."""
+        if len(names) > len(self._by_group):
+            names = [name for name in self._by_group if name in names]
+        for name in names:
+            self._outdated |= self._by_group.get(name, set())
+        if self._outdated:
+            self._group_changed.set()
+
+    def _push_if_changed(self, stream: TelemetryStream) -> None:
+        client = stream.client
+        assert client.settings is not None, "without settings a stream is never outdated"
+        frame = self._settings_frame(stream.caller, client.settings, client.language)
+        if frame != stream.told:
+            self._pushed.add()
+            self._tell(stream, frame)
+
+    def _join_group(self, stream: TelemetryStream) -> None:
+        said = stream.client.settings
+        if said is not None and said.WhichOneof("pub_sub") == "subscription":
+            stream.group = stream.caller.name_of(said.subscription.group)
+            self._by_group[stream.group].add(stream)
+
+    def _leave_group(self, stream: TelemetryStream) -> None:
+        group, stream.group = stream.group, None
+        if group is not None:
+            self._by_group[group].discard(stream)
+            if not self._by_group[group]:
+                del self._by_group[group]
+
+    def _settings_frame(
+        self, caller: Caller, said: definition_pb2.Settings, language: int
+    ) -> bytes:
+        group = None
+        if said.WhichOneof("pub_sub") == "subscription":
+            group = self._view.consumer_group(*caller.name_of(said.subscription.group))
+        told = settings.answer(said, group, language, self._config)
+        # A wrong filter is told, but does not end the stream: Node would open it for ever anew.
+        wrong = settings.wrong_filter(said, self._filters.of)
+        # Python clients do not start without a status.
+        status = errors.ok_status() if wrong is None else errors.status_of(wrong)
+        return service_pb2.TelemetryCommand(status=status, settings=told).SerializeToString()
+
+
+def _stream_error(failure: RequestError) -> CallError:
+    """Return what ends a stream: the one place where an error is no Status in an answer."""
+    if failure.code is Code.TOO_MANY_REQUESTS:
+        return CallError("RESOURCE_EXHAUSTED", failure.text)
+    return CallError("INVALID_ARGUMENT", failure.text)

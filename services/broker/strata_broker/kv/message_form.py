@@ -1,0 +1,137 @@
+"""The message form of RIP-22: a send whose properties say that it is a write to a table.
+
+User property `kv_opType` is PUT, PUT_IF_ABSENT or DELETE, `key` the key (text, or `base64:` and the
+key in base64), the topic names the table and the body is the value. The answer is that of a send:
+the offset is the revision. Values are not read this way: a send's answer has no room for one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from google.protobuf.message import DecodeError
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.kv.v1 import kv_pb2
+from strata_broker import errors
+from strata_broker.config import KvSection
+from strata_broker.kv.tables import Tables
+from strata_broker.kv.writes import Writes
+from strata_broker.plugins import PluginParts
+from strata_broker.requests import Caller, caller_of
+from strata_edge.ports import HotCall
+from strata_mq.errors import Code, RequestError
+
+OPERATION_PROPERTY = "kv_opType"
+KEY_PROPERTY = "key"
+_MARK = OPERATION_PROPERTY.encode()
+_BASE64 = "base64:"
+
+
+class MessageForm:
+    """See the module docstring.
+
+    Args:
+        parts: of the broker.
+        tables: where tables are.
+        writes: carries writes out.
+        config: times.
+    """
+
+    def __init__(
+        self, parts: PluginParts, tables: Tables, writes: Writes, config: KvSection
+    ) -> None:
+        self._parts = parts
+        self._tables = tables
+        self._writes = writes
+        self._config = config
+
+    def takes_send(self, call: HotCall) -> bool:
+        """Take a send with the property; every other one costs one look for its name."""
+        if _MARK not in call.request:
+            return False
+        try:
+            request = service_pb2.SendMessageRequest.FromString(call.request)
+        except DecodeError:
+            return False
+        if not any(OPERATION_PROPERTY in message.user_properties for message in request.messages):
+            # Somebody's body speaks of it.
+            return False
+        self._parts.tasks.spawn("kv-message", self._answer(call, request))
+        return True
+
+    async def _answer(self, call: HotCall, request: service_pb2.SendMessageRequest) -> None:
+        left_s = call.time_left_s()
+        timeout_s = self._config.timeout_ms / 1000 if left_s is None else left_s
+        deadline_s = self._parts.clock.monotonic_s() + timeout_s
+        response = service_pb2.SendMessageResponse()
+        try:
+            caller = caller_of(call.metadata)
+            for message in request.messages:
+                entry = await self._write(caller, message, deadline_s)
+                response.entries.append(entry)
+            codes = [Code(entry.status.code) for entry in response.entries]
+            response.status.code = definition_pb2.Code.ValueType(int(errors.fold(codes)))
+        except RequestError as failure:
+            response.status.CopyFrom(errors.status_of(failure))
+        call.complete((response.SerializeToString(),))
+
+    async def _write(
+        self, caller: Caller, message: definition_pb2.Message, deadline_s: float
+    ) -> service_pb2.SendResultEntry:
+        message_id = message.system_properties.message_id
+        try:
+            operation = _operation(message)
+            namespace, name = caller.name_of(message.topic)
+            table = kv_pb2.TableName(namespace=namespace, name=name)
+            topic = await self._tables.for_write(table)
+            result = await self._writes.write(topic, (operation,), deadline_s)
+        except RequestError as failure:
+            return service_pb2.SendResultEntry(
+                status=errors.status_of(failure), message_id=message_id
+            )
+        if not result.applied:
+            there = RequestError(Code.PRECONDITION_FAILED, "the key is there already")
+            return service_pb2.SendResultEntry(
+                status=errors.status_of(there), message_id=message_id
+            )
+        return service_pb2.SendResultEntry(
+            status=errors.ok_status(), message_id=message_id, offset=result.revision
+        )
+
+
+def _operation(message: definition_pb2.Message) -> kv_pb2.Operation:
+    """Return what a message asks for.
+
+    Raises:
+        RequestError: BAD_REQUEST, NOT_IMPLEMENTED.
+    """
+    properties = message.user_properties
+    operation = kv_pb2.Operation(key=_key(properties[KEY_PROPERTY]))
+    match properties[OPERATION_PROPERTY].upper():
+        case "PUT":
+            operation.put = message.body
+        case "PUT_IF_ABSENT":
+            operation.put = message.body
+            operation.condition.version = 0
+        case "DELETE":
+            operation.delete = True
+        case other:
+            raise RequestError(
+                Code.NOT_IMPLEMENTED,
+                f"kv_opType is PUT, PUT_IF_ABSENT or DELETE, not {other!r}: "
+                "read through strata.kv.v1",
+            )
+    return operation
+
+
+def _key(text: str) -> bytes:
+    if not text:
+        raise RequestError(Code.BAD_REQUEST, "property key names the key")
+    if not text.startswith(_BASE64):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix(_BASE64), validate=True)
+    except binascii.Error as error:
+        raise RequestError(Code.BAD_REQUEST, f"key is no base64: {error}") from error

@@ -1,0 +1,60 @@
+"""The plugin `kv` of one broker, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strata_broker.kv.message_form import MessageForm
+from strata_broker.kv.metrics import METRICS
+from strata_broker.kv.reads import Reads
+from strata_broker.kv.servicer import SERVICE, KvServicer
+from strata_broker.kv.streams import Streams
+from strata_broker.kv.tables import Tables
+from strata_broker.kv.writes import Writes
+from strata_broker.plugins import PluginParts
+from strata_edge.ports import Edge, HotCall
+
+
+class KvPlugin:
+    """`strata_broker.plugins.BrokerPlugin`."""
+
+    service = SERVICE
+
+    def __init__(self) -> None:
+        self._streams: Streams | None = None
+        self._form: MessageForm | None = None
+
+    def register(self, edge: Edge, parts: PluginParts) -> None:
+        """Serve tables on an edge."""
+        config = parts.config.kv
+        parts.metrics.declare(METRICS)
+        tables = Tables(parts, config)
+        writes = Writes(parts, tables, config)
+        reads = Reads(parts, tables, config)
+        streams = self._streams = Streams(parts, config)
+        self._form = MessageForm(parts, tables, writes, config)
+        KvServicer(parts, tables, writes, reads, streams, config).register(edge)
+        used: dict[str, Callable[[], int]] = {
+            "max_bytes_in_flight": lambda: writes.bytes_in_flight,
+            "max_reads_in_flight": lambda: reads.in_flight,
+            "max_watches": lambda: streams.watches,
+            "max_exports": lambda: streams.exports,
+        }
+        parts.metrics.gauge(
+            "strata_kv_broker_used",
+            lambda: [(float(count()), {"limit": limit}) for limit, count in used.items()],
+        )
+
+    def takes_send(self, call: HotCall) -> bool:
+        """Take a message that is a write."""
+        return self._form is not None and self._form.takes_send(call)
+
+    def end_all(self) -> None:
+        """End all watches."""
+        if self._streams is not None:
+            self._streams.end_all()
+
+
+def load() -> KvPlugin:
+    """Make the plugin of a broker."""
+    return KvPlugin()

@@ -1,0 +1,239 @@
+"""Reads of tables: at the leader, at another replica as of now, or at any as it is.
+
+A read at a follower asks the leader for an index first: a replica that has applied it shows all
+that was acknowledged before. A replica that does not answer in time costs the caller a read at the
+leader, not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from strata.kv.v1 import kv_pb2, kv_storage_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker import errors
+from strata_broker.config import KvSection
+from strata_broker.kv.lanes import Lanes, Waiting
+from strata_broker.kv.tables import Tables
+from strata_broker.kv.writes import SERVICE
+from strata_broker.plugins import PluginParts
+from strata_broker.receives.receive import topic_ref
+from strata_broker.storage.metadata import TopicRow
+from strata_mq.errors import RequestError
+
+_MAX_BATCH = 512
+_MAX_BATCH_BYTES = 1024 * 1024
+
+Response = TypeVar("Response", bound=Message)
+
+
+class _Place(NamedTuple):
+    """Where reads go together."""
+
+    raft_group: int
+    consistency: kv_pb2.Consistency.ValueType
+
+
+Placed = kv_storage_pb2.ReadRequest | kv_storage_pb2.ScanRequest
+"""A request that says where it may be answered."""
+
+_Read = Waiting[kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult]
+
+
+class Reads:
+    """See the module docstring.
+
+    Args:
+        parts: of the broker.
+        tables: where tables are.
+        config: limits.
+    """
+
+    def __init__(self, parts: PluginParts, tables: Tables, config: KvSection) -> None:
+        self._parts = parts
+        self._tables = tables
+        self._config = config
+        self.in_flight = 0
+        self._try_s = parts.config.storage_client.try_timeout_ms / 1000
+        # Which replica is asked next; they take turns.
+        self._turn = 0
+        self._lanes: Lanes[_Place, kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult] = Lanes(
+            "kv-read",
+            self._exchange,
+            parts.tasks,
+            parts.clock,
+            max_batch=_MAX_BATCH,
+            max_batch_bytes=_MAX_BATCH_BYTES,
+        )
+        self._batch_reads = parts.metrics.histogram("strata_kv_batch_reads")
+
+    async def get(
+        self,
+        topic: TopicRow,
+        key: bytes,
+        consistency: kv_pb2.Consistency.ValueType,
+        deadline_s: float,
+    ) -> kv_pb2.Item | None:
+        """Return an item; None: there is no such key.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT: nobody answered in time.
+        """
+        if self.in_flight >= self._config.max_reads_in_flight:
+            raise errors.too_many_requests("too many reads are under way")
+        wanted = kv_storage_pb2.ReadKey(table=topic_ref(topic), key=key)
+
+        async def at(raft_group: int) -> kv_storage_pb2.ReadResult:
+            place = _Place(raft_group, consistency)
+            while True:
+                result = await self._lanes.call(place, wanted, len(key), deadline_s)
+                if result.outcome != storage_pb2.OUTCOME_OVERLOADED:
+                    return result
+                # The items of that answer were too large together.
+
+        self.in_flight += 1
+        try:
+            result = await self._tables.at_raft_group(topic, deadline_s, at)
+        finally:
+            self.in_flight -= 1
+        return result.item if result.HasField("item") else None
+
+    async def scan(
+        self,
+        topic: TopicRow,
+        request: kv_storage_pb2.ScanRequest,
+        consistency: kv_pb2.Consistency.ValueType,
+        deadline_s: float,
+    ) -> kv_storage_pb2.ScanResponse:
+        """Return a page of a range.
+
+        Raises:
+            RequestError: PROXY_TIMEOUT: nobody answered in time.
+        """
+
+        async def at(raft_group: int) -> kv_storage_pb2.ScanResponse:
+            # A new object: the last one may still be on its way.
+            scan = kv_storage_pb2.ScanRequest()
+            scan.CopyFrom(request)
+            scan.raft_group = raft_group
+            place = _Place(raft_group, consistency)
+            return await self._ask(place, "Scan", scan, kv_storage_pb2.ScanResponse, deadline_s)
+
+        return await self._tables.at_raft_group(topic, deadline_s, at)
+
+    async def _exchange(self, place: _Place, batch: Sequence[_Read], deadline_s: float) -> None:
+        """Ask for the items of one batch."""
+        request = kv_storage_pb2.ReadRequest(
+            raft_group=place.raft_group, keys=[one.wanted for one in batch]
+        )
+        try:
+            response = await self._ask(
+                place, "Read", request, kv_storage_pb2.ReadResponse, deadline_s
+            )
+        except RequestError as failure:
+            for one in batch:
+                one.settle(failure)
+            return
+        self._batch_reads.record(len(batch))
+        for one, result in zip(batch, response.results, strict=True):
+            wrong = result.outcome == storage_pb2.OUTCOME_WRONG_GROUP
+            one.settle(errors.refused(result.outcome) if wrong else result)
+
+    # Where to ask -------------------------------------------------------------------------------
+
+    async def _ask(
+        self,
+        place: _Place,
+        rpc: str,
+        request: Placed,
+        response_type: type[Response],
+        deadline_s: float,
+    ) -> Response:
+        if place.consistency == kv_pb2.CONSISTENCY_FOLLOWER:
+            response = await self._ask_follower(place, rpc, request, response_type, deadline_s)
+            if response is not None:
+                return response
+        elif place.consistency == kv_pb2.CONSISTENCY_STALE:
+            for node_id in self._replicas(place.raft_group):
+                anywhere = _placed(request, 0)
+                response = await self._ask_node(node_id, rpc, anywhere, response_type, deadline_s)
+                if response is not None:
+                    return response
+        return await self._parts.storage.client.call(
+            place.raft_group,
+            SERVICE + rpc,
+            request,
+            response_type,
+            timeout_s=deadline_s - self._parts.clock.monotonic_s(),
+        )
+
+    async def _ask_follower(
+        self,
+        place: _Place,
+        rpc: str,
+        request: Placed,
+        response_type: type[Response],
+        deadline_s: float,
+    ) -> Response | None:
+        """Ask a replica that does not lead; None: none did answer."""
+        leader = self._parts.storage.leaders.leader_of(place.raft_group)
+        followers = [node for node in self._replicas(place.raft_group) if node != leader]
+        if not followers:
+            return None
+        index = await self._parts.storage.client.call(
+            place.raft_group,
+            SERVICE + "ReadIndex",
+            kv_storage_pb2.ReadIndexRequest(raft_group=place.raft_group),
+            kv_storage_pb2.ReadIndexResponse,
+            timeout_s=deadline_s - self._parts.clock.monotonic_s(),
+        )
+        here = _placed(request, index.index)
+        return await self._ask_node(followers[0], rpc, here, response_type, deadline_s)
+
+    async def _ask_node(
+        self,
+        node_id: str,
+        rpc: str,
+        request: Message,
+        response_type: type[Response],
+        until_s: float,
+    ) -> Response | None:
+        """Ask a replica; None: it did not answer, or could not."""
+        left_s = min(until_s - self._parts.clock.monotonic_s(), self._try_s)
+        with suppress(AngeliaError):
+            response = await self._parts.storage.channels.to(node_id).call(
+                SERVICE + rpc, request, response_type, timeout_s=max(left_s, 0.001)
+            )
+            refusal: storage_pb2.Refusal = response.refusal  # type: ignore[attr-defined]
+            if refusal.outcome in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
+                return response
+        return None
+
+    def _replicas(self, raft_group: int) -> list[str]:
+        """Return the nodes with a voting replica, from another one on every time, up ones first."""
+        row = self._parts.view.raft_group(raft_group)
+        nodes = [] if row is None else [one.node_id for one in row.replicas if not one.learner]
+        if not nodes:
+            return []
+        self._turn += 1
+        first = self._turn % len(nodes)
+        turned = nodes[first:] + nodes[:first]
+        return sorted(turned, key=self._is_down)
+
+    def _is_down(self, node_id: str) -> bool:
+        node = self._parts.view.node(node_id)
+        return node is None or node.state == meta_pb2.NODE_STATE_DOWN
+
+
+def _placed(request: Placed, index: int) -> Placed:
+    """Return a request, a new object, that any replica may answer which has applied an index."""
+    placed = type(request)()
+    placed.MergeFrom(request)  # type: ignore[arg-type]
+    placed.place.any_replica, placed.place.index = True, index
+    return placed

@@ -1,0 +1,306 @@
+"""`strata.kv.v1.KvService`: what clients ask of tables. It translates; failures are statuses.
+
+Single puts, deletes and compare-and-sets are batches of one operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from strata.kv.v1 import kv_pb2, kv_storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker.config import KvSection
+from strata_broker.kv.reads import Reads
+from strata_broker.kv.streams import Streams
+from strata_broker.kv.tables import Tables
+from strata_broker.kv.writes import SERVICE as STORAGE_SERVICE
+from strata_broker.kv.writes import Writes
+from strata_broker.plugins import PluginParts
+from strata_broker.receives.receive import topic_ref
+from strata_broker.servicers.errors import call_error
+from strata_broker.storage.metadata import TopicRow
+from strata_edge.ports import CallError, CallInfo, Edge
+from strata_kv.names import table_of
+from strata_metadata.errors import MetaRefused
+from strata_mq.errors import Code, RequestError
+from strata_mq.rows import prefix_end
+
+SERVICE = "strata.kv.v1.KvService"
+
+Request = TypeVar("Request", bound=Message)
+
+_FAILURES = (RequestError, MetaRefused, AngeliaError)
+
+
+class KvServicer:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        parts: PluginParts,
+        tables: Tables,
+        writes: Writes,
+        reads: Reads,
+        streams: Streams,
+        config: KvSection,
+    ) -> None:
+        self._parts = parts
+        self._tables = tables
+        self._writes = writes
+        self._reads = reads
+        self._streams = streams
+        self._config = config
+
+    def register(self, edge: Edge) -> None:
+        """Serve every RPC on an edge."""
+        self._add(edge, "Put", kv_pb2.PutRequest, self.put)
+        self._add(edge, "Get", kv_pb2.GetRequest, self.get)
+        self._add(edge, "Delete", kv_pb2.DeleteRequest, self.delete)
+        self._add(edge, "CompareAndSet", kv_pb2.CompareAndSetRequest, self.compare_and_set)
+        self._add(edge, "List", kv_pb2.ListRequest, self.list_)
+        self._add(edge, "Batch", kv_pb2.BatchRequest, self.batch)
+        self._add(edge, "CreateTable", kv_pb2.CreateTableRequest, self.create_table)
+        self._add(edge, "GetTable", kv_pb2.GetTableRequest, self.get_table)
+        self._add(edge, "ListTables", kv_pb2.ListTablesRequest, self.list_tables)
+        self._add(edge, "DeleteTable", kv_pb2.DeleteTableRequest, self.delete_table)
+        self._add_stream(edge, "Watch", kv_pb2.WatchRequest, self.watch)
+        self._add_stream(edge, "Export", kv_pb2.ExportRequest, self.export)
+
+    # Items --------------------------------------------------------------------------------------
+
+    async def put(self, request: kv_pb2.PutRequest, deadline_s: float) -> kv_pb2.PutResponse:
+        """Write an item."""
+        operation = kv_pb2.Operation(key=request.key, put=request.value, ttl_ms=request.ttl_ms)
+        if request.if_absent:
+            operation.condition.version = 0
+        topic = await self._tables.for_write(request.table)
+        result = await self._writes.write(topic, (operation,), deadline_s)
+        if not result.applied:
+            return kv_pb2.PutResponse(revision=result.revision, current=_current(result))
+        return kv_pb2.PutResponse(
+            written=True, revision=result.revision, version=result.versions[0]
+        )
+
+    async def get(self, request: kv_pb2.GetRequest, deadline_s: float) -> kv_pb2.GetResponse:
+        """Read an item."""
+        topic = self._tables.find(request.table)
+        if topic is None:
+            return kv_pb2.GetResponse()
+        item = await self._reads.get(topic, request.key, request.consistency, deadline_s)
+        return kv_pb2.GetResponse(item=item)
+
+    async def delete(
+        self, request: kv_pb2.DeleteRequest, deadline_s: float
+    ) -> kv_pb2.DeleteResponse:
+        """Delete an item."""
+        topic = self._tables.find(request.table)
+        if topic is None:
+            return kv_pb2.DeleteResponse()
+        there = kv_pb2.Operation(key=request.key, delete=True)
+        result = await self._writes.write(topic, (there,), deadline_s)
+        return kv_pb2.DeleteResponse(deleted=result.changed, revision=result.revision)
+
+    async def compare_and_set(
+        self, request: kv_pb2.CompareAndSetRequest, deadline_s: float
+    ) -> kv_pb2.CompareAndSetResponse:
+        """Change an item if it is as expected."""
+        if request.expected.WhichOneof("what") is None:
+            raise RequestError(Code.BAD_REQUEST, "say which version or value is expected")
+        operation = kv_pb2.Operation(
+            key=request.key, condition=request.expected, ttl_ms=request.ttl_ms
+        )
+        match request.WhichOneof("change"):
+            case "value":
+                operation.put = request.value
+            case "delete":
+                operation.delete = True
+            case _:
+                raise RequestError(Code.BAD_REQUEST, "say what the item shall become")
+        topic = await self._tables.for_write(request.table)
+        result = await self._writes.write(topic, (operation,), deadline_s)
+        response = kv_pb2.CompareAndSetResponse(swapped=result.applied, revision=result.revision)
+        if result.applied:
+            response.version = result.versions[0]
+        elif result.HasField("current"):
+            response.current.CopyFrom(result.current)
+        return response
+
+    async def batch(self, request: kv_pb2.BatchRequest, deadline_s: float) -> kv_pb2.BatchResponse:
+        """Carry out operations together."""
+        topic = await self._tables.for_write(request.table)
+        result = await self._writes.write(topic, request.operations, deadline_s)
+        return kv_pb2.BatchResponse(
+            applied=result.applied,
+            revision=result.revision,
+            failed_operation=result.failed_operation,
+            current=_current(result),
+            versions=result.versions,
+        )
+
+    async def list_(self, request: kv_pb2.ListRequest, deadline_s: float) -> kv_pb2.ListResponse:
+        """Read a page."""
+        topic = self._tables.find(request.table)
+        if topic is None:
+            return kv_pb2.ListResponse()
+        begin = max(request.prefix, request.begin, request.continuation)
+        ends = [end for end in (prefix_end(request.prefix), request.end) if end]
+        end = min(ends, default=b"")
+        if end and begin >= end:
+            return kv_pb2.ListResponse()
+        limit = self._config.max_list_items
+        scan = kv_storage_pb2.ScanRequest(
+            table=topic_ref(topic),
+            begin=begin,
+            end=end,
+            max_items=min(request.page_size or limit, limit),
+            keys_only=request.keys_only,
+        )
+        page = await self._reads.scan(topic, scan, request.consistency, deadline_s)
+        response = kv_pb2.ListResponse(items=page.items, revision=page.revision)
+        if page.more:
+            # The smallest key behind the last one.
+            response.continuation = page.items[-1].key + b"\0"
+        return response
+
+    # Tables -------------------------------------------------------------------------------------
+
+    async def create_table(
+        self, request: kv_pb2.CreateTableRequest, deadline_s: float
+    ) -> kv_pb2.CreateTableResponse:
+        """Make a table; one that is there with the same engine is fine."""
+        if self._tables.find(request.table) is None:
+            await self._tables.create(request.table)
+        topic = self._tables.get(request.table)
+        await self._writes.write(topic, (), deadline_s, request.engine)
+        table = await self._describe(topic, deadline_s)
+        if request.engine not in (kv_pb2.ENGINE_UNSPECIFIED, table.engine):
+            engine = kv_pb2.Engine.Name(table.engine)
+            raise RequestError(
+                Code.PRECONDITION_FAILED, f"table {request.table.name} is there, with {engine}"
+            )
+        return kv_pb2.CreateTableResponse(table=table)
+
+    async def get_table(
+        self, request: kv_pb2.GetTableRequest, deadline_s: float
+    ) -> kv_pb2.GetTableResponse:
+        """Show a table."""
+        table = await self._describe(self._tables.get(request.table), deadline_s)
+        return kv_pb2.GetTableResponse(table=table)
+
+    async def list_tables(
+        self, request: kv_pb2.ListTablesRequest, deadline_s: float
+    ) -> kv_pb2.ListTablesResponse:
+        """List the tables of a namespace."""
+        names = self._tables.names(request.namespace)
+        return kv_pb2.ListTablesResponse(
+            tables=(kv_pb2.TableName(namespace=request.namespace, name=name) for name in names)
+        )
+
+    async def delete_table(
+        self, request: kv_pb2.DeleteTableRequest, deadline_s: float
+    ) -> kv_pb2.DeleteTableResponse:
+        """Delete a table and its items."""
+        await self._tables.delete(request.table)
+        return kv_pb2.DeleteTableResponse()
+
+    async def _describe(self, topic: TopicRow, deadline_s: float) -> kv_pb2.Table:
+        async def at(raft_group: int) -> kv_pb2.Table:
+            found = await self._parts.storage.client.call(
+                raft_group,
+                STORAGE_SERVICE + "Describe",
+                kv_storage_pb2.DescribeRequest(raft_group=raft_group, table=topic_ref(topic)),
+                kv_storage_pb2.DescribeResponse,
+                timeout_s=deadline_s - self._parts.clock.monotonic_s(),
+            )
+            name = table_of(topic.name) or topic.name
+            return kv_pb2.Table(
+                name=kv_pb2.TableName(namespace=topic.namespace, name=name),
+                table_id=topic.topic_id,
+                raft_group=raft_group,
+                engine=found.engine,
+                revision=found.revision,
+                compacted_revision=found.compacted_revision,
+                key_count=found.key_count,
+                byte_count=found.byte_count,
+            )
+
+        return await self._tables.at_raft_group(topic, deadline_s, at)
+
+    # Streams ------------------------------------------------------------------------------------
+
+    async def watch(
+        self, request: kv_pb2.WatchRequest, deadline_s: float
+    ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
+        """Tell changes."""
+        topic = await self._tables.for_write(request.table)
+        changes = self._streams.watch(topic, request.prefix, request.from_revision)
+        async with aclosing(changes):
+            async for response in changes:
+                yield response
+
+    async def export(
+        self, request: kv_pb2.ExportRequest, deadline_s: float
+    ) -> AsyncGenerator[kv_pb2.ExportResponse, None]:
+        """Tell all items."""
+        topic = self._tables.get(request.table)
+        async with aclosing(self._streams.export(topic, deadline_s)) as parts:
+            async for response in parts:
+                yield response
+
+    # On the edge --------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        edge: Edge,
+        rpc: str,
+        request_type: type[Request],
+        answer: Callable[[Request, float], Awaitable[Message]],
+    ) -> None:
+        async def serve(data: bytes, info: CallInfo) -> bytes:
+            request = _parsed(request_type, data)
+            try:
+                response = await answer(request, self._deadline_s(info))
+            except _FAILURES as failure:
+                raise call_error(failure) from failure
+            return response.SerializeToString()
+
+        edge.add_unary(f"/{SERVICE}/{rpc}", serve)
+
+    def _add_stream(
+        self,
+        edge: Edge,
+        rpc: str,
+        request_type: type[Request],
+        answer: Callable[[Request, float], AsyncGenerator[Message, None]],
+    ) -> None:
+        async def serve(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+            request = _parsed(request_type, data)
+            try:
+                async with aclosing(answer(request, self._deadline_s(info))) as responses:
+                    async for response in responses:
+                        yield response.SerializeToString()
+            except _FAILURES as failure:
+                raise call_error(failure) from failure
+
+        edge.add_server_stream(f"/{SERVICE}/{rpc}", serve)
+
+    def _deadline_s(self, info: CallInfo) -> float:
+        """Return when a call's time is over, by the monotonic clock."""
+        left_s = info.time_left_s()
+        timeout_s = self._config.timeout_ms / 1000
+        return self._parts.clock.monotonic_s() + (timeout_s if left_s is None else left_s)
+
+
+def _parsed(request_type: type[Request], data: bytes) -> Request:
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+
+
+def _current(result: kv_storage_pb2.TableWriteResult) -> kv_pb2.Item | None:
+    return result.current if result.HasField("current") else None

@@ -1,0 +1,200 @@
+"""Watches and exports: streams of a raft group's leader, handed on to a client.
+
+A watch outlives leaders: it goes on at the next one behind the last revision that was told. An
+export cannot: the next leader has other items by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+
+from strata.kv.v1 import kv_pb2, kv_storage_pb2
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
+from strata_broker import errors
+from strata_broker.config import KvSection
+from strata_broker.kv.writes import SERVICE
+from strata_broker.plugins import PluginParts
+from strata_broker.receives.receive import topic_ref
+from strata_broker.storage.metadata import TopicRow
+from strata_kv.names import QUEUE
+from strata_mq.errors import Code, RequestError
+from strata_runtime.backoff import Backoff
+
+_EXPORT_PAUSE_S = 0.05
+_MOVED = frozenset((storage_pb2.OUTCOME_WRONG_GROUP, storage_pb2.OUTCOME_SEALED))
+
+
+class Streams:
+    """See the module docstring.
+
+    Args:
+        parts: of the broker.
+        config: limits.
+
+    Attributes:
+        watches, exports: under way.
+    """
+
+    def __init__(self, parts: PluginParts, config: KvSection) -> None:
+        self._parts = parts
+        self._config = config
+        self.watches = 0
+        self.exports = 0
+        # Waits of watches, which end when the broker stops.
+        self._waiting: set[asyncio.Timeout] = set()
+        self._has_ended = False
+
+    def end_all(self) -> None:
+        """End all watches: their clients go on at another broker."""
+        self._has_ended = True
+        for waiting in self._waiting:
+            waiting.reschedule(0)
+
+    async def watch(
+        self, topic: TopicRow, prefix: bytes, from_revision: int
+    ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
+        """Yield changes for as long as the caller wants.
+
+        Raises:
+            RequestError: PRECONDITION_FAILED, the revision is not kept any more; NOT_FOUND, the
+                table was deleted; PROXY_TIMEOUT, the broker stops.
+        """
+        with self._counted_watch():
+            client = self._parts.config.storage_client
+            backoff = Backoff(client.first_retry_ms, client.max_retry_ms, self._parts.random)
+            next_revision, is_first = from_revision, True
+            while True:
+                if self._parts.view.topic_by_id(topic.topic_id) is None:
+                    raise RequestError(Code.NOT_FOUND, "the table was deleted")
+                stream = self._follow(topic, prefix, next_revision)
+                async with aclosing(stream), aclosing(self._until_ended(stream)) as news:
+                    async for told in news:
+                        backoff.reset()
+                        next_revision = told.revision + 1
+                        if told.changes or is_first:
+                            is_first = False
+                            yield kv_pb2.WatchResponse(changes=told.changes, revision=told.revision)
+                await asyncio.sleep(backoff.next_s())
+
+    async def export(
+        self, topic: TopicRow, deadline_s: float
+    ) -> AsyncGenerator[kv_pb2.ExportResponse, None]:
+        """Yield all items as of one revision; a leader must begin before the deadline.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT, nobody leads, or the stream was cut:
+                begin again.
+        """
+        if self.exports >= self._config.max_exports:
+            raise errors.too_many_requests("too many exports are under way")
+        self.exports += 1
+        has_begun = False
+        try:
+            while not has_begun:
+                async with aclosing(self._dump(topic)) as parts:
+                    async for told in parts:
+                        has_begun = True
+                        yield kv_pb2.ExportResponse(
+                            items=told.items, revision=told.revision, complete=told.complete
+                        )
+                if not has_begun:
+                    if self._parts.clock.monotonic_s() >= deadline_s:
+                        raise errors.timed_out()
+                    await asyncio.sleep(_EXPORT_PAUSE_S)
+        except AngeliaError as failure:
+            text = f"the export was cut: {failure.reason}"
+            raise RequestError(Code.PROXY_TIMEOUT, text) from failure
+        finally:
+            self.exports -= 1
+
+    async def _dump(self, topic: TopicRow) -> AsyncGenerator[kv_storage_pb2.DumpResponse, None]:
+        """Yield what one leader tells; nothing: it does not lead, another one is asked next."""
+        raft_group = self._parts.view.owner(topic, QUEUE)
+        request = kv_storage_pb2.DumpRequest(raft_group=raft_group, table=topic_ref(topic))
+        leaders = self._parts.storage.leaders
+        asked = leaders.node_of(raft_group) or ""
+        stream = self._channel(raft_group).stream(
+            SERVICE + "Dump", request, kv_storage_pb2.DumpResponse
+        )
+        async for told in stream:
+            outcome = told.refusal.outcome
+            if outcome in errors.REPEATED_OUTCOMES:
+                leaders.refused(raft_group, asked, told.refusal.leader_node_id)
+                return
+            if outcome:
+                raise errors.refused(outcome, told.refusal.reason)
+            yield told
+
+    async def _follow(
+        self, topic: TopicRow, prefix: bytes, from_revision: int
+    ) -> AsyncGenerator[kv_storage_pb2.FollowResponse, None]:
+        """Yield what one leader tells, until it goes."""
+        raft_group = self._parts.view.owner(topic, QUEUE)
+        request = kv_storage_pb2.FollowRequest(
+            raft_group=raft_group,
+            table=topic_ref(topic),
+            prefix=prefix,
+            from_revision=from_revision,
+        )
+        leaders = self._parts.storage.leaders
+        asked = leaders.node_of(raft_group) or ""
+        try:
+            stream = self._channel(raft_group).stream(
+                SERVICE + "Follow", request, kv_storage_pb2.FollowResponse
+            )
+            async for told in stream:
+                if told.oldest_revision:
+                    raise RequestError(
+                        Code.PRECONDITION_FAILED,
+                        f"changes are kept from revision {told.oldest_revision} on",
+                    )
+                refusal = told.refusal
+                if not refusal.outcome:
+                    yield told
+                elif refusal.outcome in errors.REPEATED_OUTCOMES:
+                    leaders.refused(raft_group, asked, refusal.leader_node_id)
+                elif refusal.outcome not in _MOVED:
+                    raise errors.refused(refusal.outcome, refusal.reason)
+        except AngeliaError as failure:
+            leaders.failed(raft_group, asked, failure.code)
+
+    async def _until_ended(
+        self, stream: AsyncGenerator[kv_storage_pb2.FollowResponse, None]
+    ) -> AsyncGenerator[kv_storage_pb2.FollowResponse, None]:
+        """Yield what a stream yields.
+
+        Raises:
+            RequestError: PROXY_TIMEOUT, the broker stops.
+        """
+        while not self._has_ended:
+            try:
+                async with asyncio.timeout(None) as waiting:
+                    self._waiting.add(waiting)
+                    told = await anext(stream, None)
+            except TimeoutError:
+                break
+            finally:
+                self._waiting.discard(waiting)
+            if told is None:
+                return
+            yield told
+        raise RequestError(Code.PROXY_TIMEOUT, "the broker stops: watch at another one")
+
+    @contextmanager
+    def _counted_watch(self) -> Iterator[None]:
+        if self.watches >= self._config.max_watches:
+            raise errors.too_many_requests("too many watches are open")
+        self.watches += 1
+        try:
+            yield
+        finally:
+            self.watches -= 1
+
+    def _channel(self, raft_group: int) -> Channel:
+        node_id = self._parts.storage.leaders.node_of(raft_group)
+        if node_id is None:
+            raise AngeliaError(UNAVAILABLE, f"raft group {raft_group} is unknown")
+        return self._parts.storage.channels.to(node_id)

@@ -1,0 +1,175 @@
+"""Which topic stands for a table, and in which raft group it is.
+
+A table is made by its first write. Invariant: one creation per name at a time; all callers that
+want the same one wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from strata.kv.v1 import kv_pb2
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker import errors
+from strata_broker.config import KvSection
+from strata_broker.limits.quotas import TOPICS
+from strata_broker.plugins import PluginParts
+from strata_broker.storage.metadata import NO_RAFT_GROUP, MetadataView, Name, TopicRow
+from strata_kv.names import QUEUE, table_of, topic_of
+from strata_metadata.errors import MetaRefused
+from strata_mq.errors import Code, RequestError
+from strata_mq.names import check_namespace, check_topic
+
+Result = TypeVar("Result")
+
+# Pause when a table is not where the metadata say.
+_MOVED_PAUSE_S = 0.02
+
+
+class Tables:
+    """See the module docstring.
+
+    Args:
+        parts: of the broker.
+        config: times.
+    """
+
+    def __init__(self, parts: PluginParts, config: KvSection) -> None:
+        self._parts = parts
+        self._view: MetadataView = parts.view
+        self._config = config
+        self._creating: dict[Name, asyncio.Task[RequestError | None]] = {}
+
+    def find(self, name: kv_pb2.TableName) -> TopicRow | None:
+        """Return what stands for a table; None: there is no such table.
+
+        Raises:
+            RequestError: ILLEGAL_TOPIC, BAD_REQUEST: no name for a table.
+        """
+        topic = self._view.topic(name.namespace, topic_of(name.name))
+        if topic is None:
+            _check(name)
+        return topic
+
+    def get(self, name: kv_pb2.TableName) -> TopicRow:
+        """Return what stands for a table.
+
+        Raises:
+            RequestError: NOT_FOUND, or no name for a table.
+        """
+        topic = self.find(name)
+        if topic is None:
+            raise RequestError(Code.NOT_FOUND, f"there is no table {name.name}")
+        return topic
+
+    async def for_write(self, name: kv_pb2.TableName) -> TopicRow:
+        """Return what stands for a table, made if that is allowed.
+
+        Raises:
+            RequestError: NOT_FOUND, no name for a table, or what making it failed with.
+        """
+        if self.find(name) is None and self._config.auto_create_table:
+            await self.create(name)
+        return self.get(name)
+
+    async def create(self, name: kv_pb2.TableName) -> None:
+        """Make a table, or wait until somebody else has.
+
+        Raises:
+            RequestError: what making it failed with.
+        """
+        _check(name)
+        key = (name.namespace, topic_of(name.name))
+        task = self._creating.get(key)
+        if task is None:
+            if len(self._creating) >= self._parts.config.metadata.max_creations_in_flight:
+                raise errors.too_many_requests("too many tables are being created")
+            task = self._parts.tasks.spawn("create table", self._create(key))
+            self._creating[key] = task
+            task.add_done_callback(lambda _: self._creating.pop(key, None))
+        # A waiter that goes away must not end the creation for the others.
+        failure = await asyncio.shield(task)
+        if failure is not None:
+            raise failure
+
+    def names(self, namespace: str) -> list[str]:
+        """Return the tables of a namespace, sorted."""
+        tables = (
+            table_of(topic.name) for topic in self._view.topics() if topic.namespace == namespace
+        )
+        return sorted(table for table in tables if table is not None)
+
+    async def delete(self, name: kv_pb2.TableName) -> None:
+        """Delete a table and its items.
+
+        Raises:
+            RequestError: NOT_FOUND.
+            MetaRefused, AngeliaError: it was not deleted, or nobody knows.
+        """
+        topic = self.get(name)
+        await self._parts.operations.delete_topic(topic.namespace, topic.name)
+
+    async def at_raft_group(
+        self, topic: TopicRow, deadline_s: float, work: Callable[[int], Awaitable[Result]]
+    ) -> Result:
+        """Do something at a table's raft group; again when the metadata lag behind a move.
+
+        Raises:
+            RequestError: of `work`; PROXY_TIMEOUT, no raft group has the table.
+        """
+        while True:
+            raft_group = self._view.owner(topic, QUEUE)
+            try:
+                if raft_group != NO_RAFT_GROUP:
+                    return await work(raft_group)
+            except errors.MovedError:
+                if self._view.topic_by_id(topic.topic_id) is None:
+                    raise RequestError(Code.NOT_FOUND, "the table was deleted") from None
+            if self._parts.clock.monotonic_s() + _MOVED_PAUSE_S >= deadline_s:
+                raise errors.timed_out()
+            await asyncio.sleep(_MOVED_PAUSE_S)
+
+    async def _create(self, key: Name) -> RequestError | None:
+        """Make a table and wait until the view shows it; return what went wrong."""
+        namespace, topic_name = key
+        timeout_s = self._parts.config.metadata.call_timeout_ms / 1000
+        try:
+            with self._parts.quotas.creating(TOPICS, namespace):
+                async with asyncio.timeout(timeout_s):
+                    await self._create_topic(namespace, topic_name)
+                    while self._view.topic(*key) is None:
+                        await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
+        except RequestError as quota_reached:
+            return quota_reached
+        except MetaRefused as refused:
+            return errors.not_created(f"table {table_of(topic_name)}", refused)
+        except (AngeliaError, TimeoutError):
+            # It may be made all the same; the client's next try finds out.
+            text = f"cannot create table {table_of(topic_name)}: the nameserver is silent"
+            return RequestError(Code.PROXY_TIMEOUT, text)
+        return None
+
+    async def _create_topic(self, namespace: str, topic_name: str) -> None:
+        topic = meta_pb2.Topic(
+            namespace=namespace,
+            name=topic_name,
+            type=meta_pb2.TOPIC_TYPE_NORMAL,
+            queue_count=1,
+        )
+        request = meta_pb2.CreateTopicRequest(topic=topic)
+        try:
+            await self._parts.metadata.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+        except MetaRefused as refused:
+            # Another broker may have been faster.
+            if refused.outcome != meta_pb2.META_OUTCOME_ALREADY_EXISTS:
+                raise
+
+
+def _check(name: kv_pb2.TableName) -> None:
+    check_namespace(name.namespace)
+    if not name.name:
+        raise RequestError(Code.BAD_REQUEST, "a table has a name")
+    check_topic(topic_of(name.name))

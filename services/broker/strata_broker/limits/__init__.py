@@ -1,0 +1,1 @@
+"""What may be used: bytes in flight, quotas."""

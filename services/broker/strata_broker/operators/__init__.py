@@ -1,0 +1,1 @@
+"""What operators ask of a broker, for itself or for the cluster."""

@@ -1,0 +1,296 @@
+"""What operators ask for: topics, consumer groups, lag.
+
+Role: the work behind `strata.admin.v1`: forwards writes to the nameserver and waits until this
+broker shows them, asks every raft group concerned (`HolderCalls`) and merges. Failures are
+`RequestError`, `MetaRefused` or `AngeliaError`; which gRPC status they become is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.clients.peers import Peers
+from strata_broker.clients.provision import consumer_group_not_found, topic_not_found
+from strata_broker.config import BrokerConfig
+from strata_broker.limits.quotas import CONSUMER_GROUPS, TOPICS, Quotas
+from strata_broker.receives.receive import topic_ref
+from strata_broker.storage import epochs
+from strata_broker.storage.drops import Dropper
+from strata_broker.storage.holder_calls import HolderCalls
+from strata_broker.storage.metadata import MetadataView, TopicRow
+from strata_metadata.client import MetadataClient
+from strata_mq.errors import Code, RequestError
+
+
+class Operations:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        meta: MetadataClient,
+        holders: HolderCalls,
+        dropper: Dropper,
+        peers: Peers,
+        quotas: Quotas,
+        config: BrokerConfig,
+    ) -> None:
+        self._quotas = quotas
+        self._view = view
+        self._meta = meta
+        self._holders = holders
+        self._dropper = dropper
+        self._peers = peers
+        self._timeout_s = config.metadata.call_timeout_ms / 1000
+
+    # Topics
+
+    async def create_topic(self, topic: meta_pb2.Topic) -> meta_pb2.Topic:
+        """Make a topic; this broker serves it when the call returns."""
+        request = meta_pb2.CreateTopicRequest(topic=topic)
+        with self._quotas.creating(TOPICS, topic.namespace):
+            response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
+            await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+        return response.topic
+
+    async def update_topic(
+        self, topic: meta_pb2.Topic, update_mask: Sequence[str]
+    ) -> meta_pb2.Topic:
+        """Change a topic; this broker serves it so when the call returns."""
+        request = meta_pb2.UpdateTopicRequest(topic=topic, update_mask=update_mask)
+        response = await self._meta.call("UpdateTopic", request, meta_pb2.UpdateTopicResponse)
+        await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
+        return response.topic
+
+    async def delete_topic(self, namespace: str, name: str) -> None:
+        """Delete a topic, then its data; what cannot be dropped now is dropped later."""
+        topic = self._view.topic(namespace, name)
+        request = meta_pb2.DeleteTopicRequest(namespace=namespace, name=name)
+        await self._meta.call("DeleteTopic", request, meta_pb2.DeleteTopicResponse)
+        await self._until(lambda: self._view.topic(namespace, name) is None)
+        if topic is not None:
+            await self._dropper.drop(meta_pb2.TOMBSTONE_KIND_TOPIC, topic.topic_id)
+
+    async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
+        """Return where each queue of a topic is and what it holds, by number."""
+        answers = await self._holders.of_topic(
+            topic,
+            "GetOffsets",
+            storage_pb2.GetOffsetsResponse,
+            lambda raft_group, queues: storage_pb2.GetOffsetsRequest(
+                raft_group=raft_group, topic=topic_ref(topic), queues=queues
+            ),
+        )
+        names = {
+            queue: home.broker_name for home in self._view.homes(topic) for queue in home.queues
+        }
+        overrides = self._view.overrides(topic)
+        statuses: dict[int, admin_pb2.QueueStatus] = {}
+        for raft_group, answer in answers:
+            for queue in answer.queues:
+                status = admin_pb2.QueueStatus(
+                    queue=queue.queue,
+                    raft_group=self._view.owner(topic, queue.queue),
+                    broker_name=names.get(queue.queue, self._broker_name(raft_group)),
+                    min_offset=queue.min_offset,
+                    next_offset=queue.next_offset,
+                    last_store_time_ms=queue.last_store_time_ms,
+                    moving=_is_moving(overrides.get(queue.queue)),
+                )
+                before = statuses.setdefault(queue.queue, status)
+                if before is not status:
+                    epochs.join_offsets(before, status)
+        return [statuses[number] for number in sorted(statuses)]
+
+    # Consumer groups
+
+    async def create_consumer_group(self, group: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
+        """Make a consumer group; this broker serves it when the call returns."""
+        with self._quotas.creating(CONSUMER_GROUPS, group.namespace):
+            response = await self._meta.call(
+                "CreateConsumerGroup",
+                meta_pb2.CreateConsumerGroupRequest(consumer_group=group),
+                meta_pb2.CreateConsumerGroupResponse,
+            )
+            await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+        return response.consumer_group
+
+    async def update_consumer_group(
+        self, group: meta_pb2.ConsumerGroup, update_mask: Sequence[str]
+    ) -> meta_pb2.ConsumerGroup:
+        """Change a consumer group; this broker serves it so when the call returns."""
+        response = await self._meta.call(
+            "UpdateConsumerGroup",
+            meta_pb2.UpdateConsumerGroupRequest(consumer_group=group, update_mask=update_mask),
+            meta_pb2.UpdateConsumerGroupResponse,
+        )
+        await self._view.wait_for_revision(response.consumer_group.revision, self._timeout_s)
+        return response.consumer_group
+
+    async def delete_consumer_group(self, namespace: str, name: str) -> None:
+        """Delete a consumer group with its dead-letter topic, then their data."""
+        group = self._view.consumer_group(namespace, name)
+        request = meta_pb2.DeleteConsumerGroupRequest(namespace=namespace, name=name)
+        await self._meta.call("DeleteConsumerGroup", request, meta_pb2.DeleteConsumerGroupResponse)
+        await self._until(lambda: self._view.consumer_group(namespace, name) is None)
+        if group is None:
+            return
+        drop = self._dropper.drop
+        await drop(meta_pb2.TOMBSTONE_KIND_CONSUMER_GROUP, group.consumer_group_id)
+        if group.dead_letter_topic_id:
+            await drop(meta_pb2.TOMBSTONE_KIND_TOPIC, group.dead_letter_topic_id)
+
+    def consumer_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
+        """Return a consumer group.
+
+        Raises:
+            RequestError: CONSUMER_GROUP_NOT_FOUND.
+        """
+        group = self._view.consumer_group(namespace, name)
+        if group is None:
+            raise consumer_group_not_found(name)
+        return group
+
+    async def consumer_lags(
+        self, group: meta_pb2.ConsumerGroup
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        """Return how far a consumer group is, on every queue of every topic it consumes."""
+        lags: list[admin_pb2.ConsumerQueueLag] = []
+        for topic in await self.consumed_topics(group):
+            lags.extend(_lag(topic, state) for state in await self.consumer_states(group, topic))
+        return lags
+
+    async def reset_consumer_group(
+        self, request: admin_pb2.ResetConsumerGroupRequest
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        """Move a consumer group's cursors on one topic, or on all it consumes.
+
+        Raises:
+            RequestError: unknown names, or no target.
+        """
+        target = request.WhichOneof("to")
+        if target is None:
+            raise RequestError(Code.BAD_REQUEST, "a reset names earliest, latest or a time")
+        group = self.consumer_group(request.namespace, request.name)
+        if request.topic:
+            topics = [self.topic(request.namespace, request.topic)]
+        else:
+            topics = await self.consumed_topics(group)
+        lags: list[admin_pb2.ConsumerQueueLag] = []
+        for topic in topics:
+            reset = storage_pb2.ResetConsumerRequest(
+                consumer_group_id=group.consumer_group_id, topic=topic_ref(topic)
+            )
+            setattr(reset, target, getattr(request, target))
+            lags.extend(await self._reset(topic, reset))
+        return lags
+
+    async def forget_subscription(self, group: meta_pb2.ConsumerGroup, topic: TopicRow) -> None:
+        """Delete the state of a consumer group on a topic, as if it had never consumed it."""
+        reset = storage_pb2.ResetConsumerRequest(
+            consumer_group_id=group.consumer_group_id, topic=topic_ref(topic), forget=True
+        )
+        await self._reset(topic, reset)
+
+    def topic(self, namespace: str, name: str) -> TopicRow:
+        """Return a topic.
+
+        Raises:
+            RequestError: TOPIC_NOT_FOUND.
+        """
+        topic = self._view.topic(namespace, name)
+        if topic is None:
+            raise topic_not_found(name)
+        return topic
+
+    async def consumer_states(
+        self, group: meta_pb2.ConsumerGroup, topic: TopicRow, *, times: bool = False
+    ) -> list[storage_pb2.ConsumerQueueState]:
+        """Return where a consumer group is on each queue of a topic, with store times if asked."""
+        answers = await self._holders.of_topic(
+            topic,
+            "GetConsumerState",
+            storage_pb2.GetConsumerStateResponse,
+            lambda raft_group, queues: storage_pb2.GetConsumerStateRequest(
+                raft_group=raft_group,
+                consumer_group_id=group.consumer_group_id,
+                topic=topic_ref(topic),
+                queues=queues,
+                times=times,
+            ),
+        )
+        return epochs.join_states(state for _, answer in answers for state in answer.queues)
+
+    async def _reset(
+        self, topic: TopicRow, reset: storage_pb2.ResetConsumerRequest
+    ) -> list[admin_pb2.ConsumerQueueLag]:
+        def reset_of(raft_group: int, queues: Sequence[int]) -> storage_pb2.ResetConsumerRequest:
+            one = storage_pb2.ResetConsumerRequest()
+            one.CopyFrom(reset)
+            one.raft_group = raft_group
+            one.queues.extend(queues)
+            return one
+
+        answers = await self._holders.of_topic(
+            topic, "ResetConsumer", storage_pb2.ResetConsumerResponse, reset_of
+        )
+        states = epochs.join_states(state for _, answer in answers for state in answer.queues)
+        return [_lag(topic, state) for state in states]
+
+    async def consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
+        """Return the topics a consumer group has state of, or a live member subscribes to, by name.
+
+        Which ones it has state of is known to storage only; a broker keeps no such list.
+        """
+        topics = {topic.topic_id: topic for topic in await self.stored_topics(group)}
+        for client in await self._peers.members((group.namespace, group.name)):
+            for name in client.subscriptions:
+                topic = self._view.topic(group.namespace, name)
+                if topic is not None:
+                    topics[topic.topic_id] = topic
+        return sorted(topics.values(), key=lambda topic: topic.name)
+
+    async def stored_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
+        """Return the topics a consumer group has state of, by name."""
+        answers = await self._holders.of_raft_groups(
+            [row.raft_group for row in self._view.raft_groups()],
+            "GetConsumerTopics",
+            storage_pb2.GetConsumerTopicsResponse,
+            lambda raft_group: storage_pb2.GetConsumerTopicsRequest(
+                raft_group=raft_group, consumer_group_id=group.consumer_group_id
+            ),
+        )
+        numbers = {number for _, answer in answers for number in answer.topic_ids}
+        found = map(self._view.topic_by_id, numbers)
+        # A topic that is gone from the metadata is about to be dropped in storage too.
+        return sorted((topic for topic in found if topic is not None), key=lambda one: one.name)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        """Wait until the view shows a deletion; it carries no revision of its own."""
+        while not true():
+            if not await self._view.wait_for_revision(self._view.revision + 1, self._timeout_s):
+                return
+
+    def _broker_name(self, raft_group: int) -> str:
+        row = self._view.raft_group(raft_group)
+        return row.broker_name if row else ""
+
+
+def _lag(topic: TopicRow, state: storage_pb2.ConsumerQueueState) -> admin_pb2.ConsumerQueueLag:
+    return admin_pb2.ConsumerQueueLag(
+        topic=topic.name,
+        queue=state.queue,
+        min_offset=state.min_offset,
+        next_offset=state.next_offset,
+        cursor=state.cursor,
+        in_flight=state.in_flight,
+        lag=max(state.next_offset - state.cursor, 0),
+    )
+
+
+def _is_moving(override: meta_pb2.QueueOverride | None) -> bool:
+    """Whether a queue is on its way to another raft group, or an earlier epoch still drains."""
+    return override is not None and bool(override.moving_to or len(override.epochs) > 1)

@@ -1,0 +1,1 @@
+"""From a receive to leases and back: delivery, acks, pulls."""

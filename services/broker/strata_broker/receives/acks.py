@@ -1,0 +1,247 @@
+"""Gathers acks of many requests: one Ack call under way per storage node (rule 15: small, first).
+
+Acks may be repeated freely: the ack of a lease that is gone already is OK (rule 24).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker import errors
+from strata_broker.config import StorageClientSection
+from strata_broker.observability.watermarks import show_watermark
+from strata_broker.storage.channels import NodeChannels
+from strata_broker.storage.lanes import NodeLanes
+from strata_broker.storage.leaders import LeaderMap
+from strata_broker.storage.storage_client import LED_ELSEWHERE, SERVICE
+from strata_mq.errors import RequestError
+from strata_runtime.backoff import Backoff, Random
+from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+_ACK = SERVICE + "Ack"
+_OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
+
+
+class AckWaiter(Protocol):
+    """Who waits for acks; `index` is its own number for one."""
+
+    def settled(self, index: int, failure: RequestError | None) -> None:
+        """The lease is gone, or why it is not."""
+
+
+class _Ack(NamedTuple):
+    lease: storage_pb2.LeaseRef
+    waiter: AckWaiter
+    number: int
+    deadline_s: float
+
+
+class _GroupLane:
+    """Acks for one raft group, oldest first."""
+
+    __slots__ = ("acks", "asked", "backoff", "pause", "raft_group")
+
+    def __init__(self, raft_group: int, backoff: Backoff) -> None:
+        self.raft_group = raft_group
+        self.backoff = backoff
+        self.acks: deque[_Ack] = deque()
+        # The node that was asked in a call under way; while it is, others may become ready.
+        self.asked = ""
+        # Between a refusal and the repeat nothing is sent.
+        self.pause: asyncio.TimerHandle | None = None
+
+
+class Acker:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(
+        self,
+        leaders: LeaderMap,
+        channels: NodeChannels,
+        config: StorageClientSection,
+        clock: Clock,
+        random: Random,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
+        self._leaders = leaders
+        self._channels = channels
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._groups: dict[int, _GroupLane] = {}
+        self._ready: dict[str, dict[int, _GroupLane]] = {}
+        self._lanes = NodeLanes("ack", tasks, self._exchange)
+        leaders.on_leader(self._led_elsewhere)
+        self._limit = Limit("acks waiting", config.max_acks_waiting, "acks", metrics)
+        show_watermark(metrics, "ack", lambda: self._limit.used)
+        self._retries = metrics.counter("strata_broker_storage_retries_total")
+
+    def ack(
+        self,
+        raft_group: int,
+        lease: storage_pb2.LeaseRef,
+        waiter: AckWaiter,
+        index: int,
+        deadline_s: float,
+    ) -> None:
+        """Ask for one ack; the waiter is told, at once when the limit is reached."""
+        if not self._limit.try_take():
+            waiter.settled(index, errors.too_many_requests())
+            return
+        lane = self._groups.get(raft_group)
+        if lane is None:
+            backoff = Backoff(self._config.first_retry_ms, self._config.max_retry_ms, self._random)
+            lane = self._groups[raft_group] = _GroupLane(raft_group, backoff)
+        lane.acks.append(_Ack(lease, waiter, index, deadline_s))
+        if lane.pause is None:
+            self._make_ready(lane)
+
+    def _make_ready(self, lane: _GroupLane) -> None:
+        node = self._leaders.node_of(lane.raft_group)
+        if node is None:
+            self._repeat_later(lane, [], "unknown raft group")
+            return
+        self._ready.setdefault(node, {})[lane.raft_group] = lane
+        self._lanes.wake(node)
+
+    async def _exchange(self, node: str) -> bool:
+        """Send one Ack for every ready raft group; False: none is ready."""
+        taken = self._take_ready(node)
+        if not taken:
+            return False
+        request = storage_pb2.AckRequest()
+        deadline_s = 0.0
+        for lane, acks in taken:
+            leases = request.groups.add(raft_group=lane.raft_group).leases
+            leases.extend([ack.lease for ack in acks])
+            deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
+            lane.asked = node
+        try_s = deadline_s - self._clock.monotonic_s()
+        if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
+            try_s = min(try_s, self._config.try_timeout_ms / 1000)
+        try:
+            async with self._lanes.attempt(node):
+                response = await self._channels.to(node).call(
+                    _ACK, request, storage_pb2.AckResponse, timeout_s=try_s
+                )
+        except (AngeliaError, TimeoutError) as failure:
+            for lane, acks in taken:
+                self._lost(lane, acks, node, failure)
+            return True
+        self._leaders.answered(node)
+        results = {result.raft_group: result for result in response.groups}
+        for lane, acks in taken:
+            self._settle(lane, acks, node, results.get(lane.raft_group))
+        return True
+
+    def _take_ready(self, node: str) -> list[tuple[_GroupLane, list[_Ack]]]:
+        ready = self._ready.pop(node, {})
+        taken = []
+        room = self._config.max_acks_per_call
+        now_s = self._clock.monotonic_s()
+        for lane in ready.values():
+            if lane.pause is not None:
+                continue
+            if self._leaders.node_of(lane.raft_group) != node:
+                # It waited behind a call, and another node leads it since.
+                self._make_ready(lane)
+                continue
+            acks = list(islice(lane.acks, room))
+            for _ in acks:
+                lane.acks.popleft()
+            in_time = [ack for ack in acks if ack.deadline_s > now_s]
+            for ack in acks:
+                if ack.deadline_s <= now_s:
+                    self._tell(ack, errors.timed_out())
+            if lane.acks:
+                self._make_ready(lane)
+            if in_time:
+                room -= len(in_time)
+                taken.append((lane, in_time))
+        return taken
+
+    def _settle(
+        self,
+        lane: _GroupLane,
+        acks: list[_Ack],
+        node: str,
+        result: storage_pb2.GroupOutcomes | None,
+    ) -> None:
+        lane.asked = ""
+        if result is None:
+            self._fail(acks, errors.refused(storage_pb2.OUTCOME_INVALID, "no result for an ack"))
+            return
+        outcome = result.refusal.outcome
+        if outcome in errors.REPEATED_OUTCOMES:
+            self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
+            self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome))
+        elif outcome not in _OK_OUTCOMES:
+            self._fail(acks, errors.refused(outcome, result.refusal.reason))
+        else:
+            lane.backoff.reset()
+            outcomes = result.outcomes
+            for number, ack in enumerate(acks):
+                one = outcomes[number] if number < len(outcomes) else storage_pb2.OUTCOME_INVALID
+                ok = one == storage_pb2.OUTCOME_OK
+                self._tell(ack, None if ok else errors.refused(one))
+
+    def _lost(
+        self,
+        lane: _GroupLane,
+        acks: list[_Ack],
+        node: str,
+        failure: AngeliaError | TimeoutError,
+    ) -> None:
+        lane.asked = ""
+        if isinstance(failure, TimeoutError):
+            # Given up: another node leads now, perhaps for another raft group of the call only.
+            self._repeat_later(lane, acks, LED_ELSEWHERE)
+        elif failure.code in errors.REPEATED_ANGELIA_CODES:
+            self._leaders.failed(lane.raft_group, node, failure.code)
+            self._repeat_later(lane, acks, failure.code)
+        else:
+            self._fail(acks, errors.lost(failure))
+
+    def _repeat_later(self, lane: _GroupLane, acks: list[_Ack], reason: str) -> None:
+        self._retries.add(1, {"reason": reason})
+        lane.acks.extendleft(reversed(acks))
+        if lane.pause is None:
+            pause_s = lane.backoff.next_s()
+            lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
+
+    def _repeat(self, lane: _GroupLane) -> None:
+        lane.pause = None
+        now_s = self._clock.monotonic_s()
+        while lane.acks and lane.acks[0].deadline_s <= now_s:
+            self._tell(lane.acks.popleft(), errors.timed_out())
+        if lane.acks:
+            self._make_ready(lane)
+
+    def _led_elsewhere(self, raft_group: int, leader: str) -> None:
+        """A node says that it leads: the raft group's acks go there."""
+        lane = self._groups.get(raft_group)
+        if lane is None:
+            return
+        lane.backoff.reset()
+        if lane.pause is not None:
+            lane.pause.cancel()
+            self._repeat(lane)
+        elif lane.asked and lane.asked != leader:
+            self._lanes.give_up(lane.asked)
+
+    def _fail(self, acks: list[_Ack], failure: RequestError) -> None:
+        for ack in acks:
+            self._tell(ack, failure)
+
+    def _tell(self, ack: _Ack, failure: RequestError | None) -> None:
+        self._limit.give_back()
+        ack.waiter.settled(ack.number, failure)

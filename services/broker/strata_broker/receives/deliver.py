@@ -1,0 +1,137 @@
+"""Turns leased messages into the responses of a receive, and gives back what nobody takes.
+
+What belongs to this delivery is added to the stored bytes (`wire.received_message`); no message is
+parsed. Storage gives only what the subscription's filter wants.
+"""
+
+from __future__ import annotations
+
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker import wire
+from strata_broker.observability.message_traces import MessageTraces
+from strata_broker.observability.recorder import Recorder
+from strata_broker.operators.stored_messages import shown_message
+from strata_broker.storage.metadata import TopicRow
+from strata_broker.storage.storage_client import StorageClient
+from strata_mq.handle import ReceiptHandle, encode_handle
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+
+class Deliverer:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        storage: StorageClient,
+        store_host: str,
+        clock: Clock,
+        recorder: Recorder,
+        metrics: Metrics,
+        traces: MessageTraces | None = None,
+    ) -> None:
+        self._traces = traces if traces is not None and traces.tracer.enabled else None
+        self._storage = storage
+        self._store_host = store_host
+        self._clock = clock
+        self._recorder = recorder
+        self._released = metrics.counter("strata_broker_released_total")
+
+    def set_store_host(self, store_host: str) -> None:
+        """Say what messages name as the host that stored them."""
+        self._store_host = store_host
+
+    def responses(
+        self,
+        raft_group: int,
+        group: meta_pb2.ConsumerGroup,
+        topic: TopicRow,
+        popped: storage_pb2.PopResponse,
+    ) -> list[bytes]:
+        """Return the serialised responses of a receive: status, messages, delivery timestamp."""
+        if not popped.messages:
+            return wire.nothing(self._clock.wall_ms())
+        if self._traces is not None:
+            self._traces.delivered(topic.name, group.name, popped, self._store_host)
+        responses = [wire.RECEIVE_OK]
+        sizes, counts = [0, 0], [0, 0]
+        for leased in popped.messages:
+            message = leased.message
+            responses.append(self._response(raft_group, group, topic, leased))
+            is_retry = leased.attempt_count > 1
+            sizes[is_retry] += len(message)
+            counts[is_retry] += 1
+        responses.append(wire.delivery_timestamp(self._clock.wall_ms()))
+        self._recorder.delivered(
+            topic.name, group.name, (sizes[0], sizes[1]), (counts[0], counts[1])
+        )
+        return responses
+
+    async def release(
+        self,
+        raft_group: int,
+        group: meta_pb2.ConsumerGroup,
+        topic: TopicRow,
+        popped: storage_pb2.PopResponse,
+    ) -> None:
+        """Make messages visible again whose client went away before they came.
+
+        Raises:
+            RequestError: storage did not take it; the leases run out or die with their holder.
+        """
+        for leased in popped.messages:
+            await self._storage.call(
+                raft_group,
+                "ChangeInvisible",
+                storage_pb2.ChangeInvisibleRequest(
+                    raft_group=raft_group, lease=_lease_ref(group, topic, leased), invisible_ms=0
+                ),
+                storage_pb2.ChangeInvisibleResponse,
+            )
+            self._released.add()
+
+    def _response(
+        self,
+        raft_group: int,
+        group: meta_pb2.ConsumerGroup,
+        topic: TopicRow,
+        leased: storage_pb2.LeasedMessage,
+    ) -> bytes:
+        handle = encode_handle(
+            ReceiptHandle(
+                raft_group,
+                group.consumer_group_id,
+                topic.topic_id,
+                leased.queue,
+                leased.offset,
+                leased.lease_number,
+                leased.generation,
+                leased.visible_at_ms,
+                leased.visible_at_ms == 0,
+            )
+        )
+        return shown_message(
+            topic,
+            leased.message,
+            leased.store_time_ms,
+            self._store_host,
+            leased.queue,
+            leased.offset,
+            handle,
+            leased.attempt_count,
+        )
+
+
+def _lease_ref(
+    group: meta_pb2.ConsumerGroup, topic: TopicRow, leased: storage_pb2.LeasedMessage
+) -> storage_pb2.LeaseRef:
+    return storage_pb2.LeaseRef(
+        consumer_group_id=group.consumer_group_id,
+        topic_id=topic.topic_id,
+        queue=leased.queue,
+        offset=leased.offset,
+        lease_number=leased.lease_number,
+        generation=leased.generation,
+        visible_at_ms=leased.visible_at_ms,
+    )

@@ -1,0 +1,403 @@
+"""PullMessage and the offsets of pull consumers: reading a queue without leases.
+
+A pull consumer names a queue and an offset and keeps its own position; UpdateOffset stores it in
+the queue's raft group (rule 21), as the same head that pops move and `strata group reset` sets.
+So a consumer group may be looked at, reset and deleted whichever way it consumes; one that pops
+and pulls the same topic moves one position with both. Every member of a group can pull every
+message: that is broadcast consumption.
+
+Calls with an offset name single queues: local id i is the i-th queue under the broker name, also
+id 0, which stands for "any queue" in sends and receives (rule 20).
+
+Codes are those that RocketMQ lists for these calls; a name that is not even legal is a name of
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker import errors, wire
+from strata_broker.clients.provision import Provisioner, topic_not_found
+from strata_broker.clients.sessions import Sessions
+from strata_broker.config import BrokerConfig
+from strata_broker.observability.recorder import Recorder
+from strata_broker.observability.watermarks import show_watermark
+from strata_broker.operators.stored_messages import shown_message
+from strata_broker.receives.attempts import Attempts
+from strata_broker.receives.filters import Filters
+from strata_broker.receives.receive import topic_ref
+from strata_broker.receives.replica_reads import ReplicaReads
+from strata_broker.requests import Caller, milliseconds
+from strata_broker.storage import epochs
+from strata_broker.storage.holder_calls import HolderCalls
+from strata_broker.storage.metadata import MetadataView, TopicRow
+from strata_broker.storage.storage_client import StorageClient
+from strata_mq.errors import Code, RequestError
+from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+
+_STOPPING = "stopping"
+
+
+class IllegalOffset(RequestError):
+    """A pull at an offset that the queue does not have.
+
+    Attributes:
+        nearest: the nearest one that it has.
+    """
+
+    def __init__(self, offset: int, nearest: int, reason: str) -> None:
+        super().__init__(Code.ILLEGAL_OFFSET, f"offset {offset} {reason} {nearest}")
+        self.nearest = nearest
+
+
+class Pull(NamedTuple):
+    """A checked PullMessageRequest."""
+
+    topic: TopicRow
+    group: meta_pb2.ConsumerGroup
+    queue: int
+    max_messages: int
+    wait_ms: int
+    wanted: storage_pb2.Filter
+
+
+class Puller:
+    """Serves the four calls."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        provisioner: Provisioner,
+        storage: StorageClient,
+        reads: ReplicaReads,
+        holders: HolderCalls,
+        filters: Filters,
+        sessions: Sessions,
+        config: BrokerConfig,
+        store_host: str,
+        clock: Clock,
+        recorder: Recorder,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._provisioner = provisioner
+        self._storage = storage
+        self._reads = reads
+        self._holders = holders
+        self._filters = filters
+        self._sessions = sessions
+        self._config = config
+        self._store_host = store_host
+        self._clock = clock
+        self._recorder = recorder
+        self._parked = Limit("pulls", config.pull.max_parked, "pulls", metrics)
+        show_watermark(metrics, "lite_pull", lambda: self._parked.used)
+        # Parked pulls by topic id, and all of them under one key.
+        self._attempts = Attempts()
+        self._stopping = False
+        view.on_move(self._attempts.give_up)
+
+    def set_store_host(self, store_host: str) -> None:
+        """Say what messages name as the host that stored them."""
+        self._store_host = store_host
+
+    def end_all(self) -> None:
+        """Answer every parked pull with what there is: the broker stops."""
+        self._stopping = True
+        self._attempts.give_up(_STOPPING)
+
+    # Pulling ------------------------------------------------------------------------------------
+
+    async def pull(
+        self, caller: Caller, request: service_pb2.PullMessageRequest, left_s: float | None
+    ) -> list[bytes]:
+        """Read messages from an offset on; wait for one at the end of the queue.
+
+        Returns:
+            Serialised PullMessageResponses: OK, the messages, and where the next pull goes on.
+
+        Raises:
+            IllegalOffset: the queue begins later or ends before.
+            RequestError: unknown names, a bad filter, limits, or storage refused.
+        """
+        pull = await self._check(caller, request, left_s)
+        if not self._parked.try_take():
+            raise errors.too_many_requests()
+        client = self._sessions.heard(caller.client_id)
+        group = (pull.group.namespace, pull.group.name)
+        topic = (pull.topic.namespace, pull.topic.name)
+        self._sessions.subscribed(client, group, topic, request.filter_expression.expression)
+        client.open_calls += 1
+        try:
+            return await self._pull(pull, request.offset)
+        finally:
+            client.open_calls -= 1
+            self._parked.give_back()
+
+    async def _check(
+        self, caller: Caller, request: service_pb2.PullMessageRequest, left_s: float | None
+    ) -> Pull:
+        topic = self._topic(caller, request.message_queue.topic)
+        queue = self._queue(topic, request.message_queue)
+        wanted = self._filter(request.filter_expression)
+        if request.offset < 0:
+            raise IllegalOffset(request.offset, 0, "is negative; the least is")
+        group = await self._group(caller, request.group)
+        wait_ms = milliseconds(request.long_polling_timeout)
+        if left_s is not None:
+            margin_ms = self._config.receive.deadline_margin_ms
+            wait_ms = min(wait_ms, int(left_s * 1000) - margin_ms)
+        return Pull(
+            topic,
+            group,
+            queue,
+            min(max(request.batch_size, 1), self._config.pull.max_messages),
+            min(max(wait_ms, 0), self._config.receive.max_polling_ms),
+            wanted,
+        )
+
+    async def _pull(self, pull: Pull, offset: int) -> list[bytes]:
+        deadline_s = self._clock.monotonic_s() + pull.wait_ms / 1000
+        while True:
+            epoch = epochs.epoch_of(self._view, pull.topic, pull.queue, offset)
+            left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
+            # An older epoch gets no more messages.
+            waits = epoch.end_offset is None and left_ms > 0 and not self._stopping
+            wait_ms = min(left_ms, self._config.pull.max_slice_ms) if waits else 0
+            fetched = await self._fetch(pull, epoch.raft_group, offset, wait_ms)
+            if fetched is not None:
+                _check_offset(offset, epoch, fetched)
+                if fetched.messages:
+                    return self._answer(pull, fetched)
+                # A filter passed over what was there; the end of an epoch is the next one's start.
+                offset = fetched.resume_offset
+            if self._stopping or self._clock.monotonic_s() >= deadline_s:
+                return [wire.RECEIVE_OK, wire.next_offset(offset)]
+
+    async def _fetch(
+        self, pull: Pull, raft_group: int, offset: int, wait_ms: int
+    ) -> storage_pb2.FetchResponse | None:
+        """Fetch once; None: the queue moved meanwhile, or the broker stops."""
+        limits = self._config.pull
+        request = storage_pb2.FetchRequest(
+            raft_group=raft_group,
+            topic_id=pull.topic.topic_id,
+            queue=pull.queue,
+            offset=offset,
+            max_messages=pull.max_messages,
+            max_bytes=min(
+                limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._parked.used))
+            ),
+            filter=pull.wanted,
+            wait_ms=wait_ms,
+            places_only=self._reads.spread.begin(
+                raft_group, pull.topic.topic_id, pull.group.consumer_group_id
+            ),
+        )
+        try:
+            async with self._attempts.of(_STOPPING), self._attempts.of(pull.topic.topic_id):
+                return await self._read(request)
+        except TimeoutError:
+            return None
+
+    async def _read(self, request: storage_pb2.FetchRequest) -> storage_pb2.FetchResponse:
+        """Fetch, and read the messages from a replica if only their places came."""
+        raft_group, topic_id = request.raft_group, request.topic_id
+        fetched = await self._fetch_from_leader(request)
+        if fetched.applied_index and not await self._reads.fill_fetched(
+            raft_group, topic_id, fetched
+        ):
+            # The leader tells what is wrong with them.
+            whole = storage_pb2.FetchRequest()
+            whole.CopyFrom(request)
+            whole.places_only = False
+            fetched = await self._fetch_from_leader(whole)
+        size_bytes = sum(len(stored.message) for stored in fetched.messages)
+        from_leader = not fetched.applied_index
+        self._reads.spread.count(raft_group, topic_id, size_bytes, from_leader=from_leader)
+        return fetched
+
+    async def _fetch_from_leader(
+        self, request: storage_pb2.FetchRequest
+    ) -> storage_pb2.FetchResponse:
+        return await self._storage.call(
+            request.raft_group,
+            "Fetch",
+            request,
+            storage_pb2.FetchResponse,
+            wait_s=request.wait_ms / 1000,
+        )
+
+    def _answer(self, pull: Pull, fetched: storage_pb2.FetchResponse) -> list[bytes]:
+        responses = [wire.RECEIVE_OK]
+        size_bytes = 0
+        for stored in fetched.messages:
+            size_bytes += len(stored.message)
+            responses.append(
+                shown_message(
+                    pull.topic,
+                    stored.message,
+                    stored.store_time_ms,
+                    self._store_host,
+                    stored.queue,
+                    stored.offset,
+                )
+            )
+        responses.append(wire.next_offset(fetched.resume_offset))
+        counts = (len(fetched.messages), 0)
+        self._recorder.delivered(pull.topic.name, pull.group.name, (size_bytes, 0), counts)
+        return responses
+
+    # Offsets ------------------------------------------------------------------------------------
+
+    async def get_offset(self, caller: Caller, request: service_pb2.GetOffsetRequest) -> int:
+        """Return the offset that a consumer group stored for a queue.
+
+        Raises:
+            RequestError: TOPIC_NOT_FOUND, OFFSET_NOT_FOUND, or storage refused.
+        """
+        topic = self._topic(caller, request.message_queue.topic)
+        queue = self._queue(topic, request.message_queue)
+        group = self._view.consumer_group(*caller.name_of(request.group))
+        if group is not None:
+            answers = await self._holders.of_queue(
+                topic,
+                queue,
+                "GetConsumerState",
+                storage_pb2.GetConsumerStateResponse,
+                lambda raft_group: storage_pb2.GetConsumerStateRequest(
+                    raft_group=raft_group,
+                    consumer_group_id=group.consumer_group_id,
+                    topic=topic_ref(topic),
+                    queues=(queue,),
+                ),
+            )
+            states = epochs.join_states(state for _, answer in answers for state in answer.queues)
+            if states and states[0].started:
+                return states[0].cursor
+        raise RequestError(Code.OFFSET_NOT_FOUND)
+
+    async def update_offset(self, caller: Caller, request: service_pb2.UpdateOffsetRequest) -> None:
+        """Store where a consumer group is on a queue; outside the queue its nearest end is stored.
+
+        Every epoch of the queue takes the offset: the older ones are then consumed, the newer ones
+        not begun.
+
+        Raises:
+            RequestError: TOPIC_NOT_FOUND, ILLEGAL_OFFSET for a negative one, or storage refused.
+        """
+        topic = self._topic(caller, request.message_queue.topic)
+        queue = self._queue(topic, request.message_queue)
+        if request.offset < 0:
+            raise IllegalOffset(request.offset, 0, "is negative; the least is")
+        group = await self._group(caller, request.group)
+        await self._holders.of_queue(
+            topic,
+            queue,
+            "ResetConsumer",
+            storage_pb2.ResetConsumerResponse,
+            lambda raft_group: storage_pb2.ResetConsumerRequest(
+                raft_group=raft_group,
+                consumer_group_id=group.consumer_group_id,
+                topic=topic_ref(topic),
+                offset=request.offset,
+                queues=(queue,),
+            ),
+        )
+
+    async def query_offset(self, caller: Caller, request: service_pb2.QueryOffsetRequest) -> int:
+        """Return the first offset of a queue, the one behind its last, or the first since a time.
+
+        Raises:
+            RequestError: TOPIC_NOT_FOUND, BAD_REQUEST for no policy, or storage refused.
+        """
+        topic = self._topic(caller, request.message_queue.topic)
+        queue = self._queue(topic, request.message_queue)
+        policy = request.query_offset_policy
+        time_ms = None
+        if policy == definition_pb2.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise RequestError(Code.BAD_REQUEST, "an offset by time names no time")
+            time_ms = max(milliseconds(request.timestamp), 0)
+        elif policy not in (definition_pb2.BEGINNING, definition_pb2.END):
+            raise RequestError(Code.BAD_REQUEST, f"unknown offset policy {policy}")
+        found = await self._offsets(topic, queue, time_ms)
+        if policy == definition_pb2.END:
+            return found[-1].next_offset
+        first_of = (one.min_offset if time_ms is None else one.by_time for one in found)
+        held = (
+            first for first, one in zip(first_of, found, strict=True) if first < one.next_offset
+        )
+        return next(held, found[-1].next_offset)
+
+    async def _offsets(
+        self, topic: TopicRow, queue: int, time_ms: int | None
+    ) -> Sequence[storage_pb2.QueueOffsets]:
+        """Return the offsets of a queue's epochs, oldest first; at least one."""
+        answers = await self._holders.of_queue(
+            topic,
+            queue,
+            "GetOffsets",
+            storage_pb2.GetOffsetsResponse,
+            lambda raft_group: storage_pb2.GetOffsetsRequest(
+                raft_group=raft_group, topic=topic_ref(topic), queues=(queue,), time_ms=time_ms
+            ),
+        )
+        found = [one for _, answer in answers for one in answer.queues]
+        return sorted(found, key=lambda one: one.next_offset) or [storage_pb2.QueueOffsets()]
+
+    # Names --------------------------------------------------------------------------------------
+
+    def _topic(self, caller: Caller, named: definition_pb2.Resource) -> TopicRow:
+        topic = self._view.topic(*caller.name_of(named))
+        if topic is None:
+            raise topic_not_found(named.name)
+        return topic
+
+    def _queue(self, topic: TopicRow, named: definition_pb2.MessageQueue) -> int:
+        home = self._view.home(topic, named.broker.name)
+        if home is None or not 0 <= named.id < len(home.queues):
+            raise RequestError(
+                Code.TOPIC_NOT_FOUND,
+                f"topic {topic.name} has no queue {named.id} under broker name {named.broker.name}",
+            )
+        return home.queues[named.id]
+
+    async def _group(
+        self, caller: Caller, named: definition_pb2.Resource
+    ) -> meta_pb2.ConsumerGroup:
+        try:
+            return await self._provisioner.consumer_group_for_use(*caller.name_of(named))
+        except RequestError as bad:
+            if bad.code is Code.ILLEGAL_CONSUMER_GROUP:
+                raise RequestError(Code.CONSUMER_GROUP_NOT_FOUND, bad.text) from bad
+            raise
+
+    def _filter(self, expression: definition_pb2.FilterExpression) -> storage_pb2.Filter:
+        """Return a checked filter; none at all wants every message."""
+        if not expression.type and expression.expression.strip() in ("", "*"):
+            return storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
+        return self._filters.of(expression)
+
+
+def _check_offset(offset: int, epoch: epochs.HeldEpoch, fetched: storage_pb2.FetchResponse) -> None:
+    """Let an offset pass that the queue has, or will have next.
+
+    Raises:
+        IllegalOffset: it has another one.
+    """
+    least = fetched.min_offset
+    if epoch.end_offset is not None and fetched.next_offset <= offset:
+        # Nothing of the epoch is left.
+        least = epoch.end_offset
+    if offset < least:
+        raise IllegalOffset(offset, least, "is gone; the least is")
+    if offset > fetched.next_offset:
+        raise IllegalOffset(offset, fetched.next_offset, "is behind the queue's end, which is")

@@ -1,0 +1,1 @@
+"""From SendMessage to an append batch; transactions, and who is asked about them."""

@@ -1,0 +1,232 @@
+"""Asks producers what became of their transactions, and gives up those that nobody knows about.
+
+Storage decides when a half message is checked and how often, and sends each check to a broker with
+a producer of the topic; this broker puts it on a producer's telemetry stream. The producer answers
+with EndTransaction, on any broker. A check that cannot be sent is forgotten: storage sends the next
+one. Invariants: what waits is bounded in number and bytes; a stream is given a check only when its
+client took all before, so that a slow client holds one message, not its queue full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.clients.provision import Provisioner
+from strata_broker.config import TransactionSection
+from strata_broker.sends.producers import Producers
+from strata_broker.sends.transactions import Transactions
+from strata_broker.storage.metadata import MetadataView, Name
+from strata_mq.errors import RequestError
+from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+
+# Checks sent before other tasks get their turn.
+_CHECKS_PER_TURN = 64
+
+TRANSACTION_DEAD_LETTER_GROUP = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Consumer group whose dead-letter topic takes the transactions of a namespace that are given up.
+
+RocketMQ has them in a topic of this name that no client may read."""
+
+
+class _Waiting(NamedTuple):
+    check: storage_pb2.TransactionCheck
+    until_s: float
+
+
+class TransactionChecker:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        producers: Producers,
+        provisioner: Provisioner,
+        transactions: Transactions,
+        config: TransactionSection,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._producers = producers
+        self._provisioner = provisioner
+        self._transactions = transactions
+        self._patience_s = config.check_patience_ms / 1000
+        self._clock = clock
+        self._store_host = ""
+        # Oldest first; a topic stands here as long as there is one of it.
+        self._waiting: dict[Name, deque[_Waiting]] = {}
+        self._wake = asyncio.Event()
+        self._count = Limit("transaction checks", config.max_checks_waiting, "checks", metrics)
+        self._bytes = Limit("transaction checks", config.max_check_bytes_waiting, "bytes", metrics)
+        self._given_up: deque[storage_pb2.TransactionCheck] = deque()
+        self._given_up_count = Limit(
+            "transactions given up", config.max_given_up_waiting, "messages", metrics
+        )
+        self._give_up_wake = asyncio.Event()
+        self._checks = metrics.counter("strata_broker_transaction_checks_total")
+        self._log = get_logger("broker")
+
+    def set_store_host(self, store_host: str) -> None:
+        """Say what messages name as the host that stored them."""
+        self._store_host = store_host
+
+    @property
+    def waiting_count(self) -> int:
+        """How many checks wait for a stream."""
+        return self._count.used
+
+    def wake(self) -> None:
+        """A client took all that there was for it: it may have room for a check."""
+        if self._waiting:
+            self._wake.set()
+
+    def take(self, checks: Iterable[storage_pb2.TransactionCheck]) -> None:
+        """Take in what storage asks for; what there is no room for is left to the next check."""
+        until_s = self._clock.monotonic_s() + self._patience_s
+        for check in checks:
+            if check.exhausted:
+                self._take_exhausted(check)
+                continue
+            topic = self._view.topic_by_id(check.topic_id)
+            if topic is None:
+                # Deleted, or not known here yet.
+                self._counted("unknown topic")
+            elif not self._try_hold(check):
+                self._counted("no room")
+            else:
+                of_topic = self._waiting.setdefault((topic.namespace, topic.name), deque())
+                of_topic.append(_Waiting(check, until_s))
+        self._wake.set()
+
+    async def send_checks(self) -> None:
+        """Send checks until cancelled."""
+        while True:
+            timeout_s = self._patience_s if self._waiting else None
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                # Those that waited too long have to go.
+                pass
+            self._wake.clear()
+            await self._send_round()
+
+    async def give_up(self) -> None:
+        """Make dead letters of transactions that nobody knows about, until cancelled."""
+        while True:
+            await self._give_up_wake.wait()
+            self._give_up_wake.clear()
+            while self._given_up:
+                check = self._given_up.popleft()
+                try:
+                    await self._give_one_up(check)
+                except RequestError as failure:
+                    # Storage asks again.
+                    self._log.warning("transaction not given up", reason=failure.text)
+                finally:
+                    self._given_up_count.give_back()
+
+    async def _send_round(self) -> None:
+        """Send what streams have room for; leave what waited too long to the next check."""
+        sent = 0
+        for topic in list(self._waiting):
+            of_topic = self._waiting[topic]
+            while of_topic and (result := self._try_send(topic, of_topic[0])):
+                check = of_topic.popleft().check
+                self._counted(result)
+                self._count.give_back()
+                self._bytes.give_back(len(check.message))
+                sent += 1
+                if sent % _CHECKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+            if not of_topic:
+                del self._waiting[topic]
+
+    def _try_send(self, topic: Name, waiting: _Waiting) -> str:
+        """Send a check; return what became of it, "" if it waits on."""
+        stream = self._producers.next_idle(topic)
+        if stream is not None:
+            stream.push(self._frame(waiting.check))
+            return "sent"
+        if not self._producers.has(topic):
+            return "no producer"
+        return "" if self._clock.monotonic_s() < waiting.until_s else "no stream was idle"
+
+    def _frame(self, check: storage_pb2.TransactionCheck) -> bytes:
+        """Return the command: the message as a delivery would show it, without a receipt handle."""
+        message = definition_pb2.Message.FromString(check.message)
+        properties = message.system_properties
+        properties.store_timestamp.FromMilliseconds(check.store_time_ms)
+        properties.store_host = self._store_host
+        properties.delivery_attempt = 1
+        handle = PendingHandle(
+            check.raft_group,
+            check.topic_id,
+            properties.message_id,
+            HandleForm.PENDING,
+            check.pending.index,
+            check.pending.ordinal,
+        )
+        command = service_pb2.RecoverOrphanedTransactionCommand(
+            message=message, transaction_id=encode_pending_handle(handle)
+        )
+        return service_pb2.TelemetryCommand(
+            recover_orphaned_transaction_command=command
+        ).SerializeToString()
+
+    def _try_hold(self, check: storage_pb2.TransactionCheck) -> bool:
+        if not self._count.try_take():
+            return False
+        if self._bytes.try_take(len(check.message)):
+            return True
+        self._count.give_back()
+        return False
+
+    def _take_exhausted(self, check: storage_pb2.TransactionCheck) -> None:
+        if not self._given_up_count.try_take():
+            self._counted("no room")
+            return
+        # The message is not needed to give it up.
+        check.ClearField("message")
+        self._given_up.append(check)
+        self._give_up_wake.set()
+
+    async def _give_one_up(self, check: storage_pb2.TransactionCheck) -> None:
+        """Move a transaction to the dead-letter topic of its namespace, made on first use.
+
+        Raises:
+            RequestError: it stays where it is.
+        """
+        topic = self._view.topic_by_id(check.topic_id)
+        if topic is None:
+            self._counted("unknown topic")
+            return
+        dead_letters = await self._provisioner.system_group(
+            topic.namespace, TRANSACTION_DEAD_LETTER_GROUP
+        )
+        handle = PendingHandle(
+            check.raft_group,
+            check.topic_id,
+            "",
+            HandleForm.PENDING,
+            check.pending.index,
+            check.pending.ordinal,
+        )
+        await self._transactions.resolve(
+            handle,
+            storage_pb2.TRANSACTION_END_GIVE_UP,
+            dead_letter_topic_id=dead_letters.dead_letter_topic_id,
+        )
+        self._counted("given up")
+
+    def _counted(self, result: str) -> None:
+        self._checks.add(1, {"result": result})

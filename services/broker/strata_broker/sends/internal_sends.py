@@ -1,0 +1,56 @@
+"""Sends of the broker itself, for operators: through the same checks as those of clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from apache.rocketmq.v2 import service_pb2
+from strata_broker.sends.send import SEND, Sender
+
+
+class InternalCall:
+    """A hot call that no client made; see `strata_edge.ports.HotCall`."""
+
+    method = SEND
+    peer = "127.0.0.1:0"
+
+    def __init__(self, request: bytes, metadata: Mapping[str, str], timeout_s: float) -> None:
+        self.request = request
+        self.metadata = metadata
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._ends_s = asyncio.get_running_loop().time() + timeout_s
+
+    def time_left_s(self) -> float | None:
+        """See `HotCall`."""
+        return self._ends_s - asyncio.get_running_loop().time()
+
+    def done(self) -> bool:
+        """See `HotCall`."""
+        return self.answer.done()
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """See `HotCall`; it never goes away."""
+
+    def complete(self, responses: Sequence[bytes]) -> None:
+        """See `HotCall`."""
+        if not self.answer.done():
+            self.answer.set_result(responses[0])
+
+
+class InternalSends:
+    """See the module docstring."""
+
+    def __init__(self, sender: Sender, node_id: str, timeout_s: float) -> None:
+        self._sender = sender
+        self._node_id = node_id
+        self._timeout_s = timeout_s
+
+    async def send(
+        self, request: service_pb2.SendMessageRequest
+    ) -> service_pb2.SendMessageResponse:
+        """Send messages; refusals are in the response, as a client gets them."""
+        metadata = {"x-mq-client-id": f"strata-admin@{self._node_id}"}
+        call = InternalCall(request.SerializeToString(), metadata, self._timeout_s)
+        self._sender.take(call)
+        return service_pb2.SendMessageResponse.FromString(await call.answer)

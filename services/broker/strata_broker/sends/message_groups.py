@@ -1,0 +1,77 @@
+"""Which queue the messages of a message group go to while a topic's queue count changes (rule 23).
+
+A message group stays in the queue that the previous count gives it until that queue's leader says
+that it takes message groups by the present count only. Then everything of them is consumed there,
+so order holds whichever broker sends next. What a broker has not heard of it learns by a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from strata_broker.storage.metadata import LEADER_CHOOSES, TopicRow
+from strata_mq.batch import OutgoingMessage
+from strata_mq.slots import queue_of_hash
+from strata_mq.types import TopicType
+
+# Topics whose messages may have a message group: it keeps its queue with every type.
+_ORDERED_TYPES: frozenset[int] = frozenset(
+    (TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION, TopicType.MIXED)
+)
+
+
+class QueueChoice(NamedTuple):
+    """A queue, and the topic's queue count by which it was chosen."""
+
+    queue: int
+    queue_count: int
+
+
+class MessageGroups:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        # topic id -> (its queue count, queues of the previous count that message groups have left)
+        self._left: dict[int, tuple[int, set[int]]] = {}
+
+    def choose(
+        self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+    ) -> list[tuple[QueueChoice, Sequence[int]]]:
+        """Return every queue that messages go to with their indexes, in order."""
+        any_queue = QueueChoice(LEADER_CHOOSES, topic.queue_count)
+        if topic.topic_type not in _ORDERED_TYPES:
+            return [(any_queue, indexes)]
+        chosen: dict[QueueChoice, list[int]] = {}
+        for index in indexes:
+            group_hash = outgoing[index].group_hash
+            choice = self._queue_of(topic, group_hash) if group_hash else any_queue
+            chosen.setdefault(choice, []).append(index)
+        return list(chosen.items())
+
+    def left(self, topic: TopicRow, queue: int) -> None:
+        """Note that message groups are in a queue by the topic's present count only."""
+        queue_count, queues = self._left.get(topic.topic_id, (0, set()))
+        if queue_count != topic.queue_count:
+            queues = set()
+            self._left[topic.topic_id] = (topic.queue_count, queues)
+        queues.add(queue)
+
+    def has_left(self, topic: TopicRow, queue: int) -> bool:
+        """Whether that is known of a queue."""
+        queue_count, queues = self._left.get(topic.topic_id, (0, ()))
+        return queue_count == topic.queue_count and queue in queues
+
+    def forget_others(self, rehashing: Iterable[TopicRow]) -> None:
+        """Forget topics whose message groups are all where the present count puts them."""
+        kept = {topic.topic_id for topic in rehashing}
+        for topic_id in self._left.keys() - kept:
+            del self._left[topic_id]
+
+    def _queue_of(self, topic: TopicRow, group_hash: int) -> QueueChoice:
+        previous = topic.previous_queue_count
+        if previous:
+            queue = queue_of_hash(group_hash, previous)
+            if not self.has_left(topic, queue):
+                return QueueChoice(queue, previous)
+        return QueueChoice(queue_of_hash(group_hash, topic.queue_count), topic.queue_count)

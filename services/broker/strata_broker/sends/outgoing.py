@@ -1,0 +1,247 @@
+"""Turns the messages of a SendMessageRequest into what a batch stores.
+
+Role: check every message, derive its type, queue and due time, hash what storage selects by. The
+form of a stored message is `wire.stored_message`'s. Choosing only: nothing here waits or sends.
+
+Delay messages always wait in storage, one whose time is past too: only the leader's group time
+tells what is due (rule 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import md5
+from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata_broker.config import TransactionSection
+from strata_broker.requests import Caller, milliseconds
+from strata_broker.storage.metadata import Name, TopicRow
+from strata_broker.wire import stored_message
+from strata_mq.batch import Checksum, OutgoingMessage, PartKind
+from strata_mq.delivery import store_fragment, user_property_fragment
+from strata_mq.errors import Code, RequestError
+from strata_mq.hashing import key_hash, pack_message_id, text_hash
+from strata_mq.types import MessageType, TopicType, check_topic_accepts, message_type_of
+from strata_mq.validation import Limits, check_message
+from strata_runtime.clock import Clock
+
+# Topics whose messages may be of several kinds.
+_DIVIDED_TOPICS: frozenset[int] = frozenset(
+    (TopicType.DELAY, TopicType.TRANSACTION, TopicType.MIXED)
+)
+# User properties in which RocketMQ repeats message group and transaction id; clients rely on them.
+_MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
+_TRANSACTION_ID_PROPERTY = "__transactionId__"
+
+_NANOS_PER_MS = 1_000_000
+
+_PART_KINDS: dict[int, PartKind] = {
+    MessageType.DELAY: PartKind.DELAYED,
+    MessageType.TRANSACTION: PartKind.HALF,
+}
+
+_LATER_TYPES = {
+    MessageType.LITE: "lite messages are not supported yet",
+    MessageType.PRIORITY: "priority messages are not supported yet",
+}
+
+# The one type that a topic of these types takes: what most messages are.
+_PLAIN_TYPES: dict[int, MessageType] = {
+    TopicType.NORMAL: MessageType.NORMAL,
+    TopicType.FIFO: MessageType.FIFO,
+}
+
+
+class ParsedSend(NamedTuple):
+    """A SendMessageRequest whose messages have one topic."""
+
+    messages: Sequence[definition_pb2.Message]
+    message_ids: Sequence[str]
+    topic: Name
+    client_id: str
+
+
+def parse_send(request: bytes, caller: Caller, max_messages: int) -> ParsedSend:
+    """Parse a request.
+
+    Raises:
+        RequestError: BAD_REQUEST or MESSAGE_CORRUPTED.
+    """
+    try:
+        messages = service_pb2.SendMessageRequest.FromString(request).messages
+    except DecodeError as error:
+        raise RequestError(Code.BAD_REQUEST, "not a SendMessageRequest") from error
+    count = len(messages)
+    if not count:
+        raise RequestError(Code.MESSAGE_CORRUPTED, "no message to send")
+    if count > max_messages:
+        raise RequestError(
+            Code.MESSAGE_CORRUPTED, f"the max number of messages in a request is {max_messages}"
+        )
+    first = messages[0].topic
+    namespace, name = first.resource_namespace, first.name
+    for message in messages:
+        named = message.topic
+        if named.name != name or named.resource_namespace != namespace:
+            raise RequestError(Code.MESSAGE_CORRUPTED, "different message has different topic")
+    ids = [message.system_properties.message_id for message in messages]
+    return ParsedSend(messages, ids, caller.name_of(first), caller.client_id)
+
+
+def runs_by_kind(
+    topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+) -> list[Sequence[int]]:
+    """Divide messages by what becomes of them once they are stored, in order.
+
+    Raises:
+        RequestError: MESSAGE_CORRUPTED: a transactional message is not the only one.
+    """
+    if topic.topic_type not in _DIVIDED_TOPICS:
+        return [indexes]
+    divided: dict[PartKind, list[int]] = {}
+    for index in indexes:
+        divided.setdefault(part_kind(outgoing[index]), []).append(index)
+    if len(outgoing) > 1 and PartKind.HALF in divided:
+        raise RequestError(
+            Code.MESSAGE_CORRUPTED, "a transactional message is sent in a request of its own"
+        )
+    return list(divided.values())
+
+
+def part_kind(message: OutgoingMessage) -> PartKind:
+    """Return what becomes of a message once it is stored."""
+    return _PART_KINDS.get(message.message_type, PartKind.PLAIN)
+
+
+def with_transaction_id(
+    half: OutgoingMessage, transaction_id: str, checksum: Checksum
+) -> OutgoingMessage:
+    """Return a transactional message that says its transaction's id to its consumers."""
+    stored = half.stored + user_property_fragment(_TRANSACTION_ID_PROPERTY, transaction_id)
+    return half._replace(stored=stored, checksum=checksum(stored))
+
+
+class MessagePreparer:
+    """Checks messages and makes them ready for a batch."""
+
+    def __init__(
+        self, limits: Limits, transaction: TransactionSection, checksum: Checksum, clock: Clock
+    ) -> None:
+        self._limits = limits
+        self._transaction = transaction
+        self._checksum = checksum
+        self._clock = clock
+
+    def prepare(
+        self, message: definition_pb2.Message, topic: TopicRow, sender: bytes
+    ) -> OutgoingMessage:
+        """Check one message and return what is stored of it; the message is used up.
+
+        `sender` is the `sender_fragment` of its client's id.
+
+        Raises:
+            RequestError: the first thing that is wrong with it.
+        """
+        properties = message.system_properties
+        body = message.body
+        message_id = properties.message_id
+        tag = properties.tag
+        keys = list(properties.keys)
+        message_group = properties.message_group if properties.HasField("message_group") else None
+        now_ms, delivery_ms = 0, None
+        if properties.HasField("delivery_timestamp"):
+            now_ms = self._clock.wall_ms()
+            delivery_ms = _delivery_ms(properties.delivery_timestamp)
+        check_message(
+            self._limits,
+            body_bytes=len(body),
+            message_id=message_id,
+            tag=tag,
+            keys=keys,
+            message_group=message_group,
+            properties=message.user_properties,
+            delivery_time_ms=delivery_ms,
+            now_ms=now_ms,
+        )
+        declared = int(properties.message_type)
+        message_type = message_type_of(
+            declared,
+            has_message_group=message_group is not None,
+            has_delivery_time=delivery_ms is not None,
+            has_priority=properties.HasField("priority"),
+            has_lite_topic=properties.HasField("lite_topic"),
+        )
+        if message_type != _PLAIN_TYPES.get(topic.topic_type):
+            _check_type(topic, message_type)
+        due_ms = 0
+        if message_type is MessageType.TRANSACTION:
+            due_ms = self._first_check_ms(properties)
+        elif delivery_ms is not None:
+            due_ms = max(delivery_ms, 0)
+        added = store_fragment(
+            md5(body, usedforsecurity=False).hexdigest().upper(),
+            set_identity=properties.body_encoding == definition_pb2.ENCODING_UNSPECIFIED,
+            message_type=None if declared == message_type else message_type,
+        )
+        born_ms = _born_ms(properties.born_timestamp)
+        own_properties = properties.SerializeToString()
+        message.ClearField("system_properties")
+        rest = message.SerializeToString()
+        if message_group is not None:
+            rest += user_property_fragment(_MESSAGE_GROUP_PROPERTY, message_group)
+        stored = stored_message(own_properties, added + sender, rest)
+        return OutgoingMessage(
+            stored,
+            self._checksum(stored),
+            text_hash(tag) if tag else 0,
+            text_hash(message_group) if message_group is not None else 0,
+            pack_message_id(message_id),
+            message_type,
+            born_ms,
+            [key_hash(key) for key in keys],
+            due_ms,
+        )
+
+    def _first_check_ms(self, properties: definition_pb2.SystemProperties) -> int:
+        """Return when a transactional message's producer is first asked about it.
+
+        Raises:
+            RequestError: the message says something that does not go together.
+        """
+        if properties.HasField("delivery_timestamp"):
+            # Its commit would deliver it early.
+            raise RequestError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                "a transactional message cannot have a delivery timestamp",
+            )
+        after_ms = self._transaction.first_check_ms
+        if properties.HasField("orphaned_transaction_recovery_duration"):
+            after_ms = milliseconds(properties.orphaned_transaction_recovery_duration)
+            most_ms = self._transaction.max_first_check_ms
+            if not 0 <= after_ms <= most_ms:
+                raise RequestError(
+                    Code.BAD_REQUEST,
+                    f"the orphaned transaction recovery duration is out of range, 0 to {most_ms}",
+                )
+        return self._clock.wall_ms() + after_ms
+
+
+def _check_type(topic: TopicRow, message_type: MessageType) -> None:
+    check_topic_accepts(TopicType(topic.topic_type), message_type)
+    if message_type in _LATER_TYPES:
+        raise RequestError(Code.NOT_IMPLEMENTED, _LATER_TYPES[message_type])
+
+
+def _delivery_ms(delivery: Timestamp) -> int:
+    """Return a delivery time rounded up: not a fraction of a millisecond early."""
+    return delivery.seconds * 1000 - (-delivery.nanos // _NANOS_PER_MS)
+
+
+def _born_ms(born: Timestamp) -> int:
+    """Return the born time as the unsigned column holds it; nonsense becomes 0."""
+    born_ms = born.seconds * 1000 + born.nanos // _NANOS_PER_MS
+    return born_ms if 0 <= born_ms < 1 << 63 else 0

@@ -1,0 +1,121 @@
+"""RecallMessage: takes back a message that no consumer was given.
+
+A delayed message is named by the recall handle of its send result. Any other is named by its
+message id: handles for what is hardly ever recalled would cost every send. Storage decides, at
+once and once (rule 1): what was delivered is not recalled.
+"""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import service_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.clients.provision import Provisioner
+from strata_broker.requests import Caller
+from strata_broker.storage.metadata import MetadataView, TopicRow
+from strata_broker.storage.storage_client import StorageClient
+from strata_mq.errors import Code, RequestError
+from strata_mq.hashing import pack_message_id, unpack_message_id
+from strata_mq.pending_handle import BadHandleError, HandleForm, decode_pending_handle
+from strata_mq.types import MessageType, TopicType, check_topic_accepts
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+_TOO_LATE = "delivered, or recalled before, or unknown"
+
+
+class Recaller:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        provisioner: Provisioner,
+        storage: StorageClient,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._provisioner = provisioner
+        self._storage = storage
+        self._clock = clock
+        self._recalled = metrics.counter("strata_broker_recalls_total")
+
+    async def recall(
+        self, caller: Caller, request: service_pb2.RecallMessageRequest, timeout_s: float
+    ) -> str:
+        """Recall a message; returns its id.
+
+        Raises:
+            RequestError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: no
+                handle, and the topic has no delay messages; INVALID_RECEIPT_HANDLE: it was
+                delivered or recalled before, or there is no such message; no answer in time.
+        """
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        topic = self._provisioner.topic(*caller.name_of(request.topic))
+        try:
+            message_id = await self._recall(topic, request.recall_handle, deadline_s)
+        except RequestError as refused:
+            self._recalled.add(1, {"result": refused.code.name.lower()})
+            raise
+        self._recalled.add(1, {"result": "ok"})
+        return message_id
+
+    async def _recall(self, topic: TopicRow, text: str, deadline_s: float) -> str:
+        try:
+            handle = decode_pending_handle(text)
+        except BadHandleError:
+            if unpack_message_id(pack_message_id(text)) is None:
+                check_topic_accepts(TopicType(topic.topic_type), MessageType.DELAY)
+                raise _invalid("not a recall handle") from None
+            await self._recall_by_id(topic, text, deadline_s)
+            return text
+        if handle.form is HandleForm.MESSAGE_ID or not handle.message_id:
+            raise _invalid("not a recall handle")
+        if handle.topic_id != topic.topic_id:
+            raise _invalid("it is of another topic")
+        recall = _request(handle.raft_group, topic, handle.message_id)
+        if handle.form is HandleForm.PENDING:
+            recall.pending.index, recall.pending.ordinal = handle.number, handle.part
+        else:
+            recall.position.queue, recall.position.offset = handle.part, handle.number
+        await self._call(recall, deadline_s)
+        return handle.message_id
+
+    async def _recall_by_id(self, topic: TopicRow, message_id: str, deadline_s: float) -> None:
+        """Recall the newest message with an id, asking one raft group of the topic at a time."""
+        for raft_group in self._view.holders(topic):
+            try:
+                await self._call(_request(raft_group, topic, message_id), deadline_s)
+            except RequestError as refused:
+                if refused.code is Code.INVALID_RECEIPT_HANDLE:
+                    continue
+                raise
+            return
+        raise _invalid(_TOO_LATE)
+
+    async def _call(self, request: storage_pb2.RecallRequest, deadline_s: float) -> None:
+        left_s = deadline_s - self._clock.monotonic_s()
+        try:
+            await self._storage.call(
+                request.raft_group,
+                "Recall",
+                request,
+                storage_pb2.RecallResponse,
+                timeout_s=left_s,
+            )
+        except RequestError as refused:
+            if refused.code is Code.INVALID_RECEIPT_HANDLE:
+                raise _invalid(_TOO_LATE) from refused
+            raise
+
+
+def _request(raft_group: int, topic: TopicRow, message_id: str) -> storage_pb2.RecallRequest:
+    return storage_pb2.RecallRequest(
+        raft_group=raft_group, topic_id=topic.topic_id, message_id=message_id
+    )
+
+
+def _invalid(reason: str) -> RequestError:
+    """Return the error; the name stands in its text, as clients' tests look for it."""
+    code = Code.INVALID_RECEIPT_HANDLE
+    return RequestError(code, f"{code.name}: {reason}")

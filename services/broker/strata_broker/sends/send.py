@@ -1,0 +1,396 @@
+"""SendMessage: from the bytes of many calls to staged messages, and back to their answers.
+
+Role: parse, check, choose raft group and queue (rule 23), stage, answer. Invariants: a request is
+staged whole or refused whole; every call is answered once, with one entry per message; what a
+client may hold in flight is bounded before anything is staged. Messages of a message group keep
+their order when a client sends the next one after the answer for the last, as the protocol asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker import errors, wire
+from strata_broker.clients.provision import Provisioner, topic_not_found
+from strata_broker.config import BrokerConfig
+from strata_broker.limits.budget import SendBudget
+from strata_broker.limits.quotas import Quotas
+from strata_broker.observability.message_traces import MessageTraces
+from strata_broker.observability.recorder import Recorder
+from strata_broker.requests import caller_of
+from strata_broker.sends.append import Appender, PendingPlace
+from strata_broker.sends.message_groups import MessageGroups
+from strata_broker.sends.outgoing import (
+    MessagePreparer,
+    ParsedSend,
+    parse_send,
+    part_kind,
+    runs_by_kind,
+    with_transaction_id,
+)
+from strata_broker.sends.producers import Producers
+from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_edge.ports import HotCall
+from strata_mq.batch import Checksum, OutgoingMessage, PartKey, PartKind
+from strata_mq.delivery import sender_fragment
+from strata_mq.errors import Code, RequestError
+from strata_mq.pending_handle import PendingHandle, encode_pending_handle
+from strata_mq.slots import rendezvous
+from strata_runtime.clock import Clock
+from strata_runtime.tasks import Tasks
+from strata_runtime.tracing import Span
+
+SEND = "SendMessage"
+# A queue that moves is known to everyone within a few watch events.
+_MOVED_PAUSE_S = 0.02
+
+
+class Destination(NamedTuple):
+    """Where messages go: a queue, and the topic's queue count by which it was chosen."""
+
+    raft_group: int
+    queue: int
+    queue_count: int
+
+
+class Sender:
+    """Serves SendMessage."""
+
+    def __init__(
+        self,
+        view: MetadataView,
+        provisioner: Provisioner,
+        appender: Appender,
+        message_groups: MessageGroups,
+        budget: SendBudget,
+        quotas: Quotas,
+        producers: Producers,
+        config: BrokerConfig,
+        checksum: Checksum,
+        clock: Clock,
+        tasks: Tasks,
+        recorder: Recorder,
+        traces: MessageTraces | None = None,
+    ) -> None:
+        self._view = view
+        self._provisioner = provisioner
+        self.appender = appender
+        self._message_groups = message_groups
+        self.budget = budget
+        self._quotas = quotas
+        self._producers = producers
+        self.checksum = checksum
+        self.clock = clock
+        self.recorder = recorder
+        self._tasks = tasks
+        self._preparer = MessagePreparer(config.limits(), config.transaction, checksum, clock)
+        self._auto_create_topic = config.metadata.auto_create_topic
+        self._max_messages = config.send.max_messages_per_request
+        self._timeout_s = config.send.timeout_ms / 1000
+        self._traces = traces if traces is not None and traces.tracer.enabled else None
+
+    def take(self, call: HotCall) -> None:
+        """Take one call; it is answered now or when its messages are durable."""
+        started_s = self.clock.monotonic_s()
+        message_count = 0
+        try:
+            caller = caller_of(call.metadata)
+            parsed = parse_send(call.request, caller, self._max_messages)
+            message_count = len(parsed.messages)
+            if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
+                self._tasks.spawn("create topic", self._stage_later(call, parsed, started_s))
+            else:
+                self._stage(call, parsed, started_s)
+        except RequestError as bad:
+            self.refuse(call, message_count, bad, started_s)
+
+    def refuse(
+        self, call: HotCall, message_count: int, failure: RequestError, started_s: float
+    ) -> None:
+        """Answer with one error for the request and each of its messages."""
+        status = errors.status_of(failure)
+        response = service_pb2.SendMessageResponse(status=status)
+        for _ in range(message_count):
+            response.entries.add(status=status)
+        call.complete([response.SerializeToString()])
+        self.recorder.answered(SEND, failure.code, started_s)
+
+    def destinations(
+        self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
+    ) -> list[tuple[Destination, Sequence[int]]]:
+        """Return where messages go, with their indexes.
+
+        Raises:
+            RequestError: FORBIDDEN, nobody owns a queue of one; MESSAGE_CORRUPTED.
+        """
+        parts: list[tuple[Destination, Sequence[int]]] = []
+        for choice, chosen in self._message_groups.choose(topic, outgoing, indexes):
+            for run in runs_by_kind(topic, outgoing, chosen):
+                place = self._place(topic, outgoing[run[0]].message_id, choice.queue)
+                parts.append((Destination(*place, choice.queue_count), run))
+        return parts
+
+    def _place(self, topic: TopicRow, key: bytes, queue: int) -> tuple[int, int]:
+        """Return (raft group, queue) for a queue, or for "any queue" by the key."""
+        if queue != LEADER_CHOOSES:
+            owner = self._view.owner(topic, queue)
+            if owner:
+                return owner, queue
+        elif owners := self._view.owners(topic):
+            owner = rendezvous(key, owners)
+            return owner, self._view.queue_at(topic, owner, key)
+        raise RequestError(Code.FORBIDDEN, "no writable queue")
+
+    def learn(self, topic_id: int, raft_group: int, result: storage_pb2.PartResult) -> None:
+        """Take in what a refusal says of a queue."""
+        topic = self._view.topic_by_id(topic_id)
+        if topic is None:
+            return
+        if result.outcome == storage_pb2.OUTCOME_REHASHED:
+            self._message_groups.left(topic, result.queue)
+        elif result.HasField("sealed"):
+            self._view.learn(topic, raft_group, (result.sealed,))
+
+    def topic_by_id(self, topic_id: int) -> TopicRow | None:
+        """Find a topic again for messages that have to be staged anew."""
+        return self._view.topic_by_id(topic_id)
+
+    async def _stage_later(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
+        try:
+            await self._provisioner.topic_for_use(*parsed.topic)
+            self._stage(call, parsed, started_s)
+        except RequestError as bad:
+            self.refuse(call, len(parsed.messages), bad, started_s)
+
+    def _stage(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
+        """Check all messages, then stage all.
+
+        Raises:
+            RequestError: nothing was staged.
+        """
+        topic = self._provisioner.topic(*parsed.topic)
+        if topic.is_dead_letter:
+            raise RequestError(Code.FORBIDDEN, "no writable queue")
+        if self._quotas.limit_sends:
+            self._quotas.charge_send(topic, len(parsed.messages), len(call.request))
+        if self._traces is None:
+            self._stage_on(topic, call, parsed, started_s, None)
+            return
+        span = self._traces.sent(call.metadata, parsed.messages)
+        try:
+            self._stage_on(topic, call, parsed, started_s, span)
+        except RequestError as bad:
+            if span is not None:
+                span.end(error=bad.text)
+            raise
+
+    def _stage_on(
+        self,
+        topic: TopicRow,
+        call: HotCall,
+        parsed: ParsedSend,
+        started_s: float,
+        span: Span | None,
+    ) -> None:
+        prepare = self._preparer.prepare
+        sender = sender_fragment(parsed.client_id)
+        outgoing = [prepare(message, topic, sender) for message in parsed.messages]
+        if part_kind(outgoing[0]) is PartKind.HALF:
+            self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
+        left_s = call.time_left_s()
+        deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
+        pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s, span)
+        parts = self.destinations(topic, outgoing, range(len(outgoing)))
+        raft_group = parts[0][0].raft_group
+        if not self.budget.try_take(topic.namespace, raft_group, pending.size_bytes):
+            raise errors.too_many_requests()
+        pending.charged_raft_group = raft_group
+        for destination, indexes in parts:
+            pending.stage(destination, indexes)
+
+
+class PendingSend:
+    """One request between staging and answer; the `Waiter` of its messages."""
+
+    __slots__ = (
+        "_call",
+        "_deadline_s",
+        "_failures",
+        "_left",
+        "_message_ids",
+        "_offsets",
+        "_outgoing",
+        "_pending",
+        "_sender",
+        "_span",
+        "_started_s",
+        "_topic",
+        "charged_raft_group",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        call: HotCall,
+        parsed: ParsedSend,
+        outgoing: Sequence[OutgoingMessage],
+        topic: TopicRow,
+        started_s: float,
+        deadline_s: float,
+        span: Span | None = None,
+    ) -> None:
+        self._sender = sender
+        self._span = span
+        self._call = call
+        self._message_ids = parsed.message_ids
+        self._outgoing = outgoing
+        self._topic = topic
+        self._started_s = started_s
+        self._deadline_s = deadline_s
+        self._offsets = [0] * len(outgoing)
+        # Of those that have no offset yet: transaction id, recall handle or ""
+        self._pending: dict[int, tuple[str, str]] = {}
+        self._failures: dict[int, RequestError] = {}
+        self._left = len(outgoing)
+        self.size_bytes = len(call.request)
+        self.charged_raft_group = 0
+
+    def stage(self, destination: Destination, indexes: Sequence[int]) -> None:
+        """Put messages of one queue into the raft group's batch."""
+        topic = self._topic
+        raft_group, queue, queue_count = destination
+        outgoing = self._outgoing
+        if len(indexes) != len(outgoing):
+            outgoing = [outgoing[index] for index in indexes]
+        kind = part_kind(outgoing[0])
+        if kind is PartKind.HALF:
+            transaction_id = encode_pending_handle(
+                PendingHandle(raft_group, topic.topic_id, self._message_ids[0])
+            )
+            self._pending[0] = (transaction_id, "")
+            outgoing = [with_transaction_id(outgoing[0], transaction_id, self._sender.checksum)]
+        key = PartKey(topic.topic_id, queue, topic.slot_base, queue_count, kind)
+        self._sender.appender.stage(
+            raft_group, key, outgoing, indexes, self, self._deadline_s, span=self._span
+        )
+
+    def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
+        """See `append.Waiter`."""
+        for index, offset in zip(indexes, offsets, strict=True):
+            self._offsets[index] = offset
+        self._settled(len(indexes))
+
+    def pending(
+        self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
+    ) -> None:
+        """See `append.Waiter`."""
+        for index, place in zip(indexes, places, strict=True):
+            if part_kind(self._outgoing[index]) is PartKind.DELAYED:
+                message_id = self._message_ids[index]
+                handle = PendingHandle(raft_group, self._topic.topic_id, message_id, *place)
+                self._pending[index] = (message_id, encode_pending_handle(handle))
+        self._settled(len(indexes))
+
+    def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
+        """See `append.Waiter`."""
+        for index in indexes:
+            self._failures[index] = failure
+        self._settled(len(indexes))
+
+    def moved(
+        self,
+        indexes: Sequence[int],
+        raft_group: int,
+        key: PartKey,
+        result: storage_pb2.PartResult,
+    ) -> None:
+        """See `append.Waiter`."""
+        self._sender.learn(key.topic_id, raft_group, result)
+        self._choose_again(indexes, Destination(raft_group, key.queue, key.queue_count))
+
+    def _choose_again(self, indexes: Sequence[int], refused: Destination | None = None) -> None:
+        """Stage messages where they go now; where they were refused only after a pause.
+
+        The pause lets the metadata catch up.
+        """
+        sender = self._sender
+        if sender.clock.monotonic_s() >= self._deadline_s:
+            self.refused(indexes, errors.timed_out())
+            return
+        topic = sender.topic_by_id(self._topic.topic_id)
+        if topic is None:
+            self.refused(indexes, topic_not_found(self._topic.name))
+            return
+        self._topic = topic
+        try:
+            parts = sender.destinations(topic, self._outgoing, indexes)
+        except RequestError as nobody:
+            self.refused(indexes, nobody)
+            return
+        for destination, chosen in parts:
+            if destination == refused:
+                asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self._choose_again, chosen)
+            else:
+                self.stage(destination, chosen)
+
+    def _settled(self, count: int) -> None:
+        self._left -= count
+        if self._left:
+            return
+        sender = self._sender
+        sender.budget.give_back(self._topic.namespace, self.charged_raft_group, self.size_bytes)
+        if self._span is not None:
+            self._span.end(error=next((bad.text for bad in self._failures.values()), ""))
+        if self._failures:
+            self._answer_failures()
+            return
+        message_ids = map(str.encode, self._message_ids)
+        if self._pending:
+            entries = [self._entry(*numbered) for numbered in enumerate(message_ids)]
+        else:
+            entries = list(map(wire.send_result_entry, message_ids, self._offsets))
+        self._call.complete([wire.send_response(entries)])
+        sender.recorder.sent(
+            self._topic, self._outgoing[0].message_type, len(entries), self.size_bytes
+        )
+        sender.recorder.answered(SEND, Code.OK, self._started_s)
+
+    def _entry(self, index: int, message_id: bytes) -> bytes:
+        if index not in self._pending:
+            return wire.send_result_entry(message_id, self._offsets[index])
+        transaction_id, recall_handle = self._pending[index]
+        return wire.pending_result_entry(
+            message_id, transaction_id.encode(), recall_handle.encode()
+        )
+
+    def _answer_failures(self) -> None:
+        response = service_pb2.SendMessageResponse()
+        codes = []
+        for index, message_id in enumerate(self._message_ids):
+            failure = self._failures.get(index)
+            entry = response.entries.add()
+            if failure is None:
+                codes.append(Code.OK)
+                entry.status.CopyFrom(errors.ok_status())
+                entry.message_id = message_id
+                named = self._pending.get(index, (message_id, ""))
+                entry.transaction_id, entry.recall_handle = named
+                entry.offset = self._offsets[index]
+            else:
+                codes.append(failure.code)
+                entry.status.CopyFrom(errors.status_of(failure))
+        code = errors.fold(codes)
+        text = code.name
+        if len(self._failures) == len(codes) and code is not Code.MULTIPLE_RESULTS:
+            # All failed alike: the reason says more than the name.
+            text = next(iter(self._failures.values())).text
+        response.status.CopyFrom(
+            definition_pb2.Status(code=definition_pb2.Code.ValueType(int(code)), message=text)
+        )
+        self._call.complete([response.SerializeToString()])
+        self._sender.recorder.answered(SEND, code, self._started_s)

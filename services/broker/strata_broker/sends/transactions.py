@@ -1,0 +1,139 @@
+"""Ends transactions: from a transaction id, given by any broker, to the half message it names.
+
+A transaction id is a `PendingHandle`. Everything that is wrong with one is INVALID_TRANSACTION_ID,
+whether it is damaged, of another topic, or its transaction ended the other way. Ending it again the
+same way is fine, so a call that was not answered is simply made again.
+"""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.requests import Caller
+from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage.storage_client import StorageClient
+from strata_mq.errors import Code, RequestError
+from strata_mq.names import check_topic
+from strata_mq.pending_handle import (
+    BadHandleError,
+    HandleForm,
+    PendingHandle,
+    decode_pending_handle,
+)
+from strata_runtime.metrics import Metrics
+
+_ENDS = {
+    definition_pb2.COMMIT: storage_pb2.TRANSACTION_END_COMMIT,
+    definition_pb2.ROLLBACK: storage_pb2.TRANSACTION_END_ROLLBACK,
+}
+_END_NAMES = {
+    storage_pb2.TRANSACTION_END_COMMIT: "commit",
+    storage_pb2.TRANSACTION_END_ROLLBACK: "rollback",
+    storage_pb2.TRANSACTION_END_GIVE_UP: "give up",
+}
+
+
+class Transactions:
+    """See the module docstring."""
+
+    def __init__(self, view: MetadataView, storage: StorageClient, metrics: Metrics) -> None:
+        self._view = view
+        self._storage = storage
+        self._ended = metrics.counter("strata_broker_transactions_ended_total")
+        # RocketMQ's names; it has none for what is given up.
+        self._rocketmq_ended = {
+            storage_pb2.TRANSACTION_END_COMMIT: metrics.counter("rocketmq_commit_messages_total"),
+            storage_pb2.TRANSACTION_END_ROLLBACK: metrics.counter(
+                "rocketmq_rollback_messages_total"
+            ),
+        }
+
+    async def end(
+        self, caller: Caller, request: service_pb2.EndTransactionRequest, timeout_s: float
+    ) -> None:
+        """Serve a producer's EndTransaction; one that does not know yet changes nothing.
+
+        Raises:
+            RequestError: ILLEGAL_TOPIC, INVALID_TRANSACTION_ID, or no answer in time.
+        """
+        topic_name = caller.name_of(request.topic)
+        topic = self._view.topic(*topic_name)
+        if topic is None:
+            check_topic(topic_name[1])
+        handle = read_transaction_id(request.transaction_id)
+        if topic is None or handle.topic_id != topic.topic_id:
+            raise invalid_transaction_id("it is of another topic")
+        if request.message_id and handle.message_id not in ("", request.message_id):
+            raise invalid_transaction_id("it is of another message")
+        end = _ENDS.get(request.resolution)
+        if end is not None:
+            await self.resolve(handle, end, timeout_s)
+
+    async def resolve(
+        self,
+        handle: PendingHandle,
+        end: storage_pb2.TransactionEnd.ValueType,
+        timeout_s: float | None = None,
+        *,
+        dead_letter_topic_id: int = 0,
+    ) -> storage_pb2.EndTransactionResponse:
+        """End the transaction of a half message; returns where a committed one is.
+
+        Args:
+            handle: names it.
+            end: how.
+            timeout_s: time for all tries; None: the configured one.
+            dead_letter_topic_id: where it goes when it is given up.
+
+        Raises:
+            RequestError: INVALID_TRANSACTION_ID, or no answer in time.
+        """
+        if handle.form is HandleForm.STORED:
+            raise invalid_transaction_id("it is a recall handle")
+        request = storage_pb2.EndTransactionRequest(
+            raft_group=handle.raft_group,
+            topic_id=handle.topic_id,
+            end=end,
+            dead_letter_topic_id=dead_letter_topic_id,
+        )
+        if handle.form is HandleForm.PENDING:
+            request.pending.index, request.pending.ordinal = handle.number, handle.part
+        else:
+            request.message_id = handle.message_id
+        try:
+            response = await self._storage.call(
+                handle.raft_group,
+                "EndTransaction",
+                request,
+                storage_pb2.EndTransactionResponse,
+                timeout_s=timeout_s,
+            )
+        except RequestError as refused:
+            if refused.code is Code.INVALID_RECEIPT_HANDLE:
+                raise invalid_transaction_id("unknown, or ended the other way") from refused
+            raise
+        self._ended.add(1, {"end": _END_NAMES[end]})
+        topic = self._view.topic_by_id(handle.topic_id)
+        if end in self._rocketmq_ended and topic is not None:
+            self._rocketmq_ended[end].add(1, {"topic": topic.name})
+        return response
+
+
+def read_transaction_id(text: str) -> PendingHandle:
+    """Parse a transaction id.
+
+    Raises:
+        RequestError: INVALID_TRANSACTION_ID.
+    """
+    if not text or text.isspace():
+        raise RequestError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
+    try:
+        return decode_pending_handle(text)
+    except BadHandleError as bad:
+        raise invalid_transaction_id("it is none of this cluster's") from bad
+
+
+def invalid_transaction_id(reason: str) -> RequestError:
+    """Return the error; the name stands in its text, as clients' tests look for it."""
+    code = Code.INVALID_TRANSACTION_ID
+    return RequestError(code, f"{code.name}: {reason}")

@@ -1,0 +1,1 @@
+"""The storage tier and the metadata, as one broker sees them."""

@@ -1,0 +1,269 @@
+"""The rows behind a `MetadataView`: taken in one by one, looked up by key.
+
+A row costs one small object, so that 10,000 topics cost a few megabytes. Nothing here knows of
+revisions or of listeners.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import Message
+
+from strata.meta.v1 import meta_pb2
+from strata_mq.names import is_table_topic
+from strata_mq.slots import SLOT_COUNT
+
+Name = tuple[str, str]
+"""(namespace, name)."""
+
+NO_RAFT_GROUP = 0
+"""Raft group ids start at 1; a slot that nobody owns has this one."""
+
+Key = TypeVar("Key")
+Row = TypeVar("Row", bound=Message)
+
+_NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
+
+
+class Home(NamedTuple):
+    """The public names of a topic's queues under one broker name (rule 20).
+
+    A route lists local ids 0 .. len(queues) - 1. Id 0 means any of the queues, id i > 0 means
+    `queues[i - 1]`; the last queue is therefore reached through "any" (docs/adr/0002).
+    """
+
+    raft_group: int
+    broker_name: str
+    queues: Sequence[int]
+
+
+class TopicRow:
+    """A topic. `row` is the serialised `meta.v1.Topic`, for what is rarely asked.
+
+    What the view derives from it and from where things are is kept beside it, with the version of
+    the placement that it was derived from.
+    """
+
+    __slots__ = (
+        "groups",
+        "groups_at",
+        "homes",
+        "homes_at",
+        "name",
+        "namespace",
+        "previous_queue_count",
+        "queue_count",
+        "row",
+        "slot_base",
+        "topic_id",
+        "topic_type",
+    )
+
+    def __init__(self, topic: meta_pb2.Topic) -> None:
+        self.topic_id = topic.topic_id
+        self.namespace = topic.namespace
+        self.name = topic.name
+        self.topic_type = topic.type
+        self.queue_count = topic.queue_count
+        self.previous_queue_count = topic.previous_queue_count
+        self.slot_base = topic.slot_base
+        self.row = topic.SerializeToString()
+        self.groups: tuple[int, ...] = ()
+        self.groups_at = -1
+        self.homes: tuple[Home, ...] = ()
+        self.homes_at = -1
+
+    @property
+    def is_dead_letter(self) -> bool:
+        """Whether its queue numbers are raft group ids (rule 26)."""
+        return self.topic_type == meta_pb2.TOPIC_TYPE_DEAD_LETTER
+
+    @property
+    def is_system(self) -> bool:
+        """Whether no client made it as a topic: of dead letters, or of a key-value table."""
+        return self.is_dead_letter or is_table_topic(self.name)
+
+    def parsed(self) -> meta_pb2.Topic:
+        """Return the whole row."""
+        return meta_pb2.Topic.FromString(self.row)
+
+
+class Tables:
+    """All rows at one revision, or those of a snapshot that have come so far.
+
+    Attributes:
+        topics, topics_by_id: the same rows.
+        rehashing: topics whose message groups may be where an older queue count put them, by id.
+        consumer_groups, raft_groups, nodes: by their keys.
+        tombstones: those that are not done; the nameserver bounds their number.
+        slots: raft group of each slot.
+        slot_moves: by the raft group that gives up slots.
+        quotas: by namespace and topic.
+        topic_counts, consumer_group_counts: rows by namespace, dead-letter topics not counted.
+        new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
+        new_moves: topics of which a queue moved since.
+        new_slots: slots that got another owner since.
+        new_quotas: whether a quota changed since.
+        new_placement: whether slots, raft groups, nodes or moved queues changed since.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[Name, TopicRow] = {}
+        self.topics_by_id: dict[int, TopicRow] = {}
+        self.rehashing: dict[int, TopicRow] = {}
+        self.consumer_groups: dict[Name, meta_pb2.ConsumerGroup] = {}
+        self.raft_groups: dict[int, meta_pb2.RaftGroup] = {}
+        self.nodes: dict[str, meta_pb2.Node] = {}
+        self.tombstones: dict[tuple[int, int], meta_pb2.Tombstone] = {}
+        self.slots = [NO_RAFT_GROUP] * SLOT_COUNT
+        self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
+        self.quotas: dict[Name, meta_pb2.Quota] = {}
+        self.topic_counts: Counter[str] = Counter()
+        self.consumer_group_counts: Counter[str] = Counter()
+        # topic id -> queue -> where it is, for queues that are not where their slot is
+        self._overrides: dict[int, dict[int, meta_pb2.QueueOverride]] = {}
+        # (topic id, queue) -> (raft group of the epoch before, last epoch), told by storage before
+        # the metadata told it
+        self._learned: dict[tuple[int, int], tuple[int, meta_pb2.Epoch]] = {}
+        self.new_consumer_groups: set[Name] = set()
+        self.new_moves: set[int] = set()
+        self.new_slots: set[int] = set()
+        self.new_quotas = False
+        self.new_placement = False
+
+    def overrides(self, topic_id: int) -> Mapping[int, meta_pb2.QueueOverride]:
+        """Return the queues of a topic that are, or were, not where their slot is."""
+        return self._overrides.get(topic_id, _NO_OVERRIDES)
+
+    def take(self, change: meta_pb2.Change) -> None:
+        """Take in one row."""
+        match change.WhichOneof("row"):
+            case "topic":
+                self._take_topic(change.topic, deleted=change.deleted)
+            case "consumer_group":
+                self._take_consumer_group(change.consumer_group, deleted=change.deleted)
+            case "raft_group":
+                row = change.raft_group
+                _put(self.raft_groups, row.raft_group, row, deleted=change.deleted)
+                self.new_placement = True
+            case "node":
+                _put(self.nodes, change.node.node_id, change.node, deleted=change.deleted)
+                self.new_placement = True
+            case "slots":
+                owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
+                first, count = change.slots.first_slot, change.slots.slot_count
+                run = range(first, first + count)
+                self.new_slots.update(slot for slot in run if self.slots[slot] != owner)
+                self.slots[first : first + count] = [owner] * count
+                self.new_placement = True
+            case "slot_move":
+                move = change.slot_move
+                _put(self.slot_moves, move.from_raft_group, move, deleted=change.deleted)
+            case "tombstone":
+                key = (change.tombstone.kind, change.tombstone.id)
+                done = change.deleted or change.tombstone.done
+                _put(self.tombstones, key, change.tombstone, deleted=done)
+            case "queue_override":
+                self._take_override(change.queue_override, deleted=change.deleted)
+            case "quota":
+                scope = (change.quota.namespace, change.quota.topic)
+                _put(self.quotas, scope, change.quota, deleted=change.deleted)
+                self.new_quotas = True
+
+    def learn(self, topic_id: int, queue: int, ended_in: int, epoch: meta_pb2.Epoch) -> bool:
+        """Take in an epoch of a queue that the metadata do not tell yet.
+
+        Args:
+            topic_id: of the topic.
+            queue: its number.
+            ended_in: raft group of the epoch before.
+            epoch: its last one.
+
+        Returns:
+            Whether it was news.
+        """
+        known = self.overrides(topic_id).get(queue)
+        if known is not None and known.epochs[-1].epoch >= epoch.epoch:
+            return False
+        override = meta_pb2.QueueOverride(topic_id=topic_id, queue=queue)
+        if known is not None:
+            override.CopyFrom(known)
+        else:
+            override.epochs.add(epoch=epoch.epoch - 1, raft_group=ended_in)
+        override.epochs.append(epoch)
+        self._learned[topic_id, queue] = (ended_in, epoch)
+        self._overrides.setdefault(topic_id, {})[queue] = override
+        self.new_moves.add(topic_id)
+        self.new_placement = True
+        return True
+
+    def replaces(self, others: Tables) -> None:
+        """Take in what others hold beyond the metadata; whatever else they hold may be gone."""
+        for (topic_id, queue), (ended_in, epoch) in others._learned.items():
+            if topic_id in self.topics_by_id:
+                self.learn(topic_id, queue, ended_in, epoch)
+        self.new_consumer_groups.update(others.consumer_groups)
+        self.new_quotas = True
+        before = enumerate(others.slots)
+        self.new_slots = {slot for slot, owner in before if self.slots[slot] != owner}
+        self.new_placement = True
+
+    def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
+        old = self.topics.pop((topic.namespace, topic.name), None)
+        if old is not None:
+            self.topics_by_id.pop(old.topic_id, None)
+            self.rehashing.pop(old.topic_id, None)
+            self.topic_counts[old.namespace] -= not old.is_dead_letter
+        if deleted:
+            return
+        row = TopicRow(topic)
+        self.topics[row.namespace, row.name] = row
+        self.topics_by_id[row.topic_id] = row
+        self.topic_counts[row.namespace] += not row.is_dead_letter
+        if row.previous_queue_count:
+            self.rehashing[row.topic_id] = row
+
+    def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
+        name = (group.namespace, group.name)
+        if self.consumer_groups.pop(name, None) is not None:
+            self.consumer_group_counts[group.namespace] -= 1
+        if not deleted:
+            self.consumer_groups[name] = _copy(group)
+            self.consumer_group_counts[group.namespace] += 1
+        self.new_consumer_groups.add(name)
+
+    def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
+        key = (override.topic_id, override.queue)
+        of_topic = self._overrides.setdefault(override.topic_id, {})
+        # A move that has only begun names no epoch yet: the queue is where its slot is.
+        if deleted or not override.epochs:
+            of_topic.pop(override.queue, None)
+            self._learned.pop(key, None)
+        else:
+            row = of_topic[override.queue] = _copy(override)
+            _, learned = self._learned.get(key, (NO_RAFT_GROUP, row.epochs[-1]))
+            if learned.epoch > row.epochs[-1].epoch:
+                row.epochs.append(learned)
+            else:
+                self._learned.pop(key, None)
+        if not of_topic:
+            del self._overrides[override.topic_id]
+        self.new_moves.add(override.topic_id)
+        self.new_placement = True
+
+
+def _put(table: dict[Key, Row], key: Key, row: Row, *, deleted: bool) -> None:
+    if deleted:
+        table.pop(key, None)
+    else:
+        table[key] = _copy(row)
+
+
+def _copy(row: Row) -> Row:
+    """Return a row that does not keep the whole response it came in alive."""
+    copy = type(row)()
+    copy.CopyFrom(row)
+    return copy

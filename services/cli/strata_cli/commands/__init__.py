@@ -1,0 +1,1 @@
+"""The `strata` command's commands, one file a subject."""

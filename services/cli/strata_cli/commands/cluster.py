@@ -1,0 +1,127 @@
+"""`strata cluster`, `raft-group`, `replica` and `leader`; `common` is described by its type."""
+
+# ruff: noqa: D417
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from strata.admin.v1 import admin_pb2
+from strata_cli.client import connect
+from strata_cli.cluster_views import health_view, node_view, placement_view, raft_group_view
+from strata_cli.commands.node import node_id_of
+from strata_cli.options import COMMON, Common
+from strata_cli.output import show
+
+RaftGroup = Annotated[int, Parameter(help="Number of the raft group.")]
+
+cluster = App(name="cluster", help="The whole cluster.")
+raft_group = App(name="raft-group", help="Raft groups.")
+replica = App(name="replica", help="Replicas of raft groups.")
+leader = App(name="leader", help="Leaders of raft groups.")
+
+_GROUP_COLUMNS = ("raft_group", "broker_name", "leader", "term", "commit_index", "state", "reason")
+
+
+@cluster.command(name="show")
+def show_cluster(*, common: Common = COMMON) -> None:
+    """Show nodes and raft groups.
+
+    For instance: strata cluster show -o json
+    """
+    with connect(common) as client:
+        response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+    nodes = [node_view(node) for node in response.nodes]
+    groups = [health_view(health) for health in response.raft_groups]
+    if common.output == "json":
+        show({"version": response.version, "nodes": nodes, "raft_groups": groups}, common)
+        return
+    columns = ("node", "role", "state", "draining", "endpoints", "rack")
+    show({"version": response.version, "nodes": nodes}, common, rows="nodes", columns=columns)
+    print()
+    show({"raft_groups": groups}, common, rows="raft_groups", columns=_GROUP_COLUMNS)
+
+
+@raft_group.command(name="list")
+def list_raft_groups(*, common: Common = COMMON) -> None:
+    """List raft groups with their leaders.
+
+    For instance: strata raft-group list -o json
+    """
+    with connect(common) as client:
+        response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+    groups = [health_view(health) for health in response.raft_groups]
+    show({"raft_groups": groups}, common, rows="raft_groups", columns=_GROUP_COLUMNS)
+
+
+@raft_group.command(name="show")
+def show_raft_group(number: RaftGroup, /, *, common: Common = COMMON) -> None:
+    """Show a raft group and each of its replicas.
+
+    For instance: strata raft-group show 1 -o json
+    """
+    request = admin_pb2.GetRaftGroupRequest(raft_group=number)
+    with connect(common) as client:
+        response = client.call(client.admin.GetRaftGroup, request)
+    show(raft_group_view(response), common, rows="replicas")
+
+
+@replica.command(name="add")
+def add_replica(
+    number: RaftGroup,
+    /,
+    *,
+    node: str,
+    learner: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Give a raft group one more replica; it catches up before it votes.
+
+    For instance: strata replica add 1 --node storage-0a1b2c3d4e5f
+
+    Args:
+        node: Storage node that gets it: its id or one of its endpoints.
+        learner: It only reads and never votes.
+    """
+    with connect(common) as client:
+        request = admin_pb2.ChangeReplicasRequest(
+            raft_group=number, add_node_ids=[node_id_of(client, node)], learners=learner
+        )
+        response = client.call(client.admin.ChangeReplicas, request)
+    show(placement_view(response.raft_group), common, rows="replicas")
+
+
+@replica.command(name="remove")
+def remove_replica(number: RaftGroup, /, *, node: str, common: Common = COMMON) -> None:
+    """Take a replica from a raft group.
+
+    For instance: strata replica remove 1 --node storage-0a1b2c3d4e5f
+
+    Args:
+        node: Storage node whose replica goes: its id or one of its endpoints.
+    """
+    with connect(common) as client:
+        request = admin_pb2.ChangeReplicasRequest(
+            raft_group=number, remove_node_ids=[node_id_of(client, node)]
+        )
+        response = client.call(client.admin.ChangeReplicas, request)
+    show(placement_view(response.raft_group), common, rows="replicas")
+
+
+@leader.command
+def transfer(number: RaftGroup, /, *, to: str = "", common: Common = COMMON) -> None:
+    """Hand the leadership of a raft group over.
+
+    For instance: strata leader transfer 1 --to storage-0a1b2c3d4e5f
+
+    Args:
+        to: Storage node that shall lead: its id or one of its endpoints; default: any other one.
+    """
+    with connect(common) as client:
+        request = admin_pb2.TransferLeaderRequest(
+            raft_group=number, to_node_id=node_id_of(client, to) if to else ""
+        )
+        response = client.call(client.admin.TransferLeader, request)
+    show({"raft_group": number, "leader": response.leader_node_id}, common)

@@ -1,0 +1,238 @@
+"""The commands of `strata local`; `data_dir`, `names` and `common` are described by their types."""
+
+# ruff: noqa: D417
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from strata_cli.local.cluster import LocalCluster, Timeouts
+from strata_cli.local.plan import (
+    FORWARDER,
+    Codec,
+    Plan,
+    Role,
+    Transport,
+    free_ports,
+    new_plan,
+)
+from strata_cli.local.readiness import NotReadyError
+from strata_cli.local.serving import wait_until_served
+from strata_cli.options import COMMON, CliError, Common, milliseconds
+from strata_cli.output import show
+
+DataDir = Annotated[Path, Parameter(help="Folder of the cluster.")]
+Names = Annotated[str, Parameter(help="Names of processes, as in local status.")]
+Wait = Annotated[str, Parameter(help="Time for a process to serve, or to drain.")]
+
+app = App(name="local", help="A cluster on this machine.")
+
+
+@app.command
+def up(
+    *,
+    data_dir: DataDir,
+    nameservers: Literal[1, 3, 5] = 3,
+    storage: int = 3,
+    brokers: int = 2,
+    virtual_address: str = "",
+    storage_transport: Transport = "tcp",
+    storage_codec: Codec = "protobuf",
+    tier: str = "",
+    config: Path | None = None,
+    wait: Wait = "60s",
+    common: Common = COMMON,
+) -> None:
+    """Start a cluster of real processes and return when all of them serve.
+
+    In a folder that has a cluster already, the one that is there is started again, on its data
+    and its ports; the options that describe a new one are not used then.
+
+    For instance: strata local up --nameservers 3 --storage 3 --brokers 2 --data-dir build/cluster
+
+    Args:
+        nameservers: Number of nameservers.
+        storage: Number of storage nodes.
+        brokers: Number of brokers.
+        virtual_address: HOST:PORT of a TCP forwarder before the brokers, which all of them
+            advertise; port 0: any free one; default: none.
+        storage_transport: How brokers call storage nodes.
+        storage_codec: Encoding of those calls.
+        tier: URL of an object store for old messages; default: none.
+        config: TOML file for every process.
+    """
+    if storage < 1 or brokers < 1:
+        raise CliError("a cluster has at least one storage node and one broker")
+
+    def make_plan() -> Plan:
+        # A port that the operator chose is not given to anybody else.
+        _, _, port = virtual_address.rpartition(":")
+        taken = [int(port)] if port.isdigit() else []
+        counts: dict[Role, int] = {"nameserver": nameservers, "storage": storage, "broker": brokers}
+        return new_plan(
+            counts,
+            free_ports(taken),
+            virtual_address=virtual_address,
+            config=config,
+            storage_transport=storage_transport,
+            storage_codec=storage_codec,
+            tier=tier,
+        )
+
+    cluster = LocalCluster.make(data_dir, make_plan, _timeouts(wait))
+    with _log_shown():
+        cluster.up()
+    if endpoint := cluster.plan.client_endpoint:
+        wait_until_served(endpoint, _seconds(wait))
+    _show_status(cluster, common)
+
+
+@app.command
+def status(*, data_dir: DataDir, common: Common = COMMON) -> None:
+    """Show the processes: running, paused, stopped (by a command) or dead.
+
+    For instance: strata local status --data-dir build/cluster -o json
+    """
+    _show_status(LocalCluster.open(data_dir), common)
+
+
+@app.command
+def kill(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
+    """End processes with SIGKILL, as a crash does; return when they are gone.
+
+    For instance: strata local kill storage-1 --data-dir build/cluster
+    """
+    cluster = LocalCluster.open(data_dir)
+    cluster.kill(_some(names))
+    _show_status(cluster, common, names)
+
+
+@app.command
+def pause(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
+    """Stop processes with SIGSTOP: they keep their memory and connections and do nothing.
+
+    For instance: strata local pause storage-1 --data-dir build/cluster
+    """
+    cluster = LocalCluster.open(data_dir)
+    cluster.pause(_some(names))
+    _show_status(cluster, common, names)
+
+
+@app.command
+def resume(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
+    """Let paused processes go on.
+
+    For instance: strata local resume storage-1 --data-dir build/cluster
+    """
+    cluster = LocalCluster.open(data_dir)
+    cluster.resume(_some(names))
+    _show_status(cluster, common, names)
+
+
+@app.command
+def stop(*names: Names, data_dir: DataDir, wait: Wait = "30s", common: Common = COMMON) -> None:
+    """Drain and end processes; one that takes too long is killed.
+
+    For instance: strata local stop broker-1 --data-dir build/cluster
+    """
+    cluster = LocalCluster.open(data_dir, _timeouts(wait))
+    cluster.stop(_some(names))
+    _show_status(cluster, common, names)
+
+
+@app.command
+def start(*names: Names, data_dir: DataDir, wait: Wait = "60s", common: Common = COMMON) -> None:
+    """Start processes on the data they have; return when they serve.
+
+    For instance: strata local start storage-1 --data-dir build/cluster
+    """
+    cluster = LocalCluster.open(data_dir, _timeouts(wait))
+    with _log_shown():
+        cluster.start(_some(names))
+    _show_status(cluster, common, names)
+
+
+@app.command
+def add(
+    role: Literal["storage", "broker"],
+    /,
+    *,
+    data_dir: DataDir,
+    wait: Wait = "60s",
+    common: Common = COMMON,
+) -> None:
+    """Add one more storage node or broker and start it.
+
+    For instance: strata local add storage --data-dir build/cluster
+
+    Args:
+        role: What is added.
+    """
+    cluster = LocalCluster.open(data_dir, _timeouts(wait))
+    with _log_shown():
+        member = cluster.add(role)
+    _show_status(cluster, common, (member.name,))
+
+
+@app.command
+def remove(name: str, /, *, data_dir: DataDir, common: Common = COMMON) -> None:
+    """Forget a process that does not run; its folder stays.
+
+    A storage node is drained before (strata node drain), stopped, and removed (strata node
+    remove).
+
+    For instance: strata local remove storage-4 --data-dir build/cluster
+
+    Args:
+        name: Name of the process.
+    """
+    LocalCluster.open(data_dir).remove(name)
+    show({"removed": name}, common)
+
+
+@app.command
+def down(*, data_dir: DataDir, wait: Wait = "30s", common: Common = COMMON) -> None:
+    """Stop all processes, brokers first; data and ports stay for the next up.
+
+    For instance: strata local down --data-dir build/cluster
+    """
+    cluster = LocalCluster.open(data_dir, _timeouts(wait))
+    cluster.down()
+    _show_status(cluster, common)
+
+
+def _show_status(
+    cluster: LocalCluster, common: Common, names: tuple[str, ...] | None = None
+) -> None:
+    processes = [view for view in cluster.status() if names is None or view["name"] in names]
+    show({"processes": processes}, common, rows="processes")
+
+
+def _some(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        raise CliError(f"name a process, like storage-1 or {FORWARDER}")
+    return names
+
+
+def _timeouts(wait: str) -> Timeouts:
+    return Timeouts(start_s=_seconds(wait), stop_s=_seconds(wait))
+
+
+def _seconds(wait: str) -> float:
+    return milliseconds(wait) / 1_000
+
+
+@contextmanager
+def _log_shown() -> Iterator[None]:
+    """Show the end of its log when a process did not start."""
+    try:
+        yield
+    except NotReadyError as error:
+        sys.stderr.write(error.log_tail)
+        raise

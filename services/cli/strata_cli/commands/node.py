@@ -1,0 +1,131 @@
+"""The commands of `strata node`; `common` is described by its type."""
+
+# ruff: noqa: D417
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_cli.client import Client, connect
+from strata_cli.cluster_views import node_view, node_views, replica_view
+from strata_cli.options import COMMON, CliError, Common
+from strata_cli.output import show
+from strata_cli.views import View
+
+NodeName = Annotated[str, Parameter(help="Id of the node, or one of its endpoints.")]
+
+app = App(name="node", help="Nodes: nameservers, storage nodes, brokers.")
+
+
+def node_id_of(client: Client, name: str) -> str:
+    """Return the id of the node that is meant by an id or an endpoint.
+
+    Raises:
+        CliError: there is none, or more than one.
+    """
+    return _find(client, name)[0].node_id
+
+
+@app.command(name="list")
+def list_(*, common: Common = COMMON) -> None:
+    """List the nodes with what is known of their state.
+
+    For instance: strata node list -o json
+    """
+    with connect(common) as client:
+        response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+        placement = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
+    nodes = node_views(response.nodes, placement)
+    columns = ("node", "role", "state", "slow", "draining", "endpoints", "rack")
+    show({"nodes": nodes}, common, rows="nodes", columns=columns)
+
+
+@app.command(name="show")
+def show_(name: NodeName, /, *, common: Common = COMMON) -> None:
+    """Show a node and, of a storage node, the replicas that it holds.
+
+    For instance: strata node show storage-0a1b2c3d4e5f -o json
+    """
+    with connect(common) as client:
+        node, cluster = _find(client, name)
+        replicas = []
+        if node.kind == meta_pb2.NODE_KIND_STORAGE:
+            replicas = _replicas_on(client, node.node_id, cluster)
+    columns = ("raft_group", "replica_id", "role", "leader", "state", "last_index", "reason")
+    show(node_view(node) | {"replicas": replicas}, common, rows="replicas", columns=columns)
+
+
+@app.command
+def drain(
+    name: NodeName,
+    /,
+    *,
+    undo: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Take a node out of service while traffic flows: leaders, then replicas, then routes go.
+
+    Returns when the wish is noted; `strata node show` tells how far it is.
+
+    For instance: strata node drain storage-0a1b2c3d4e5f
+
+    Args:
+        undo: Back into service.
+    """
+    with connect(common) as client:
+        request = admin_pb2.DrainNodeRequest(node_id=node_id_of(client, name), draining=not undo)
+        response = client.call(client.admin.DrainNode, request)
+    show(node_view(response.node), common)
+
+
+@app.command
+def remove(
+    name: NodeName,
+    /,
+    *,
+    force: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
+    """Forget a node that holds nothing any more and was stopped: one that runs registers again.
+
+    For instance: strata node remove storage-0a1b2c3d4e5f
+
+    Args:
+        force: It is lost for good: what it held is given up and rebuilt from the others.
+    """
+    with connect(common) as client:
+        node_id = node_id_of(client, name)
+        request = admin_pb2.RemoveNodeRequest(node_id=node_id, force=force)
+        client.call(client.admin.RemoveNode, request)
+    show({"removed": node_id}, common)
+
+
+def _replicas_on(client: Client, node_id: str, cluster: admin_pb2.GetClusterResponse) -> list[View]:
+    """Return the replicas on a node with their raft groups."""
+    found = []
+    for health in cluster.raft_groups:
+        request = admin_pb2.GetRaftGroupRequest(raft_group=health.raft_group)
+        group = client.call(client.admin.GetRaftGroup, request)
+        found += [
+            {"raft_group": health.raft_group, **replica_view(replica)}
+            for replica in group.replicas
+            if replica.node_id == node_id
+        ]
+    return found
+
+
+def _find(client: Client, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetClusterResponse]:
+    cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+    found = [node for node in cluster.nodes if node.node_id == name or name in node.endpoints]
+    if not found:
+        known = ", ".join(node.node_id for node in cluster.nodes)
+        raise CliError(f"no node {name}; there are {known}")
+    if len(found) > 1:
+        # An endpoint outlives a data folder that was emptied: the old node may still be listed.
+        ids = ", ".join(node.node_id for node in found)
+        raise CliError(f"{name} is the endpoint of several nodes: {ids}")
+    return found[0], cluster

@@ -1,0 +1,297 @@
+"""What a plan is made from, as a live cluster tells it through any broker.
+
+Loads come from the metric windows in `__strata_metrics`. Where nothing writes those, the ends of
+all queues are looked at twice: messages stored between give a load by the message, which is enough
+to see what is uneven, not to know how full a node is, what is read, or what brokers do; whoever
+asked is told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from apache.rocketmq.v2 import definition_pb2
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_cli.client import Client
+from strata_cli.options import CliError
+from strata_placement.cluster import BrokerModel, ClusterModel, GroupModel, NodeModel
+from strata_placement.outlook import Expectation
+from strata_placement.series import LoadSeries, load_series, quantile
+from strata_placement.windows import (
+    BrokerTraffic,
+    GroupTraffic,
+    QueueName,
+    broker_traffic,
+    queue_series,
+    raft_group_traffic,
+)
+from strata_runtime.windows import WINDOWS_TOPIC, WindowBatch, WindowFormatError, decode
+
+PAGE_SIZE = 1_000
+
+_MAX_BATCHES = 100_000
+# From here on brokers read what a raft group has from all its replicas, by default.
+_SPREAD_ABOVE_BYTES_PER_S = 8 * 1024 * 1024
+# A broker is one process, and Python runs on one core of it.
+_BROKER_CORES = 1.0
+# Less CPU time than this says nothing of what a byte costs.
+_LEAST_CORES = 0.02
+_PEAK = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Loads of queues, and what must be known of where they come from.
+
+    Attributes:
+        series: loads by queue.
+        source: for people.
+        unit: of the loads: `bytes` or `messages`, per second.
+        traffic: by raft group; empty: not known.
+        brokers: what brokers did, by time; empty: not known.
+    """
+
+    series: LoadSeries
+    source: str
+    unit: str
+    traffic: Mapping[int, GroupTraffic] = field(default_factory=dict)
+    brokers: Sequence[BrokerTraffic] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Queues as they are placed now, dead-letter queues left out.
+
+    Attributes:
+        raft_group_of: raft group that takes a queue's messages.
+        held: queues that are moving, or of which an earlier epoch drains.
+    """
+
+    raft_group_of: Mapping[str, int]
+    held: frozenset[str]
+
+
+def placed_queues(client: Client) -> Queues:
+    """Return where every queue is."""
+    raft_group_of: dict[str, int] = {}
+    held = set[str]()
+    for topic, queues in _topics(client):
+        for queue in queues:
+            name = str(QueueName(topic.namespace, topic.name, queue.queue))
+            raft_group_of[name] = queue.raft_group
+            if queue.moving:
+                held.add(name)
+    return Queues(raft_group_of, frozenset(held))
+
+
+def measure(client: Client, loads: str, history_ms: int, sample_ms: int) -> Measured:
+    """Return the loads of the last time.
+
+    Args:
+        client: a broker.
+        loads: `windows`, `growth`, or `auto`: growth only when there are no metric windows.
+        history_ms: how far back windows are read.
+        sample_ms: how long growth is watched.
+
+    Raises:
+        CliError: no broker answers, or there is no queue.
+        PlacementError: there are no windows.
+    """
+    batches = list(window_batches(client, history_ms)) if loads != "growth" else []
+    if not batches:
+        if loads == "windows":
+            raise CliError(
+                f"there are no metric windows of the last {history_ms // 1_000} s: storage nodes "
+                "and brokers write them with observability.windows = true"
+            )
+        return _sampled(client, sample_ms)
+    return Measured(
+        queue_series(batches),
+        f"metric windows of {history_ms / 60_000:.0f} min",
+        "bytes",
+        raft_group_traffic(batches),
+        broker_traffic(batches),
+    )
+
+
+def cluster_model(
+    client: Client,
+    expected: Expectation,
+    measured: Measured,
+    queues: Queues,
+    node_capacity_per_s: float,
+    broker_capacity_per_s: float = 0.0,
+) -> ClusterModel:
+    """Return the cluster as the planner sees it, with the loads to come.
+
+    Args:
+        client: a broker.
+        expected: loads per point, in the order of the series' names.
+        measured: loads, and what is known of reads and brokers.
+        queues: where each is; those that were not measured are idle.
+        node_capacity_per_s: of each storage node, in the unit of the loads; 0: not known, so that
+            the busiest one counts as half used and only evenness is planned for.
+        broker_capacity_per_s: of each broker, in bytes; 0: what its CPU time says.
+    """
+    cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+    placement = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
+    loads = {load.node_id: load for load in placement.loads}
+    nodes = tuple(
+        _node(node, loads.get(node.node_id), node_capacity_per_s or 1.0)
+        for node in cluster.nodes
+        if node.kind == meta_pb2.NODE_KIND_STORAGE
+    )
+    leaders = {health.raft_group: health.leader_node_id for health in cluster.raft_groups}
+    seconds = measured.series.windows * measured.series.step_ms / 1_000
+    groups = tuple(
+        _group(client, number, leader, measured.traffic.get(number, GroupTraffic()), seconds)
+        for number, leader in sorted(leaders.items())
+        if leader
+    )
+    led = {group.raft_group for group in groups}
+    raft_group_of, names = queues.raft_group_of, measured.series.names
+    known = [at for at, name in enumerate(names) if raft_group_of.get(name) in led]
+    up = sum(
+        node.kind == meta_pb2.NODE_KIND_BROKER and node.state == meta_pb2.NODE_STATE_UP
+        for node in cluster.nodes
+    )
+    model = ClusterModel(
+        nodes,
+        groups,
+        [names[at] for at in known],
+        [raft_group_of[names[at]] for at in known],
+        [[point[at] for at in known] for point in expected.points],
+        queues.held,
+        broker_model(up, measured.brokers, broker_capacity_per_s),
+    )
+    return model if node_capacity_per_s else _half_used(model)
+
+
+def broker_model(
+    count: int, windows: Sequence[BrokerTraffic], capacity_per_s: float
+) -> BrokerModel | None:
+    """Return the broker tier; None: nothing is known of what it bears.
+
+    Without a capacity, a broker bears what fills one core at the CPU time per byte of the busier
+    half of the windows: at little load most of that time is not for messages.
+
+    Args:
+        count: brokers that are up.
+        windows: what all of them did, by time.
+        capacity_per_s: of each, in bytes; 0: not known.
+    """
+    if not count or not windows:
+        return None
+    peak = quantile([window.bytes_per_s for window in windows], _PEAK)
+    if capacity_per_s:
+        return BrokerModel(count, capacity_per_s, peak)
+    middle = quantile([window.bytes_per_s for window in windows], 0.5)
+    busy = [window for window in windows if window.bytes_per_s >= middle]
+    cores = sum(window.cpu_cores for window in busy)
+    if cores < _LEAST_CORES * len(busy) or not peak:
+        return None
+    per_core = sum(window.bytes_per_s for window in busy) / cores
+    return BrokerModel(count, per_core * _BROKER_CORES, peak)
+
+
+def window_batches(client: Client, history_ms: int) -> Iterator[WindowBatch]:
+    """Give the metric windows of the last time; nothing when their topic does not exist."""
+    begin_ms = int(time.time() * 1_000) - history_ms
+    request = admin_pb2.FindMessagesRequest(
+        topic=WINDOWS_TOPIC, begin_ms=begin_ms, max_messages=PAGE_SIZE
+    )
+    for _ in range(_MAX_BATCHES // PAGE_SIZE):
+        try:
+            response = client.call(client.admin.FindMessages, request)
+        except CliError as error:
+            if WINDOWS_TOPIC in str(error):
+                return
+            raise
+        for found in response.messages:
+            try:
+                yield decode(definition_pb2.Message.FromString(found.message).body)
+            except WindowFormatError:
+                # Written by a later version, or by somebody else: it says nothing here.
+                continue
+        if not response.next_page_token:
+            return
+        request.page_token = response.next_page_token
+
+
+def _half_used(model: ClusterModel) -> ClusterModel:
+    """Return a cluster whose nodes have a capacity of 1 with one that is twice the highest load."""
+    most = max((max(line) for line in model.utilisation().values()), default=0.0) or 1.0
+    nodes = tuple(replace(node, capacity_bytes_per_s=2 * most) for node in model.nodes)
+    return replace(model, nodes=nodes)
+
+
+def _node(node: meta_pb2.Node, load: meta_pb2.NodeLoad | None, capacity_per_s: float) -> NodeModel:
+    is_slow = load is not None and load.is_slow
+    return NodeModel(
+        node.node_id,
+        capacity_per_s,
+        node.rack,
+        load.disk_free_bytes if load is not None else 0,
+        load.disk_total_bytes if load is not None else 0,
+        can_take=node.state == meta_pb2.NODE_STATE_UP and not node.draining and not is_slow,
+        must_go=node.draining,
+    )
+
+
+def _group(
+    client: Client, number: int, leader: str, traffic: GroupTraffic, seconds: float
+) -> GroupModel:
+    request = admin_pb2.GetRaftGroupRequest(raft_group=number)
+    row = client.call(client.admin.GetRaftGroup, request).row
+    return GroupModel(
+        number,
+        leader,
+        tuple(replica.node_id for replica in row.replicas if not replica.learner),
+        tuple(replica.node_id for replica in row.replicas if replica.learner),
+        stored_bytes=traffic.stored_bytes,
+        read_share=traffic.read_share,
+        is_settled=not row.leaving,
+        spreads_reads=traffic.bytes_out >= _SPREAD_ABOVE_BYTES_PER_S * seconds > 0,
+    )
+
+
+def _sampled(client: Client, sample_ms: int) -> Measured:
+    before = _ends(client)
+    time.sleep(sample_ms / 1_000)
+    after = _ends(client)
+    if not after:
+        raise CliError("there is no queue to plan for")
+    series = load_series(
+        int(time.time() * 1_000) - sample_ms,
+        sample_ms,
+        (
+            (name, [(end - before.get(name, end)) * 1_000 / sample_ms])
+            for name, end in after.items()
+        ),
+    )
+    return Measured(series, f"growth of queues over {sample_ms} ms", "messages")
+
+
+def _ends(client: Client) -> dict[str, int]:
+    return {
+        str(QueueName(topic.namespace, topic.name, queue.queue)): queue.next_offset
+        for topic, queues in _topics(client)
+        for queue in queues
+    }
+
+
+def _topics(
+    client: Client,
+) -> Iterator[tuple[meta_pb2.Topic, list[admin_pb2.QueueStatus]]]:
+    request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE)
+    while True:
+        page = client.call(client.admin.ListTopics, request)
+        for topic in page.topics:
+            wanted = admin_pb2.GetTopicRequest(namespace=topic.namespace, name=topic.name)
+            yield topic, list(client.call(client.admin.GetTopic, wanted).queues)
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token

@@ -1,0 +1,110 @@
+"""Read replicas of a topic: learners of the raft groups that hold its queues, added and removed.
+
+A topic has none of its own: whatever else is in those raft groups is read from them as well.
+Choosing is `next_change`; `set_read_replicas` carries it out. A raft group that is still carrying
+out an earlier change is waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_cli.client import Client
+from strata_cli.options import CliError
+
+_POLL_S = 0.2
+_STILL = "still carrying out an earlier change"
+
+
+class Change(NamedTuple):
+    """Learners that come and go.
+
+    Attributes:
+        add: nodes that get one.
+        remove: nodes that lose theirs.
+    """
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+
+
+def next_change(
+    row: meta_pb2.RaftGroup, count: int, loads: Mapping[str, float], fit: Collection[str]
+) -> Change:
+    """Return what gives a raft group so many read replicas.
+
+    Args:
+        row: the raft group.
+        count: how many it shall have.
+        loads: of nodes, in bytes per second: the calmest gets the next one, the busiest loses it.
+        fit: nodes that may get one.
+
+    Raises:
+        CliError: there are too few nodes.
+    """
+    readers = [replica.node_id for replica in row.replicas if replica.learner]
+    if len(readers) >= count:
+        by_load = sorted(readers, key=lambda node: (loads.get(node, 0.0), node))
+        return Change(remove=tuple(by_load[count:]))
+    taken = {replica.node_id for replica in (*row.replicas, *row.leaving)}
+    free = sorted(set(fit) - taken, key=lambda node: (loads.get(node, 0.0), node))
+    missing = count - len(readers)
+    if len(free) < missing:
+        raise CliError(
+            f"raft group {row.raft_group} has {len(taken)} replicas, and {len(free)} other storage "
+            f"nodes could take one; {missing} more are asked for: add storage nodes"
+        )
+    return Change(add=tuple(free[:missing]))
+
+
+def set_read_replicas(client: Client, namespace: str, topic: str, count: int) -> None:
+    """Give every raft group that holds queues of a topic so many read replicas.
+
+    Raises:
+        CliError: there are too few nodes, or a raft group takes no change in time.
+    """
+    request = admin_pb2.GetTopicRequest(namespace=namespace, name=topic)
+    queues = client.call(client.admin.GetTopic, request).queues
+    cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
+    shown = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
+    slow = {load.node_id for load in shown.loads if load.is_slow}
+    fit = [
+        node.node_id
+        for node in cluster.nodes
+        if node.kind == meta_pb2.NODE_KIND_STORAGE
+        and node.state == meta_pb2.NODE_STATE_UP
+        and not node.draining
+        and node.node_id not in slow
+    ]
+    loads = {load.node_id: load.bytes_per_s for load in shown.loads}
+    for number in sorted({queue.raft_group for queue in queues}):
+        wanted = admin_pb2.GetRaftGroupRequest(raft_group=number)
+        row = client.call(client.admin.GetRaftGroup, wanted).row
+        change = next_change(row, count, loads, fit)
+        if change.add:
+            _change(client, number, change.add, adds=True)
+        if change.remove:
+            _change(client, number, change.remove, adds=False)
+
+
+def _change(client: Client, raft_group: int, node_ids: tuple[str, ...], *, adds: bool) -> None:
+    request = admin_pb2.ChangeReplicasRequest(
+        raft_group=raft_group,
+        add_node_ids=node_ids if adds else (),
+        remove_node_ids=() if adds else node_ids,
+        learners=adds,
+    )
+    ends_s = time.monotonic() + client.timeout_s
+    while True:
+        try:
+            client.call(client.admin.ChangeReplicas, request)
+        except CliError as error:
+            if _STILL not in str(error) or time.monotonic() >= ends_s:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return

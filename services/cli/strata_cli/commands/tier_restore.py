@@ -1,0 +1,324 @@
+"""`strata tier restore`: data folders of a node, from a bucket alone (rules 28 and 29).
+
+The folder becomes a standalone node that hosts every raft group of the lost cluster, each with one
+new replica; or it is split, for a nameserver and a storage node from which a cluster grows: as
+fresh storage nodes join, raft groups get their other replicas there. It is written as a node would
+find itself after a crash that lost its rows: a log that begins behind a checkpoint. The first start
+builds the rows from that, and reads the index of messages that only the tier has from there. So
+restored state takes the same road as any other.
+
+Ids are never used twice: topics and consumer groups keep theirs, replicas get new ones, and the
+next ones are counted from far behind the last that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from strata.meta.v1 import command_pb2, meta_pb2
+from strata_cli.options import CliError
+from strata_cli.processes.data_folder import DataFolder, Identity
+from strata_mq.rows import AppliedRow
+from strata_mq.rows import RowKind as StateRowKind
+from strata_multiraft.writes import as_frame, void_frame
+from strata_raft import Entry, EntryKind
+from strata_seglog.errors import Corruption
+from strata_seglog.frames import FLAG_MOVED, Frame, FrameKind, hard_state_frame
+from strata_seglog.log import CommitLog
+from strata_seglog.options import LogOptions
+from strata_seglog.real_disk import RealDisk
+from strata_state.metadata import Row
+from strata_state.metadata_keys import (
+    APPLIED_KEY,
+    RowKind,
+    kind_of,
+    names_of,
+    raft_group_key,
+)
+from strata_state.metadata_rocksdb import RocksDbMetadataStore
+from strata_storage.recovery.checkpoint import encode_checkpoint
+from strata_tier.restore import RaftGroupRestore, Restore
+
+# Ids that the lost cluster may have given after its last archive.
+_IDS_MARGIN = 1_000
+_SEGMENT_BYTES = 64 * 1024 * 1024
+_WRITE_BYTES = 4 * 1024 * 1024
+# Of members that are no more, or decided anew by the restored nameserver.
+_LEFT_OUT = frozenset(
+    (
+        RowKind.APPLIED,
+        RowKind.CHANGE,
+        RowKind.INSTALLING,
+        RowKind.NODE,
+        RowKind.PLACEMENT_PLAN,
+        RowKind.PLACEMENT_MODEL,
+    )
+)
+
+
+def topic_ids_of(rows: Sequence[Row], namespace: str, names: Collection[str]) -> set[int]:
+    """Return the ids of topics by name.
+
+    Raises:
+        CliError: the archived rows know one of them not.
+    """
+    found: dict[str, int] = {}
+    for key, value in rows:
+        if kind_of(key) is RowKind.TOPIC and names_of(key)[0] == namespace:
+            found[names_of(key)[1]] = meta_pb2.Topic.FromString(value).topic_id
+    missing = sorted(set(names) - set(found))
+    if missing:
+        raise CliError(f"the bucket knows no topic {', '.join(missing)} of namespace {namespace!r}")
+    return {found[name] for name in names}
+
+
+def write_data_folder(
+    restore: Restore, path: Path, topic_ids: Collection[int] | None
+) -> DataFolder:
+    """Write a new data folder; the caller closes it.
+
+    Args:
+        restore: what comes back.
+        path: of the folder; must not exist, or be empty.
+        topic_ids: only these topics; None: all.
+
+    Raises:
+        CliError: the folder is not empty.
+        DataFolderError, OSError, LogError, MetadataStoreError: it cannot be written.
+    """
+    _check_new(path)
+    folder = DataFolder.open(path)
+    try:
+        replica_ids = _replica_ids(restore)
+        _write_metadata(restore, folder, replica_ids, topic_ids)
+        write_log(restore.raft_groups, folder.storage / "log", replica_ids)
+    except BaseException:
+        folder.close()
+        raise
+    return folder
+
+
+def write_split_folders(
+    restore: Restore, path: Path, topic_ids: Collection[int] | None
+) -> Identity:
+    """Write `nameserver` and `storage` under a new folder, for two processes of a cluster.
+
+    Args:
+        restore: what comes back.
+        path: of the folder; must not exist, or be empty.
+        topic_ids: only these topics; None: all.
+
+    Returns:
+        The identity that both have.
+
+    Raises:
+        CliError, DataFolderError, OSError, LogError, MetadataStoreError: as `write_data_folder`.
+    """
+    _check_new(path)
+    path.mkdir(parents=True, exist_ok=True)
+    replica_ids = _replica_ids(restore)
+    with closing(DataFolder.open(path / "nameserver")) as folder:
+        _write_metadata(restore, folder, replica_ids, topic_ids)
+        identity = folder.identity
+    with closing(DataFolder.open(path / "storage", identity)) as folder:
+        write_log(restore.raft_groups, folder.storage / "log", replica_ids)
+    return identity
+
+
+def _check_new(path: Path) -> None:
+    if path.exists() and any(path.iterdir()):
+        raise CliError(f"{path} is not empty: restore into a new folder")
+
+
+def _raft_group_rows(restore: Restore) -> list[meta_pb2.RaftGroup]:
+    return [
+        meta_pb2.RaftGroup.FromString(value)
+        for key, value in restore.metadata_rows
+        if kind_of(key) is RowKind.RAFT_GROUP
+    ]
+
+
+def _replica_ids(restore: Restore) -> dict[int, int]:
+    """Return a new replica id per raft group."""
+    known = _raft_group_rows(restore)
+    taken = [replica.replica_id for row in known for replica in (*row.replicas, *row.leaving)] + [
+        replica_id for row in known for replica_id in row.initial_replica_ids
+    ]
+    numbers = sorted(
+        {row.raft_group for row in known} | {group.raft_group for group in restore.raft_groups}
+    )
+    first = max(taken, default=0) + _IDS_MARGIN
+    return {raft_group: first + at for at, raft_group in enumerate(numbers)}
+
+
+# The nameserver's rows -------------------------------------------------------------------------
+
+
+def _write_metadata(
+    restore: Restore,
+    folder: DataFolder,
+    replica_ids: dict[int, int],
+    topic_ids: Collection[int] | None,
+) -> None:
+    """Write the rows as those that the metadata raft group of this folder begins with."""
+    revision = _revision(restore) + 1
+    rows = [
+        row
+        for row in restore.metadata_rows
+        if kind_of(row[0]) not in _LEFT_OUT and _is_wanted(row, topic_ids)
+    ]
+    rows = [row for row in rows if kind_of(row[0]) is not RowKind.RAFT_GROUP]
+    for row in _raft_group_rows(restore):
+        replica_id = replica_ids[row.raft_group]
+        restored = meta_pb2.RaftGroup(
+            raft_group=row.raft_group,
+            replicas=[
+                meta_pb2.Replica(replica_id=replica_id, node_id=folder.identity.storage_node_id)
+            ],
+            broker_name=row.broker_name,
+            initial_replica_ids=[replica_id],
+            # As if reported: else nobody gives it further replicas.
+            membership=meta_pb2.Membership(voters=[replica_id]),
+            revision=revision,
+        )
+        rows.append((raft_group_key(row.raft_group), restored.SerializeToString()))
+    counters = _counters(restore, rows, replica_ids, revision)
+    applied = command_pb2.AppliedState(counters=counters)
+    store = RocksDbMetadataStore(folder.nameserver / "meta")
+    try:
+        store.write([*rows, (APPLIED_KEY, applied.SerializeToString())])
+    finally:
+        store.close()
+
+
+def _is_wanted(row: Row, topic_ids: Collection[int] | None) -> bool:
+    key, value = row
+    if topic_ids is None:
+        return True
+    match kind_of(key):
+        case RowKind.TOPIC:
+            return meta_pb2.Topic.FromString(value).topic_id in topic_ids
+        case RowKind.QUEUE_OVERRIDE:
+            return meta_pb2.QueueOverride.FromString(value).topic_id in topic_ids
+        case RowKind.CONSUMER_GROUP | RowKind.RAFT_GROUP | RowKind.SLOTS | RowKind.SLOT_MOVE:
+            return True
+    return False
+
+
+def _revision(restore: Restore) -> int:
+    """Return the newest revision that anything restored was decided on."""
+    own = [
+        int.from_bytes(value)
+        for group in restore.raft_groups
+        for key, value in group.rows
+        if key[4] == StateRowKind.OWN_REVISION
+    ]
+    archived = int(restore.metadata_key.rpartition("/")[2].partition(".")[0], 16)
+    return max([archived, *own])
+
+
+def _counters(
+    restore: Restore, rows: Sequence[Row], replica_ids: dict[int, int], revision: int
+) -> command_pb2.Counters:
+    """Count rows, and ids from far behind those that are known."""
+    counts = {kind: 0 for kind in RowKind}
+    topics = [queue.topic_id for group in restore.raft_groups for queue in group.queues]
+    groups: list[int] = []
+    for key, value in restore.metadata_rows:
+        match kind_of(key):
+            case RowKind.TOPIC:
+                topics.append(meta_pb2.Topic.FromString(value).topic_id)
+            case RowKind.CONSUMER_GROUP:
+                group = meta_pb2.ConsumerGroup.FromString(value)
+                groups.append(group.consumer_group_id)
+                topics.append(group.dead_letter_topic_id)
+            case RowKind.TOMBSTONE:
+                dropped = meta_pb2.Tombstone.FromString(value).id
+                topics.append(dropped)
+                groups.append(dropped)
+    for key, _ in rows:
+        counts[kind_of(key)] += 1
+    return command_pb2.Counters(
+        revision=revision,
+        next_topic_id=max(topics, default=0) + _IDS_MARGIN,
+        next_consumer_group_id=max(groups, default=0) + _IDS_MARGIN,
+        next_raft_group=max(replica_ids, default=0) + 1,
+        next_replica_id=max(replica_ids.values(), default=0) + 1,
+        topic_count=counts[RowKind.TOPIC],
+        consumer_group_count=counts[RowKind.CONSUMER_GROUP],
+        tombstone_count=counts[RowKind.TOMBSTONE],
+        queue_override_count=counts[RowKind.QUEUE_OVERRIDE],
+        quota_count=counts[RowKind.QUOTA],
+    )
+
+
+# The storage node's log -------------------------------------------------------------------------
+
+
+def write_log(
+    groups: Sequence[RaftGroupRestore], path: Path, replica_ids: Mapping[int, int]
+) -> None:
+    """Write the log of a node that hosts one replica of each raft group.
+
+    Args:
+        groups: what comes back.
+        path: folder of the log; new.
+        replica_ids: raft group -> id of its replica.
+
+    Raises:
+        LogError, OSError: it cannot be written.
+    """
+    log = CommitLog.open(
+        RealDisk(path), LogOptions(segment_bytes=_SEGMENT_BYTES), report=_never_damaged
+    )
+    try:
+        for group in groups:
+            for frames in _writes(_frames(group, replica_ids[group.raft_group])):
+                log.write(frames)
+            log.sync()
+    finally:
+        log.close()
+
+
+def _frames(group: RaftGroupRestore, replica_id: int) -> Iterator[Frame]:
+    """Yield a replica's log: entries that are still needed, a checkpoint, and one entry behind it.
+
+    The last one, which does nothing, makes the log begin behind the checkpoint.
+    """
+    raft_group, index, term = group.raft_group, group.raft_index, group.term
+    yield hard_state_frame(replica_id, raft_group, term, 0, index)
+    yield void_frame(replica_id, raft_group, (0, 0))
+    for entry in group.entries:
+        yield Frame(
+            FrameKind.ENTRY,
+            replica_id,
+            raft_group,
+            entry.term,
+            entry.raft_index,
+            EntryKind.NORMAL,
+            FLAG_MOVED,
+            (entry.payload,),
+        )
+    yield as_frame(replica_id, raft_group, Entry(term, index + 1, EntryKind.NO_OP, ()))
+    applied = AppliedRow(index, term, group.group_time_ms)
+    yield from encode_checkpoint(group.rows, raft_group, replica_id, applied)
+
+
+def _writes(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
+    """Cut frames into writes that a segment has room for."""
+    write: list[Frame] = []
+    size = 0
+    for frame in frames:
+        write.append(frame)
+        size += sum(map(len, frame.payload))
+        if size >= _WRITE_BYTES:
+            yield write
+            write, size = [], 0
+    if write:
+        yield write
+
+
+def _never_damaged(corruption: Corruption) -> None:
+    raise CliError(f"the new log is damaged: {corruption}")

@@ -1,0 +1,216 @@
+"""The commands of `strata topic`; `name` and `common` are described by their types."""
+
+# ruff: noqa: D417
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_cli.client import connect
+from strata_cli.commands.read_replicas import set_read_replicas
+from strata_cli.options import COMMON, CliError, Common, milliseconds, pairs
+from strata_cli.output import show
+from strata_cli.views import View, queue_status_view, topic_view
+from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
+
+TopicType = Literal["NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "LITE", "PRIORITY"]
+TierLevel = Literal["DISABLE", "NOT_IN_DISK", "NOT_IN_MEM", "FORCE"]
+Name = Annotated[str, Parameter(help="Name of the topic.")]
+
+PAGE_SIZE = 1_000
+
+app = App(name="topic", help="Topics.")
+
+
+@app.command
+def create(
+    name: Name,
+    /,
+    *,
+    type: TopicType = "NORMAL",
+    queues: int = 8,
+    retention: str = "72h",
+    local_retention: str | None = None,
+    tiered_storage_level: TierLevel | None = None,
+    attribute: Annotated[list[str] | None, Parameter(negative="")] = None,
+    read_replicas: int | None = None,
+    common: Common = COMMON,
+) -> None:
+    """Create a topic.
+
+    For instance: strata topic create orders --type FIFO --queues 8 --retention 72h
+
+    Args:
+        type: Which messages it takes.
+        queues: Number of queues; it may grow later.
+        retention: How long messages are kept, like 72h or 7d; with a tier, in both together.
+        local_retention: How long the local log keeps what the tier has.
+        tiered_storage_level: When messages are read from the tier: never, and nothing is
+            uploaded; when the log has them no more; when they are not in memory; always.
+        attribute: KEY=VALUE kept with the topic; may be repeated.
+        read_replicas: So many replicas that only read, of each raft group that holds its queues.
+    """
+    topic = meta_pb2.Topic(
+        namespace=common.namespace,
+        name=name,
+        type=meta_pb2.TopicType.Value(f"TOPIC_TYPE_{type}"),
+        queue_count=_queue_count(queues),
+        retention_ms=milliseconds(retention),
+        attributes=pairs(attribute) | _tier_attributes(tiered_storage_level, local_retention),
+    )
+    with connect(common) as client:
+        response = client.call(client.admin.CreateTopic, admin_pb2.CreateTopicRequest(topic=topic))
+        if read_replicas is not None:
+            set_read_replicas(client, common.namespace, name, _replica_count(read_replicas))
+    show(topic_view(response.topic), common)
+
+
+@app.command(name="list")
+def list_(
+    *,
+    all_namespaces: Annotated[bool, Parameter(negative="")] = False,
+    system: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> None:
+    """List topics.
+
+    For instance: strata topic list --namespace shop
+
+    Args:
+        all_namespaces: Those of every namespace.
+        system: Dead-letter topics too.
+    """
+    request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE, include_system=system)
+    if not all_namespaces:
+        request.namespace = common.namespace
+    topics: list[View] = []
+    with connect(common) as client:
+        while True:
+            response = client.call(client.admin.ListTopics, request)
+            topics.extend(topic_view(topic) for topic in response.topics)
+            if not response.next_page_token:
+                break
+            request.page_token = response.next_page_token
+    columns = ("namespace", "name", "type", "queues", "retention_ms", "topic_id")
+    show({"topics": topics}, common, rows="topics", columns=columns)
+
+
+@app.command(name="show")
+def show_(name: Name, /, *, common: Common = COMMON) -> None:
+    """Show a topic and its queues.
+
+    For instance: strata topic show orders -o json
+    """
+    request = admin_pb2.GetTopicRequest(namespace=common.namespace, name=name)
+    with connect(common) as client:
+        response = client.call(client.admin.GetTopic, request)
+    queues = [queue_status_view(queue) for queue in response.queues]
+    show(topic_view(response.topic) | {"queue_status": queues}, common, rows="queue_status")
+
+
+@app.command
+def update(
+    name: Name,
+    /,
+    *,
+    type: TopicType | None = None,
+    queues: int | None = None,
+    retention: str | None = None,
+    local_retention: str | None = None,
+    tiered_storage_level: TierLevel | None = None,
+    attribute: Annotated[list[str] | None, Parameter(negative="")] = None,
+    read_replicas: int | None = None,
+    common: Common = COMMON,
+) -> None:
+    """Change a topic; what is not named stays.
+
+    For instance: strata topic update orders --queues 16 --retention 7d
+
+    Args:
+        type: Which messages it takes.
+        queues: Number of queues; it can only grow. Message groups of a FIFO topic follow once
+            their old queues are consumed.
+        retention: How long messages are kept, like 72h or 7d; with a tier, in both together.
+        local_retention: How long the local log keeps what the tier has.
+        tiered_storage_level: When messages are read from the tier, see `create`.
+        attribute: KEY=VALUE; all attributes are replaced by those given.
+        read_replicas: So many replicas that only read, of each raft group that holds its queues:
+            they share the reading with the others; added and removed while traffic flows.
+    """
+    topic = meta_pb2.Topic(namespace=common.namespace, name=name)
+    mask = []
+    if type is not None:
+        topic.type = meta_pb2.TopicType.Value(f"TOPIC_TYPE_{type}")
+        mask.append("type")
+    if queues is not None:
+        topic.queue_count = _queue_count(queues)
+        mask.append("queue_count")
+    if retention is not None:
+        topic.retention_ms = milliseconds(retention)
+        mask.append("retention_ms")
+    tier_attributes = _tier_attributes(tiered_storage_level, local_retention)
+    if attribute is not None or tier_attributes:
+        mask.append("attributes")
+    if not mask and read_replicas is None:
+        raise CliError(
+            "nothing to change: give --type, --queues, --retention, --local-retention, "
+            "--tiered-storage-level, --read-replicas or --attribute"
+        )
+    with connect(common) as client:
+        if read_replicas is not None:
+            set_read_replicas(client, common.namespace, name, _replica_count(read_replicas))
+        if attribute is not None:
+            topic.attributes.update(pairs(attribute))
+        elif tier_attributes:
+            # The other attributes stay, as they are in the row that this revision names.
+            found = client.call(
+                client.admin.GetTopic,
+                admin_pb2.GetTopicRequest(namespace=common.namespace, name=name),
+            )
+            topic.attributes.update(found.topic.attributes)
+            topic.revision = found.topic.revision
+        topic.attributes.update(tier_attributes)
+        if mask:
+            request = admin_pb2.UpdateTopicRequest(topic=topic, update_mask=mask)
+            updated = client.call(client.admin.UpdateTopic, request).topic
+        else:
+            wanted = admin_pb2.GetTopicRequest(namespace=common.namespace, name=name)
+            updated = client.call(client.admin.GetTopic, wanted).topic
+    show(topic_view(updated), common)
+
+
+@app.command
+def delete(name: Name, /, *, common: Common = COMMON) -> None:
+    """Delete a topic with all its messages.
+
+    For instance: strata topic delete orders
+    """
+    request = admin_pb2.DeleteTopicRequest(namespace=common.namespace, name=name)
+    with connect(common) as client:
+        client.call(client.admin.DeleteTopic, request)
+    show({"deleted": name}, common)
+
+
+def _tier_attributes(level: str | None, local_retention: str | None) -> dict[str, str]:
+    attributes = {}
+    if level is not None:
+        attributes[LEVEL_ATTRIBUTE] = level
+    if local_retention is not None:
+        attributes[LOCAL_RETENTION_ATTRIBUTE] = str(milliseconds(local_retention))
+    return attributes
+
+
+def _replica_count(count: int) -> int:
+    if count < 0:
+        raise CliError(f"--read-replicas {count}: it cannot be negative")
+    return count
+
+
+def _queue_count(queues: int) -> int:
+    if queues < 1:
+        raise CliError(f"--queues {queues}: a topic has at least one queue")
+    return queues

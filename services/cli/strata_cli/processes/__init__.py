@@ -1,0 +1,1 @@
+"""Servers as processes: what each is composed of, its configuration, its data folder."""

@@ -1,0 +1,53 @@
+"""`strata broker`: a broker in a process of its own."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.storage.channels import cluster_network
+from strata_cli.processes.cluster import Member, Surroundings
+from strata_cli.processes.cluster import run as run_process
+from strata_cli.processes.cluster_config import ClusterConfig
+from strata_cli.processes.edge_options import edge_options
+from strata_cli.processes.standalone_config import window_options
+from strata_edge.grpcio_edge import GrpcioEdge
+
+
+def run(config: ClusterConfig, data_dir: Path) -> None:
+    """Run a broker until it is told to stop.
+
+    Raises:
+        StrataError: it cannot start, or it failed.
+    """
+    run_process("broker", config, data_dir, build)
+
+
+def build(around: Surroundings) -> Member:
+    """Return a broker of the cluster that the configuration names."""
+    config, folder = around.config, around.folder
+    host = around.advertised_host
+    network = cluster_network(
+        around.nameservers(), config.cluster.storage_seeds, config.storage_client
+    )
+    broker = BrokerApp(
+        BrokerIdentity(
+            folder.identity.broker_node_id, around.boot_id, host, rack=config.cluster.rack
+        ),
+        config,
+        GrpcioEdge(edge_options(config, folder.tls, host), around.metrics),
+        network,
+        around.clock,
+        random.random,
+        around.metrics,
+        around.on_fatal,
+        shown_config=config,
+        tracer=around.tracer,
+        windows=window_options(config),
+    )
+    return Member(
+        broker,
+        (BrokerStartError,),
+        lambda: {"grpc": around.advertised(broker.port), "node": folder.identity.broker_node_id},
+    )

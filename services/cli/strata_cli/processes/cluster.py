@@ -1,0 +1,202 @@
+"""A process of a cluster: one member, its metrics, its ready line, from start to drain.
+
+What is the same for `strata nameserver`, `strata storage` and `strata broker`; what differs is a
+function that builds the member from its surroundings.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strata_angelia.factory import open_channel
+from strata_angelia.options import AngeliaOptions
+from strata_angelia.ports import AngeliaError, Channel
+from strata_cli.processes.cluster_config import WILDCARDS, ClusterConfig
+from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.ready_line import ReadyLine
+from strata_runtime import logs, loop
+from strata_runtime.clock import Clock, SystemClock
+from strata_runtime.errors import ConfigError, StrataError, one_line
+from strata_runtime.lifecycle import Lifecycle, Service
+from strata_runtime.loop import LoopLag
+from strata_runtime.metrics import Metrics
+from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
+from strata_runtime.observability import observe
+from strata_runtime.tasks import OnFatal
+from strata_runtime.tracing import Tracer, current_trace_parent
+
+Fields = Callable[[], Mapping[str, object]]
+
+
+class StartError(StrataError):
+    """A member that cannot start; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a member is built from.
+
+    Attributes:
+        config: of the process.
+        folder: the locked data folder.
+        boot_id: drawn when the process starts.
+        clock: time.
+        metrics: where the member's metrics show.
+        on_fatal: told when the process must end.
+        tracer: traces messages.
+    """
+
+    config: ClusterConfig
+    folder: DataFolder
+    boot_id: int
+    clock: Clock
+    metrics: Metrics
+    on_fatal: OnFatal
+    tracer: Tracer = field(default_factory=Tracer.disabled)
+
+    @property
+    def advertised_host(self) -> str:
+        """Host under which others reach this process."""
+        node = self.config.node
+        if node.advertised_host:
+            return node.advertised_host
+        return socket.gethostname() if node.host in WILDCARDS else node.host
+
+    def advertised(self, port: int) -> str:
+        """Return host:port under which others reach a port of this process."""
+        host = self.advertised_host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def nameservers(self) -> tuple[str, ...]:
+        """Return the endpoints of all nameservers.
+
+        Raises:
+            ConfigError: none is configured.
+        """
+        nameservers = self.config.cluster.nameservers
+        if not nameservers:
+            raise ConfigError("cluster.nameservers is empty: give --nameservers HOST:PORT,...")
+        return nameservers
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What a process runs.
+
+    Attributes:
+        service: the member.
+        start_errors: what its start may raise when it cannot serve.
+        ready: fields of the ready line, asked after the start.
+    """
+
+    service: Service
+    start_errors: tuple[type[Exception], ...]
+    ready: Fields
+
+
+Build = Callable[[Surroundings], Member]
+
+
+def open_peer_channel(endpoint: str) -> Channel:
+    """Return a channel to a nameserver or storage node.
+
+    One that is not reached within a second is tried again later: who waits for it can ask another.
+    """
+    return open_channel(
+        endpoint,
+        options=AngeliaOptions(connect_timeout_s=1.0),
+        trace_parent=current_trace_parent,
+    )
+
+
+def run(role: str, config: ClusterConfig, data_dir: Path, build: Build) -> None:
+    """Run a process until it is told to stop.
+
+    Args:
+        role: "nameserver", "storage" or "broker".
+        config: of the process.
+        data_dir: its data folder, made if it is not there.
+        build: makes the member.
+
+    Raises:
+        StrataError: it cannot start, or it failed.
+    """
+    logs.configure(level=config.node.log_level)
+    folder = DataFolder.open(data_dir)
+    try:
+        loop.run(_serve(role, config, folder, build))
+    finally:
+        folder.close()
+
+
+class _Started:
+    """A member whose failed start is told in one line."""
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._errors: tuple[type[Exception], ...] = (
+            OSError,
+            TimeoutError,
+            AngeliaError,
+            *member.start_errors,
+        )
+        self.name = member.service.name
+
+    async def start(self) -> None:
+        try:
+            await self._member.service.start()
+        except self._errors as error:
+            raise StartError(f"{self.name} cannot start: {one_line(error)}") from error
+
+    async def stop(self, grace_s: float) -> None:
+        await self._member.service.stop(grace_s)
+
+
+async def _serve(role: str, config: ClusterConfig, folder: DataFolder, build: Build) -> None:
+    clock = SystemClock()
+    lifecycle: Lifecycle
+    observed = observe(
+        config.observability,
+        f"strata-{role}",
+        role,
+        _node_id(role, folder),
+        clock,
+        lambda name, failure: lifecycle.on_fatal(name, failure),
+    )
+    metrics = observed.metrics
+    member = build(
+        Surroundings(
+            config,
+            folder,
+            # One per process: whoever asks twice within a boot is the same one.
+            secrets.randbits(64),
+            clock,
+            metrics,
+            lambda name, failure: lifecycle.on_fatal(name, failure),
+            observed.tracer,
+        )
+    )
+    services: list[Service] = [*observed.services, LoopLag(metrics)]
+    if config.node.metrics_port is not None:
+        options = MetricsServerOptions(host=config.node.host, port=config.node.metrics_port)
+        services.append(MetricsServer(metrics, options))
+    services += [_Started(member), ReadyLine(lambda: {**member.ready(), "data": folder.path})]
+    lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
+    await lifecycle.run()
+    metrics.close()
+    sys.stdout.flush()
+
+
+def _node_id(role: str, folder: DataFolder) -> str:
+    identity = folder.identity
+    node_ids = {
+        "nameserver": identity.nameserver_node_id,
+        "storage": identity.storage_node_id,
+        "broker": identity.broker_node_id,
+    }
+    return node_ids[role]

@@ -1,0 +1,91 @@
+"""Configuration of the processes of a cluster: one TOML file may serve all of them.
+
+It is the standalone node's with what a process needs to find the others. A process reads the
+sections of its own role; the rest is there so that one file can be given to every process.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, field_validator
+
+from strata_cli.processes.standalone_config import NodeSection, StandaloneConfig
+from strata_runtime.config import Section
+
+WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104
+
+
+class ClusterSection(Section):
+    """Where the others are."""
+
+    nameservers: tuple[str, ...] = Field(
+        default=(), description="host:port of every nameserver (Angelia tcp)."
+    )
+    storage_seeds: tuple[str, ...] = Field(
+        default=(),
+        description="host:port of some storage nodes: where a broker finds the metadata when no "
+        "nameserver answers.",
+    )
+    rack: str = Field(
+        default="", description="Failure domain of this process; replicas are spread over them."
+    )
+
+    @field_validator("nameservers", "storage_seeds", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """Take a comma-separated text too: that is what fits into a flag or a variable."""
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("nameservers", "storage_seeds")
+    @classmethod
+    def _check(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for endpoint in value:
+            host, _, port = endpoint.rpartition(":")
+            if not host or not port.isdigit():
+                raise ValueError(f"{endpoint!r} is no host:port")
+        if len(set(value)) != len(value):
+            raise ValueError("an endpoint stands there twice")
+        return value
+
+
+class ClusterNodeSection(NodeSection):
+    """The process itself; each role listens on the ports of its own."""
+
+    advertised_host: str = Field(
+        default="",
+        description="Host under which others reach this process; empty: `host`, or the machine's "
+        "name if it listens on every address.",
+    )
+    nameserver_port: int = Field(
+        default=9877, ge=0, le=65_535, description="Port of a nameserver (Angelia tcp)."
+    )
+    storage_port: int = Field(
+        default=10_920, ge=0, le=65_535, description="Port of a storage node (Angelia tcp)."
+    )
+    storage_http2_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port of a storage node for gRPC (Angelia http2); absent: none.",
+    )
+
+
+class ClusterConfig(StandaloneConfig):
+    """All sections of all processes."""
+
+    node: ClusterNodeSection = ClusterNodeSection()
+    cluster: ClusterSection = ClusterSection()
+
+    def with_flags(self, **sections: dict[str, Any]) -> Self:
+        """Return the same with what the command line said; None leaves a key as it is.
+
+        Raises:
+            pydantic.ValidationError: a value is not allowed.
+        """
+        values = self.model_dump()
+        for section, keys in sections.items():
+            values[section] |= {key: value for key, value in keys.items() if value is not None}
+        return type(self).model_validate(values)

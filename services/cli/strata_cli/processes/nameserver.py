@@ -1,0 +1,63 @@
+"""`strata nameserver`: a nameserver in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata_angelia.factory import open_server
+from strata_cli.processes.cluster import Member, Surroundings, open_peer_channel
+from strata_cli.processes.cluster import run as run_process
+from strata_cli.processes.cluster_config import ClusterConfig
+from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
+from strata_nameserver.formation import FormationError
+from strata_runtime.errors import ConfigError
+from strata_seglog.errors import LogError
+from strata_state.metadata import MetadataStoreError
+
+
+def run(config: ClusterConfig, data_dir: Path) -> None:
+    """Run a nameserver until it is told to stop.
+
+    Raises:
+        StrataError: it cannot start, or it failed.
+    """
+    run_process("nameserver", config, data_dir, build)
+
+
+def build(around: Surroundings) -> Member:
+    """Return a nameserver of the cluster that the configuration names.
+
+    Raises:
+        ConfigError: its own address is not among those of the nameservers.
+    """
+    config, node, folder = around.config, around.config.node, around.folder
+    identity = folder.identity
+    endpoint, endpoints = around.advertised(node.nameserver_port), around.nameservers()
+    if endpoint not in endpoints:
+        raise ConfigError(
+            f"this nameserver is {endpoint}, which is not in cluster.nameservers "
+            f"({', '.join(endpoints)}); --advertise HOST says how the others reach it"
+        )
+    nameserver = NameserverApp(
+        config.nameserver,
+        NameserverIdentity(
+            identity.nameserver_node_id,
+            identity.metadata_replica_id,
+            frozenset(identity.initial_metadata_replica_ids),
+            around.boot_id,
+            identity.cluster_id,
+        ),
+        folder.nameserver,
+        open_server(node.host, node.nameserver_port, "tcp", metrics=around.metrics),
+        clock=around.clock,
+        metrics=around.metrics,
+        on_fatal=around.on_fatal,
+        cluster=NameserverCluster(
+            endpoint, endpoints, open_peer_channel, folder.form, config.cluster.rack
+        ),
+    )
+    return Member(
+        nameserver,
+        (LogError, MetadataStoreError, FormationError),
+        lambda: {"nameserver": endpoint, "node": identity.nameserver_node_id},
+    )

@@ -1,0 +1,94 @@
+"""Configuration of a standalone node: one TOML file for all its members.
+
+Sections of the members are those of the members themselves, so a key means the same in every
+kind of deployment.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field
+
+from strata_broker.config import BrokerConfig
+from strata_broker.observability.windows import WindowOptions
+from strata_nameserver.config import NameserverConfig
+from strata_runtime.config import Section
+from strata_runtime.observability import ObservabilityConfig
+from strata_storage.config import StorageConfig
+from strata_storage.tiering.config import TierConfig
+
+
+class NodeSection(Section):
+    """The process itself."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    grpc_port: int = Field(
+        default=8081, ge=0, le=65_535, description="Port for clients; 0: any free one."
+    )
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65_535, description="Port for Prometheus and health; absent: none."
+    )
+    drain_ms: int = Field(
+        default=10_000, ge=0, description="Time for what is under way when the node is stopped."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning", description="Lowest level of log lines."
+    )
+
+
+class EdgeSection(Section):
+    """The port for clients."""
+
+    tls: bool = Field(default=True, description="Serve TLS on the same port as plaintext.")
+    certificate_file: str = Field(
+        default="", description="Certificate chain (PEM); empty: a self-signed one is made."
+    )
+    key_file: str = Field(default="", description="Key of the certificate (PEM).")
+    max_connections: int = Field(default=20_000, ge=1, description="Client connections.")
+    handshake_timeout_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="Time for a connection's first byte and its TLS handshake.",
+    )
+    max_receive_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1024, description="Size of one request."
+    )
+    max_unread_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=1,
+        description="Received messages that clients have not read; beyond it RESOURCE_EXHAUSTED.",
+    )
+
+
+class StandaloneConfig(BrokerConfig):
+    """All of a standalone node: the broker's sections and those of the others."""
+
+    node: NodeSection = NodeSection()
+    edge: EdgeSection = EdgeSection()
+    nameserver: NameserverConfig = NameserverConfig()
+    storage: StorageConfig = StorageConfig()
+    tier: TierConfig = TierConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
+
+    def listening_on(self, host: str | None, grpc_port: int | None) -> Self:
+        """Return the same with what the command line said about the address."""
+        changes = {"host": host, "grpc_port": grpc_port}
+        node = self.node.model_copy(
+            update={key: value for key, value in changes.items() if value is not None}
+        )
+        return self.model_copy(update={"node": node})
+
+    def with_tier(self, url: str | None) -> Self:
+        """Return the same with what the command line said about the tier."""
+        if url is None:
+            return self
+        return self.model_copy(update={"tier": self.tier.model_copy(update={"url": url})})
+
+
+def window_options(config: StandaloneConfig) -> WindowOptions | None:
+    """Return what a broker does with metric windows; None: nobody looks at them."""
+    shown, node = config.observability, config.node
+    if not shown.windows and node.metrics_port is None and not shown.otlp_endpoint:
+        return None
+    return WindowOptions(publish=shown.windows, length_ms=shown.window_ms)

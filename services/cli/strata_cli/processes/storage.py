@@ -1,0 +1,57 @@
+"""`strata storage`: a storage node in a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata_angelia.factory import open_server
+from strata_cli.processes.cluster import Member, Surroundings, open_peer_channel
+from strata_cli.processes.cluster import run as run_process
+from strata_cli.processes.cluster_config import ClusterConfig
+from strata_seglog.errors import LogError
+from strata_state.metadata import MetadataStoreError
+from strata_state.ports import StateError
+from strata_storage.member import MemberIdentity, MemberNetwork, StorageMember
+from strata_storage.plugins import load as load_plugins
+
+
+def run(config: ClusterConfig, data_dir: Path) -> None:
+    """Run a storage node until it is told to stop.
+
+    Raises:
+        StrataError: it cannot start, or it failed.
+    """
+    run_process("storage", config, data_dir, build)
+
+
+def build(around: Surroundings) -> Member:
+    """Return a storage node of the cluster that the configuration names."""
+    config, node, metrics = around.config, around.config.node, around.metrics
+    servers = [open_server(node.host, node.storage_port, "tcp", metrics=metrics)]
+    advertised = [around.advertised(node.storage_port)]
+    if node.storage_http2_port is not None:
+        servers.append(open_server(node.host, node.storage_http2_port, "http2", metrics=metrics))
+        advertised.append(around.advertised(node.storage_http2_port))
+    node_id = around.folder.identity.storage_node_id
+    member = StorageMember(
+        config.storage,
+        MemberIdentity(node_id, around.boot_id, rack=config.cluster.rack),
+        around.folder.storage,
+        MemberNetwork(
+            servers=servers,
+            advertised=advertised,
+            nameservers=around.nameservers(),
+            open_channel=open_peer_channel,
+        ),
+        clock=around.clock,
+        metrics=metrics,
+        on_fatal=around.on_fatal,
+        tier=config.tier,
+        tracer=around.tracer,
+        plugins=load_plugins(config.plugins, config.storage),
+    )
+    return Member(
+        member,
+        (LogError, StateError, MetadataStoreError),
+        lambda: {"storage": advertised[0], "node": node_id},
+    )

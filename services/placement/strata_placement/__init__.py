@@ -1,0 +1,1 @@
+"""Forecasts, fail-slow detection and placement plans, in plain columns and on Spark."""

@@ -1,0 +1,71 @@
+"""Puts small objects of the tier together, as many at a time as Spark has cores.
+
+    spark-submit compact_tier.py --tier URL --endpoint HOST:PORT [--home ID] [--mib-per-s N]
+
+Storage nodes do the same by themselves; with `tier.compaction = false` it is left to this job. What
+it writes serves readers once the leader of the raft group has read it back and committed it.
+
+Objects have names of their own in every run: what a killed one leaves behind is never committed and
+goes with the orphans that storage nodes and `sweep_tier` delete. Run again it plans from what the
+newest manifests say; what was done since then is left as it is.
+
+Ends with exit code 1 if anything was refused or is damaged, and says what.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+
+from pyspark import TaskContext
+
+from strata_placement.jobs.application import Job
+from strata_placement.jobs.compact_rows import Compacted, OutputWork, compacted, work_of
+from strata_placement.jobs.tier_client import Brokers, TierClient
+
+_SALT_BITS = 63
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Plan, write, commit, tell."""
+    job = Job("compact_tier", __doc__ or "").with_tier()
+    add = job.parser.add_argument
+    add("--mib-per-s", type=float, help="of each task, read and written; default: no limit")
+    add("--rounds", type=int, default=16, help="of each raft group, up to 512 MiB each")
+    given = job.parser.parse_args(arguments)
+    url, mib_per_s = given.tier, given.mib_per_s
+    brokers = Brokers.parse(given.endpoint, given.ca_file)
+
+    def compact(work: Iterator[OutputWork]) -> list[Compacted]:
+        context = TaskContext.get()
+        with TierClient(brokers, context.partitionId() if context is not None else 0) as leaders:
+            return compacted(url, work, leaders, mib_per_s)
+
+    salt = secrets.randbits(_SALT_BITS) + 1
+    work, damaged = work_of(url, given.home, given.rounds, salt)
+    inputs = {held.ref.object_id for each in work for held in each.inputs}
+    job.say(f"{len(inputs)} objects become {len(work)}")
+    spark = job.session()
+    results: list[Compacted] = []
+    if work:
+        # One object a task, so that the progress of the job is that of the compaction.
+        results = spark.sparkContext.parallelize(work, len(work)).mapPartitions(compact).collect()
+    findings = [{"finding": each} for each in damaged]
+    findings += [{"finding": each.refused} for each in results if each.refused]
+    figures = {
+        "outputs": len(results),
+        "objects_read": len(inputs),
+        "bytes_read": sum(each.bytes_read for each in results),
+        "bytes_written": sum(each.bytes_written for each in results),
+        "replaced_ranges": sum(each.replaced_ranges for each in results),
+        "refused": sum(bool(each.refused) for each in results),
+    }
+    job.end(given, figures, findings)
+    spark.stop()
+    if findings:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

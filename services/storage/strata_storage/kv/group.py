@@ -1,0 +1,177 @@
+"""Key-value tables of one raft group on this node: what is applied, who leads, who listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_kv.machine import KvApplyError, TableMachine
+from strata_kv.names import QUEUE
+from strata_mq.rare_commands import DropKind
+from strata_mq.rows import QueueRow
+from strata_state.ports import RowBatch
+from strata_storage.errors import ApplyError, Refused
+from strata_storage.kv.leader import KvLeader
+from strata_storage.kv.options import KvOptions
+from strata_storage.leader import Leader
+from strata_storage.machine import GroupMachine
+
+_NO_MESSAGES = QueueRow(0, 0, 0, 0)
+
+
+class KvGroup:
+    """`strata_storage.plugins.GroupPlugin` for tables.
+
+    Attributes:
+        tables: what is applied.
+        leader: None while this replica follows.
+        dumps: exports under way.
+    """
+
+    def __init__(self, machine: GroupMachine, options: KvOptions) -> None:
+        self._machine = machine
+        self._options = options
+        self.tables = TableMachine(
+            machine.rows.store,
+            machine.raft_group,
+            options.tables,
+            is_dropped=lambda table_id: (DropKind.TOPIC, table_id) in machine.dropped,
+            on_new_table=self._place,
+        )
+        self.tables.listener = self._wake
+        self.leader: KvLeader | None = None
+        self.dumps = 0
+        # Table -> who waits for its next change.
+        self._followers: defaultdict[int, set[asyncio.Event]] = defaultdict(set)
+
+    # State machine (MachinePlugin) --------------------------------------------------------------
+
+    def apply(self, batch: RowBatch, raft_index: int, payload: bytes) -> int:
+        """Stage an entry's rows."""
+        try:
+            return self.tables.apply(batch, raft_index, payload)
+        except KvApplyError as error:
+            raise ApplyError(str(error)) from error
+
+    def _place(self, batch: RowBatch, table_id: int) -> None:
+        """Give a new table the row by which it stays when its slot leaves (rule 17)."""
+        if self._machine.queues.get(table_id, QUEUE) is None:
+            self._machine.queues.put(batch, table_id, QUEUE, _NO_MESSAGES)
+
+    def written(self) -> None:
+        """What was staged is in the store."""
+        self.tables.written()
+
+    def forget(self) -> None:
+        """What was staged is not in the store."""
+        self.tables.forget()
+
+    def reload(self) -> None:
+        """The rows were replaced."""
+        self.tables.reload()
+
+    def drop_topic(self, batch: RowBatch, topic_id: int) -> None:
+        """Stage the removal of a table."""
+        self.tables.drop_table(batch, topic_id)
+
+    def trim(self, batch: RowBatch, oldest_ms: int) -> None:
+        """Stage the removal of old answers."""
+        self.tables.trim(batch, oldest_ms)
+
+    def holds(self, topic_id: int) -> bool:
+        """Whether the topic stands for a table that has a row here."""
+        return self.tables.table(topic_id) is not None
+
+    def settle(self, applied_index: int) -> None:
+        """Write what only memory has."""
+        self.tables.settle(applied_index)
+
+    def settled_index(self, applied_index: int) -> int:
+        """Return the index up to which the store has all rows."""
+        settled_index = self.tables.settled_index()
+        return applied_index if settled_index is None else min(settled_index, applied_index)
+
+    def redo(self, payload: bytes) -> None:
+        """Apply an entry to the tables in memory again."""
+        self.tables.redo(payload)
+
+    # Roles --------------------------------------------------------------------------------------
+
+    def lead(self, leader: Leader) -> None:
+        """Decide from now on."""
+        self.leader = KvLeader(self._machine, self.tables, leader, self._options)
+
+    def follow(self, refusal: Refused) -> None:
+        """Decide no more."""
+        leader, self.leader = self.leader, None
+        if leader is not None:
+            leader.end(refusal)
+        self._wake(list(self._followers))
+
+    def leading(self) -> KvLeader:
+        """Return who decides.
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER.
+        """
+        if self.leader is None:
+            raise Refused(pb.OUTCOME_NOT_LEADER, "the raft group is led elsewhere, or not yet")
+        return self.leader
+
+    def check_leads(self, leader: KvLeader) -> None:
+        """Let the caller pass as long as this one decides.
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER.
+        """
+        if self.leader is not leader:
+            raise Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost")
+
+    # Followers of changes -----------------------------------------------------------------------
+
+    @property
+    def follower_count(self) -> int:
+        """Streams that tell changes."""
+        return sum(map(len, self._followers.values()))
+
+    @contextmanager
+    def following(self, table_id: int) -> Iterator[asyncio.Event]:
+        """Yield an event that is set after every change of a table, and when the leader goes.
+
+        Raises:
+            Refused: OUTCOME_TOO_MANY_WAITERS.
+        """
+        if self.follower_count >= self._options.max_followers:
+            limit = self._options.max_followers
+            raise Refused(pb.OUTCOME_TOO_MANY_WAITERS, f"{limit} watches are open")
+        changed = asyncio.Event()
+        self._followers[table_id].add(changed)
+        try:
+            yield changed
+        finally:
+            self._followers[table_id].discard(changed)
+            if not self._followers[table_id]:
+                del self._followers[table_id]
+
+    @contextmanager
+    def dumping(self) -> Iterator[None]:
+        """Count an export.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED.
+        """
+        if self.dumps >= self._options.max_dumps:
+            raise Refused(pb.OUTCOME_OVERLOADED, f"{self._options.max_dumps} exports are under way")
+        self.dumps += 1
+        try:
+            yield
+        finally:
+            self.dumps -= 1
+
+    def _wake(self, table_ids: Iterable[int]) -> None:
+        for table_id in table_ids:
+            for changed in self._followers.get(table_id, ()):
+                changed.set()

@@ -1,0 +1,206 @@
+"""Writes of tables at one leader in one term: decided at once, answered when they can be read.
+
+A batch of a broker is one log entry. Its answer is part of the entry, so that a repeat, at
+whatever leader, gets it again and changes nothing (rule 1). A batch that changes nothing is not
+written: its answer is given once the leader knows that it still leads, and a repeat of it is
+decided anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from strata.kv.v1 import kv_storage_pb2 as kv
+from strata.storage.v1 import storage_pb2 as pb
+from strata_kv.commands import KvWrite, encode_kv_write
+from strata_kv.decider import Decider, Decision, WriteRefused
+from strata_kv.machine import TableMachine
+from strata_kv.names import QUEUE
+from strata_mq.rare_commands import DropKind
+from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_storage.errors import Refused
+from strata_storage.kv.options import KvOptions
+from strata_storage.leader import Leader
+from strata_storage.machine import GroupMachine
+from strata_storage.proposer import refusal_of
+from strata_storage.translation import topic_of
+
+_NEVER_MS = (1 << 63) - 1
+
+_Batch = tuple[int, int]
+"""(broker boot id, sequence)."""
+
+
+class KvLeader:
+    """See the module docstring.
+
+    Args:
+        machine: of the raft group.
+        tables: what is applied.
+        leader: of the raft group.
+        options: limits.
+    """
+
+    def __init__(
+        self, machine: GroupMachine, tables: TableMachine, leader: Leader, options: KvOptions
+    ) -> None:
+        self._machine = machine
+        self._tables = tables
+        self._leader = leader
+        self._proposer = leader.proposer
+        self._options = options
+        self._decider = Decider(tables, options.tables)
+        # Answers that wait for their entry's rows; a repeat waits for the first one's.
+        self._waiting: dict[_Batch, asyncio.Future[kv.WriteResponse]] = {}
+        # No item ends before, as far as it is known.
+        self._floor_ms = 0
+        self._next_expiry_ms = 0
+        self._is_expiring = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def end(self, refusal: Refused) -> None:
+        """Refuse who waits: whether their entries are committed is unknown."""
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            _fail(future, refusal)
+
+    async def write(self, request: kv.WriteRequest) -> kv.WriteResponse:
+        """Carry out a batch.
+
+        Raises:
+            Refused: nothing was done; or, when leadership was lost, perhaps nothing.
+        """
+        batch = (request.broker_boot_id, request.sequence)
+        answer = self._waiting.get(batch)
+        if answer is None:
+            row = self._tables.reply(request.broker_boot_id)
+            if row is not None and request.sequence < row.sequence:
+                raise Refused(pb.OUTCOME_INVALID, "a later batch of this broker is done already")
+            if row is not None and request.sequence == row.sequence:
+                return kv.WriteResponse.FromString(row.reply)
+            decision, now_ms = self._decide(request.writes)
+            response = kv.WriteResponse(results=decision.results)
+            if not decision.sections:
+                # It relies on what is in flight, and on nobody else leading.
+                await self._proposer.applied()
+                return response
+            answer = self._submit(batch, decision, response, now_ms)
+        # A caller that goes away must not take the answer from a repeat.
+        return await asyncio.shield(answer)
+
+    def _decide(self, writes: Sequence[kv.TableWrite]) -> tuple[Decision, int]:
+        """Return what becomes of requests, and the group time."""
+        if len(self._waiting) >= self._options.max_batches_in_flight:
+            limit = self._options.max_batches_in_flight
+            raise Refused(pb.OUTCOME_OVERLOADED, f"{limit} batches of tables are under way")
+        self._leader.check_ready()
+        now_ms = self._proposer.now_ms()
+        decision = Decision()
+        for write in writes:
+            try:
+                self._check_place(write)
+                self._decider.write(decision, write.table.topic_id, write, now_ms)
+            except WriteRefused as refused:
+                result = kv.TableWriteResult(outcome=refused.outcome, reason=str(refused))
+                decision.results.append(result)
+        return decision, now_ms
+
+    def _check_place(self, write: kv.TableWrite) -> None:
+        topic = topic_of(write.table)
+        is_dropped = (DropKind.TOPIC, topic.topic_id) in self._machine.dropped
+        if is_dropped or not self._machine.owns_queue(topic, QUEUE):
+            raise WriteRefused(pb.OUTCOME_WRONG_GROUP, "the table is not in this raft group")
+
+    def _submit(
+        self, batch: _Batch, decision: Decision, response: kv.WriteResponse, now_ms: int
+    ) -> asyncio.Future[kv.WriteResponse]:
+        """Propose a decision; return the future answer.
+
+        Raises:
+            Refused: nothing was proposed.
+        """
+        answer: asyncio.Future[kv.WriteResponse] = asyncio.get_running_loop().create_future()
+
+        def applied() -> None:
+            self._decider.applied(decision)
+            # From now on a scan for what ends next finds it.
+            self._note_end(decision)
+            self._waiting.pop(batch, None)
+            if not answer.done():
+                answer.set_result(response)
+
+        command = KvWrite(now_ms, *batch, _reply(response), decision.sections)
+        entry = self._proposer.propose((encode_kv_write(command),), applied)
+        self._decider.accept(decision)
+        self._waiting[batch] = answer
+        entry.add_done_callback(partial(self._committed, batch))
+        return answer
+
+    def _committed(self, batch: _Batch, entry: asyncio.Future[int]) -> None:
+        """Refuse who waits for an entry that will not be applied here, as far as is known."""
+        failure = None if entry.cancelled() else entry.exception()
+        if isinstance(failure, (NotLeader, Overloaded, ReadOnly, DiskFull)):
+            answer = self._waiting.pop(batch, None)
+            if answer is not None:
+                _fail(answer, refusal_of(failure))
+
+    def _note_end(self, decision: Decision) -> None:
+        ends_ms = decision.next_expiry_ms
+        if ends_ms:
+            self._floor_ms = min(self._floor_ms, ends_ms)
+            self._next_expiry_ms = min(self._next_expiry_ms, ends_ms)
+
+    # Items whose time is over ---------------------------------------------------------------------
+
+    def expire(self) -> int:
+        """Propose the end of items whose time is over; return how many.
+
+        Raises:
+            Refused: not now; it is tried again.
+        """
+        now_ms = self._proposer.now_ms()
+        if self._is_expiring or now_ms < self._next_expiry_ms or not self._leader.ready:
+            return 0
+        due = self._tables.expiries(self._floor_ms, now_ms + 1, self._options.expiry_batch)
+        if not due:
+            first = self._tables.expiries(self._floor_ms, _NEVER_MS, 1)
+            self._next_expiry_ms = first[0].expires_at_ms if first else _NEVER_MS
+            return 0
+        decision = self._decider.expire(due)
+        if not decision.sections:
+            return 0
+        command = KvWrite(now_ms, 0, 0, b"", decision.sections)
+
+        def applied() -> None:
+            self._decider.applied(decision)
+            self._is_expiring = False
+
+        self._proposer.propose((encode_kv_write(command),), applied)
+        self._decider.accept(decision)
+        self._is_expiring = True
+        # Scans begin behind what is gone, not at the first key (rule 27), unless a write from now
+        # on says otherwise.
+        self._floor_ms = due[-1].expires_at_ms
+        return len(due)
+
+
+def _reply(response: kv.WriteResponse) -> bytes:
+    """Return an answer as repeats get it: without the items that stood in the way."""
+    if not any(result.HasField("current") for result in response.results):
+        return response.SerializeToString()
+    reply = kv.WriteResponse()
+    reply.CopyFrom(response)
+    for result in reply.results:
+        result.ClearField("current")
+    return reply.SerializeToString()
+
+
+def _fail(answer: asyncio.Future[kv.WriteResponse], refusal: Refused) -> None:
+    if not answer.done():
+        answer.set_exception(refusal)
+        # Who waited may be gone: the failure is no news then.
+        answer.exception()

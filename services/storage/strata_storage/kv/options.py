@@ -1,0 +1,32 @@
+"""Limits and times of the plugin in a storage node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strata_kv.options import TableOptions
+
+
+@dataclass(frozen=True, slots=True)
+class KvOptions:
+    """What one storage node allows.
+
+    Attributes:
+        tables: limits of a table and of a request.
+        max_batches_in_flight: write batches decided and not yet applied, per raft group.
+        max_followers: streams that tell changes, per raft group.
+        max_dumps: exports under way, per raft group; each holds files of the store.
+        max_items: of one answer.
+        max_bytes: of one answer, except that one item always goes.
+        expiry_interval_ms: how often items are looked for whose time is over.
+        expiry_batch: items that one entry ends.
+    """
+
+    tables: TableOptions = field(default_factory=TableOptions)
+    max_batches_in_flight: int = 1_024
+    max_followers: int = 1_024
+    max_dumps: int = 4
+    max_items: int = 1_000
+    max_bytes: int = 4 * 1024 * 1024
+    expiry_interval_ms: int = 200
+    expiry_batch: int = 500

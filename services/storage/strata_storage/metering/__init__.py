@@ -1,0 +1,1 @@
+"""What a node counts: traffic by queue, metric windows, how full limits are."""

@@ -1,0 +1,1 @@
+"""Queues and slots change their raft group without a byte copied (rules 17, 18)."""

@@ -1,0 +1,85 @@
+"""Which clients live, as brokers report them (rule 25). One for all raft groups of a node."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from strata_storage.membership.brokers import Brokers
+
+
+class Holders:
+    """Clients by broker.
+
+    A client lives as long as some broker that has it reports; brokers report every few seconds.
+
+    Args:
+        silence_s: a client that no broker reported for this long is dead.
+        max_brokers: brokers remembered.
+        max_clients: clients remembered, of all brokers, and clients that said goodbye.
+    """
+
+    def __init__(
+        self, silence_s: float, *, max_brokers: int = 1_000, max_clients: int = 1_000_000
+    ) -> None:
+        self._silence_s = silence_s
+        self._max_brokers = max_brokers
+        self._max_clients = max_clients
+        # Broker boot id -> the clients it has.
+        self._brokers: OrderedDict[int, set[int]] = OrderedDict()
+        # Client -> when a broker last reported it, for clients a broker took off its list too.
+        self._seen_at_s: OrderedDict[int, float] = OrderedDict()
+        self._gone: OrderedDict[int, None] = OrderedDict()
+        # The brokers themselves, as far as they are connected.
+        self.brokers = Brokers()
+
+    def __len__(self) -> int:
+        return len(self._seen_at_s)
+
+    def report(
+        self,
+        broker_boot_id: int,
+        live: Iterable[int],
+        gone: Iterable[int],
+        now_s: float,
+        *,
+        full: bool,
+    ) -> bool:
+        """Take in a broker's report; return whether a full list is wanted from it."""
+        clients = self._brokers.get(broker_boot_id)
+        if clients is None:
+            if not full:
+                return True
+            clients = self._brokers[broker_boot_id] = set()
+            if len(self._brokers) > self._max_brokers:
+                self._brokers.popitem(last=False)
+        self._brokers.move_to_end(broker_boot_id)
+        if full:
+            clients.clear()
+        clients.update(live)
+        for client in gone:
+            clients.discard(client)
+            self._seen_at_s.pop(client, None)
+            self._gone[client] = None
+        for client in clients:
+            self._seen_at_s[client] = now_s
+            self._seen_at_s.move_to_end(client)
+            self._gone.pop(client, None)
+        for remembered in (self._seen_at_s, self._gone):
+            while len(remembered) > self._max_clients:
+                remembered.popitem(last=False)
+        return False
+
+    def touch(self, client: int, now_s: float) -> None:
+        """Take in that a client just took a lease: it lives, whatever brokers said before."""
+        self._seen_at_s[client] = now_s
+        self._gone.pop(client, None)
+
+    def is_dead(self, client: int, now_s: float, *, silent_too: bool) -> bool:
+        """Whether a client said goodbye or, with `silent_too`, was not reported for long."""
+        if client in self._gone:
+            return True
+        if not silent_too:
+            return False
+        seen_at_s = self._seen_at_s.get(client)
+        return seen_at_s is None or now_s - seen_at_s >= self._silence_s

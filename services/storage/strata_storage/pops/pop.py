@@ -1,0 +1,494 @@
+"""Pop: leases on messages for a consumer group, answered when they are committed (rule 24).
+
+One *look* at the queues decides on leases without waiting. A filter that lets little through makes
+it pass over much: a look is bounded, and a pop that found nothing looks again until its time is
+over, giving way to everything else on the event loop in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.cq_rows import CqRow
+from strata_mq.filters import EVERYTHING, MessageFilter
+from strata_mq.leases import Lease, Taken, TakeRequest
+from strata_mq.rows import MoveRow, QueueRow
+from strata_runtime.clock import Clock
+from strata_storage.config import EngineOptions
+from strata_storage.errors import Refused
+from strata_storage.machine import GroupMachine
+from strata_storage.moves.ownership import Topic
+from strata_storage.pops.candidates import Budget, Candidates
+from strata_storage.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.pops.waiters import Waiters
+from strata_storage.proposer import Proposer, committed
+from strata_storage.reads.reader import Location, MessageReader
+
+# New offsets that a FIFO pop looks at although it may not take as many: most may be blocked.
+_FIFO_AT_ONCE = 256
+_EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PopCall:
+    """One pop.
+
+    `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
+    earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
+    how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
+    let through is consumed, new or leased before. `places_only`: without the messages' bytes.
+    """
+
+    consumer_group_id: int
+    topic: Topic
+    queue: int
+    take: TakeRequest
+    latest: bool
+    wait_s: float
+    repeated: bool = False
+    known_sealed: int = 0
+    message_filter: MessageFilter = EVERYTHING
+    places_only: bool = False
+
+
+class Delivered(NamedTuple):
+    """One message with its lease; a pop of places does not read it unless a filter has to."""
+
+    queue: int
+    offset: int
+    generation: int
+    store_time_ms: int
+    lease: Lease
+    message: bytes
+
+
+class _Caught(NamedTuple):
+    """One lease. The generation is that of the take: a reset may come before the answer."""
+
+    lease_set: LeaseSet
+    generation: int
+    offset: int
+    lease: Lease
+    # Never looked at before this pop.
+    is_new: bool
+
+
+@dataclass(slots=True)
+class _Catch:
+    """What one look at the queues gave: leases with the place of their messages."""
+
+    queues: Sequence[int]
+    budget: Budget
+    sections: list[Section] = field(default_factory=list)
+    leases: list[_Caught] = field(default_factory=list)
+    taken_bytes: int = 0
+    repeated: bool = False
+    # A head moved: looking again may give something.
+    moved: bool = False
+
+
+class Popper:
+    """Serves pops for one leader in one term."""
+
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        sets: LeaseSets,
+        waiters: Waiters,
+        reader: MessageReader,
+        clock: Clock,
+        options: EngineOptions,
+    ) -> None:
+        self._machine = machine
+        self._proposer = proposer
+        self._sets = sets
+        self._waiters = waiters
+        self._reader = reader
+        self._clock = clock
+        self._options = options
+        # (consumer group, topic) -> which queue was looked at first; turns so that none starves.
+        self._turns: OrderedDict[tuple[int, int], int] = OrderedDict()
+        # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
+        self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
+        self._candidates = Candidates(machine, reader)
+        # Held by the one pop that goes on looking: however many do, each turn of the event loop
+        # has one look at most.
+        self._again = asyncio.Lock()
+
+    async def pop(self, call: PopCall) -> list[Delivered]:
+        """Lease messages; wait up to `wait_s` for some; empty when there were none.
+
+        Empty at once for a caller who does not know which of the queues are sealed here: some of
+        their messages are elsewhere.
+
+        Raises:
+            Refused: not owned, limits, leadership lost.
+        """
+        self._sets.check_exists(call.consumer_group_id, call.topic.topic_id)
+        try:
+            return await self._pop(call, self._clock.monotonic_s() + call.wait_s)
+        except asyncio.CancelledError:
+            # It may have been woken for what it did not come to.
+            self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+            raise
+
+    async def _pop(self, call: PopCall, deadline_s: float) -> list[Delivered]:
+        while True:
+            if self._must_tell(call):
+                return []
+            catch = await self._look(call)
+            delivered = await self._deliver(call, catch) if catch.leases else self._settle(catch)
+            if delivered:
+                return delivered
+            if self._must_tell(call):
+                # A queue was sealed meanwhile, and woke who waited already.
+                return []
+            time_left_s = deadline_s - self._clock.monotonic_s()
+            if self._look_again(call, catch):
+                if time_left_s <= 0:
+                    # What it did not come to is for the next one.
+                    self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                    return []
+                async with self._again:
+                    await asyncio.sleep(0)
+            elif time_left_s <= 0 or not await self._waiters.wait(
+                call.topic.topic_id, call.consumer_group_id, call.queue, time_left_s
+            ):
+                return []
+
+    def _settle(self, catch: _Catch) -> list[Delivered]:
+        """Propose what a look without leases changed; nobody waits for that."""
+        if catch.sections:
+            self._sets.propose(catch.sections)
+        else:
+            self._sets.flush_kept()
+        return []
+
+    def sealed(self, call: PopCall) -> Sequence[tuple[int, MoveRow]]:
+        """Return which of the queues that a pop asks for are sealed, and where they went.
+
+        Raises:
+            Refused: a queue is not here.
+        """
+        if not self._machine.moves:
+            return ()
+        return self._machine.sealed_of(call.topic.topic_id, self._queues_here(call))
+
+    def _must_tell(self, call: PopCall) -> bool:
+        """Whether the caller does not know which of the queues are sealed here."""
+        return not call.repeated and len(self.sealed(call)) != call.known_sealed
+
+    async def _deliver(self, call: PopCall, catch: _Catch) -> list[Delivered]:
+        if catch.sections:
+            try:
+                future = self._sets.propose(catch.sections)
+            except Refused:
+                self._give_back(catch)
+                raise
+            await committed(future)
+        else:
+            # A repeat of an attempt whose entry may still be under way.
+            await self._proposer.settled()
+        if len(catch.leases) >= call.take.max_messages or self._look_again(call, catch):
+            # This pop took what it may, or had no time for more; there may be more for the next.
+            self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+        delivered = await self._read(call, catch)
+        if not delivered:
+            # Nobody is told, so nobody's next decision takes along what became of the messages.
+            self._sets.flush_kept()
+        return delivered
+
+    # Deciding -----------------------------------------------------------------------------------
+
+    async def _look(self, call: PopCall) -> _Catch:
+        """Look at the queues once and decide on leases.
+
+        Raises:
+            Refused: what was decided before cannot be proposed; too many reads are under way.
+        """
+        catch = _Catch(self._queues(call), Budget(self._options))
+        is_warmed = self._machine.tier.is_used and await self._warm(call, catch)
+        if call.message_filter.needs_messages:
+            await self._read_ahead(call, catch)
+        if is_warmed or call.message_filter.needs_messages:
+            # Meanwhile a queue may have left: no consumer group may start at it here any more.
+            here = frozenset(self._queues_here(call))
+            catch.queues = [queue for queue in catch.queues if queue in here]
+        # Leadership may have ended while this pop read or let others have their turn.
+        self._waiters.check_open()
+        self._sets.check_open()
+        if call.repeated and call.take.attempt:
+            self._take_again(call, catch)
+        if not catch.leases:
+            self._take(call, catch)
+        return catch
+
+    async def _warm(self, call: PopCall, catch: _Catch) -> bool:
+        """Fetch what this pop may take and the tier alone has: no lease is taken on the rest.
+
+        A lease on a message that cannot be read would use up one of its attempts.
+
+        Returns:
+            Whether anything was waited for.
+
+        Raises:
+            Refused: none of the queues can be read.
+        """
+        readable: list[int] = []
+        refusal: Refused | None = None
+        is_warmed = False
+        for queue in catch.queues:
+            locations = self._tiered_only(call, queue, catch.budget)
+            try:
+                if locations:
+                    is_warmed = True
+                    await self._reader.warm(locations, call.consumer_group_id)
+                readable.append(queue)
+            except Refused as refused:
+                refusal = refused
+        if refusal is not None and not readable:
+            raise refusal
+        catch.queues = readable
+        return is_warmed
+
+    def _tiered_only(self, call: PopCall, queue: int, budget: Budget) -> list[Location]:
+        """Return what a pop is likely to take of a queue and the log may lack."""
+        topic_id = call.topic.topic_id
+        local = self._machine.tier.local_offset(topic_id, queue)
+        if not local or not self._machine.serves_queue(call.topic, queue):
+            return []
+        lease_set = self._sets.find_or_start(
+            (call.consumer_group_id, topic_id, queue), latest=call.latest
+        )
+        row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
+        leases, now_ms = lease_set.leases, self._proposer.now_ms()
+        if leases.cursor() >= local or not leases.peek_ready(now_ms, row.next_offset):
+            return []
+        # Of messages that come again the first one stands for all: it tells whether the tier is
+        # there.
+        again = [leases.cursor()] if leases.peek_ready(now_ms, leases.head) else []
+        return self._candidates.likely(
+            lease_set, again, local, call.message_filter, _wanted(call.take), budget
+        )
+
+    async def _read_ahead(self, call: PopCall, catch: _Catch) -> None:
+        """Let the filter decide on messages that have to be read for that."""
+        wanted = _wanted(call.take)
+        for queue in catch.queues:
+            if not self._machine.serves_queue(call.topic, queue):
+                continue
+            key = (call.consumer_group_id, call.topic.topic_id, queue)
+            lease_set = self._sets.find_or_start(key, latest=call.latest)
+            row = self._machine.queues.get(call.topic.topic_id, queue) or _EMPTY_QUEUE
+            wanted -= await self._candidates.read_ahead(
+                lease_set, row.next_offset, call.message_filter, wanted, catch.budget
+            )
+            if wanted <= 0:
+                return
+
+    def _take(self, call: PopCall, catch: _Catch) -> None:
+        for queue in catch.queues:
+            self._take_queue(call, queue, catch)
+            if catch.repeated or len(catch.leases) >= call.take.max_messages:
+                break
+            if catch.taken_bytes >= call.take.max_bytes:
+                break
+        if call.take.attempt and call.take.fifo and catch.leases and not catch.repeated:
+            self._remember_attempt(call, catch)
+
+    def _take_again(self, call: PopCall, catch: _Catch) -> None:
+        """Return what the attempt has leased already."""
+        now_ms = self._proposer.now_ms()
+        for queue in catch.queues:
+            lease_set = self._sets.find((call.consumer_group_id, call.topic.topic_id, queue))
+            if lease_set is None:
+                continue
+            leases = lease_set.leases.of_attempt(call.take.attempt, now_ms)
+            if leases:
+                again = Taken(leases, None, repeated=True)
+                self._catch(catch, call, lease_set, again, lease_set.leases.head)
+
+    def _take_queue(self, call: PopCall, queue: int, catch: _Catch) -> None:
+        key = (call.consumer_group_id, call.topic.topic_id, queue)
+        if key[1:] in self._sets.held_queues:
+            # A message of it is being recalled (`Recalls`).
+            return
+        lease_set = self._sets.find_or_start(key, latest=call.latest)
+        row = self._machine.queues.get(call.topic.topic_id, queue) or _EMPTY_QUEUE
+        leases = lease_set.leases
+        now_ms = self._proposer.now_ms()
+        # A repeat finds its leases although nothing is ready.
+        asks_again = call.take.fifo and call.take.attempt
+        if not asks_again and not leases.peek_ready(now_ms, row.next_offset):
+            return
+        request = call.take
+        if catch.leases:
+            request = replace(
+                request,
+                max_messages=request.max_messages - len(catch.leases),
+                max_bytes=request.max_bytes - catch.taken_bytes,
+            )
+        columns = self._candidates.columns(
+            lease_set, row.next_offset, call.message_filter, _wanted(request), catch.budget
+        )
+        head = leases.head
+        taken = leases.take(request, now_ms, row.next_offset, columns)
+        self._catch(catch, call, lease_set, taken, head)
+
+    def _catch(
+        self, catch: _Catch, call: PopCall, lease_set: LeaseSet, taken: Taken, head: int
+    ) -> None:
+        """Take in what a queue gave; its head was at `head` before."""
+        leases = lease_set.leases
+        change = taken.change
+        if change is not None:
+            if change.puts:
+                catch.sections.append((lease_set, change))
+            else:
+                self._sets.passed(lease_set)
+            catch.moved = catch.moved or leases.head > head
+            if call.message_filter is not EVERYTHING:
+                new = sum(offset >= head for offset, _ in change.puts)
+                self._sets.filtered += leases.head - head - new
+        catch.repeated = catch.repeated or taken.repeated
+        for offset, lease in taken.leases:
+            caught = _Caught(lease_set, leases.generation, offset, lease, offset >= head)
+            catch.leases.append(caught)
+            catch.taken_bytes += lease.length
+
+    def _queues_here(self, call: PopCall) -> Sequence[int]:
+        topic = call.topic
+        if call.queue >= 0:
+            if not self._machine.serves_queue(topic, call.queue):
+                raise Refused(
+                    pb.OUTCOME_WRONG_GROUP,
+                    f"queue {call.queue} of topic {topic.topic_id} is not in raft group "
+                    f"{self._machine.raft_group}",
+                )
+            return (call.queue,)
+        return self._machine.queues_here(topic)
+
+    def _queues(self, call: PopCall) -> Sequence[int]:
+        topic = call.topic
+        queues = self._queues_here(call)
+        if len(queues) <= 1 or call.queue >= 0:
+            return queues
+        key = (call.consumer_group_id, topic.topic_id)
+        turn = (self._turns.get(key, -1) + 1) % len(queues)
+        self._turns[key] = turn
+        self._turns.move_to_end(key)
+        if len(self._turns) > self._options.lease_sets_max:
+            self._turns.popitem(last=False)
+        turned = (*queues[turn:], *queues[:turn])
+        served = self._attempts.get((*key, call.take.attempt)) if call.take.attempt else None
+        if served:
+            return (*served, *(queue for queue in turned if queue not in served))
+        return turned
+
+    def _remember_attempt(self, call: PopCall, catch: _Catch) -> None:
+        key = (call.consumer_group_id, call.topic.topic_id, call.take.attempt)
+        self._attempts[key] = tuple(
+            dict.fromkeys(caught.lease_set.key[2] for caught in catch.leases)
+        )
+        if len(self._attempts) > self._options.attempts_max:
+            self._attempts.popitem(last=False)
+
+    def _look_again(self, call: PopCall, catch: _Catch) -> bool:
+        """Whether another look makes sense at once: this one got somewhere, and not to the end."""
+        if not catch.moved and not catch.leases:
+            return False
+        now_ms = self._proposer.now_ms()
+        for queue in catch.queues:
+            key = (call.consumer_group_id, call.topic.topic_id, queue)
+            row = self._machine.queues.get(call.topic.topic_id, queue)
+            found = self._sets.in_memory(key)
+            if row and found and found.leases.peek_ready(now_ms, row.next_offset):
+                return True
+        return False
+
+    def _give_back(self, catch: _Catch) -> None:
+        """Release leases that could not be proposed: they were given to nobody."""
+        now_ms = self._proposer.now_ms()
+        for lease_set, _, offset, lease, _ in catch.leases:
+            leases = lease_set.leases
+            _, change = leases.change_invisible(
+                offset, lease.lease_number, leases.generation, lease.visible_at_ms, 0, now_ms
+            )
+            if change is not None:
+                self._sets.keep(lease_set, change)
+
+    # Reading ------------------------------------------------------------------------------------
+
+    async def _read(self, call: PopCall, catch: _Catch) -> list[Delivered]:
+        """Read the messages.
+
+        One that is damaged stays leased and is tried again later; one that is gone, because a
+        repair of the log gave it up, is consumed, and so is one that the filter does not want:
+        its tag only shares a hash, or it was leased when the group had another filter.
+
+        Raises:
+            Refused: OUTCOME_CORRUPT, not one message can be read.
+        """
+        found: list[tuple[_Caught, CqRow]] = []
+        locations: list[Location] = []
+        base, row, row_set = 0, None, None
+        for caught in catch.leases:
+            lease_set, offset = caught.lease_set, caught.offset
+            if row is None or row_set is not lease_set or not base <= offset < base + row.count:
+                run = self._machine.consume_queues.covering(*lease_set.key[1:], offset)
+                if run is None:
+                    self._consume(caught)
+                    continue
+                base, row = run
+                row_set = lease_set
+            found.append((caught, row))
+            place = row.location(offset - base)
+            locations.append(Location(row.raft_index, *place, *lease_set.key[1:], offset))
+        messages: Sequence[bytes | None] = [b""] * len(found)
+        if not call.places_only or call.message_filter is not EVERYTHING:
+            messages = await self._reader.read(locations, call.consumer_group_id)
+        if found and not any(message is not None for message in messages):
+            raise Refused(pb.OUTCOME_CORRUPT, "no message of this pop can be read from disk")
+        delivered: list[Delivered] = []
+        for (caught, row), message in zip(found, messages, strict=True):
+            if message is None:
+                continue
+            if not self._is_wanted(call.message_filter, caught, message):
+                self._consume(caught)
+                self._sets.filtered += 1
+                if call.take.fifo:
+                    # The next message of its message group may be free now.
+                    self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                continue
+            lease_set, generation, offset, lease, _ = caught
+            queue = lease_set.key[2]
+            delivered.append(
+                Delivered(queue, offset, generation, row.store_time_ms, lease, message)
+            )
+        return delivered
+
+    def _is_wanted(self, message_filter: MessageFilter, caught: _Caught, message: bytes) -> bool:
+        if message_filter is EVERYTHING:
+            return True
+        # The filter saw every new message already if it had to read them.
+        return (caught.is_new and message_filter.needs_messages) or message_filter.matches(message)
+
+    def _consume(self, caught: _Caught) -> None:
+        """Ack a message that nobody is given, so that its lease does not hold up the others."""
+        lease_set, generation, offset, lease, _ = caught
+        _, change = lease_set.leases.ack(
+            offset, lease.lease_number, generation, lease.visible_at_ms, self._proposer.now_ms()
+        )
+        if change is not None:
+            self._sets.keep(lease_set, change)
+
+
+def _wanted(request: TakeRequest) -> int:
+    """Return how many new messages a pop should look at."""
+    return max(request.max_messages, _FIFO_AT_ONCE) if request.fifo else request.max_messages

@@ -1,0 +1,1 @@
+"""Messages and offsets read without a lease."""

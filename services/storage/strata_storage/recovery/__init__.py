@@ -1,0 +1,1 @@
+"""Rows and logs made whole again: checkpoints, rebuild, snapshots, repair (rules 6, 8, 10)."""

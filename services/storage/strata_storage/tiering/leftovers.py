@@ -1,0 +1,30 @@
+"""Removes what broken uploads left in the stores: multipart uploads and temporary files.
+
+They are never read, but cost room until somebody removes them. Every node looks when it starts and
+then now and then; what is younger than a day may be an upload of another node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata_runtime.logs import get_logger
+from strata_storage.tiering.parts import TieringParts
+from strata_tier.ports import StoreError
+
+
+async def sweep_leftovers(parts: TieringParts) -> None:
+    """Remove leftovers until cancelled; a store that fails is asked again the next time."""
+    logger = get_logger("tier")
+    while True:
+        before_ms = parts.clock.wall_ms() - parts.options.leftovers_age_ms
+        try:
+            removed = await parts.stores.remove_leftovers(before_ms)
+        except StoreError as error:
+            parts.instruments.failures.add(1, {"work": "leftovers"})
+            logger.warning("leftovers stay", reason=str(error))
+        else:
+            if removed:
+                parts.instruments.objects.add(removed, {"result": "leftover"})
+                logger.info("leftovers were removed", count=removed)
+        await asyncio.sleep(parts.options.leftovers_interval_s)

@@ -1,0 +1,280 @@
+"""Tiering of one storage node: readers for all replicas, uploads and retention where it leads.
+
+It starts nothing by itself: the node tells it of replicas, leaders and turns of retention.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata.storage.v1 import tier_pb2
+from strata_mq.tier_commands import encode_tier_pause
+from strata_runtime.tasks import Tasks
+from strata_state.ports import StateStore
+from strata_storage.engine import GroupEngine
+from strata_storage.errors import Refused
+from strata_storage.membership.hosted import HostedGroup
+from strata_storage.node_parts import NodeParts
+from strata_storage.proposer import committed
+from strata_storage.reads.reader import PayloadLog, RunRead
+from strata_storage.tiering.leftovers import sweep_leftovers
+from strata_storage.tiering.outside import OutsideWork, SweepPlan
+from strata_storage.tiering.parts import TieringParts
+from strata_storage.tiering.publisher import Publisher
+from strata_storage.tiering.reading import TieredReader, TierMessages
+from strata_storage.tiering.refill import later_trims, refill
+from strata_storage.tiering.retain import TierRetention
+from strata_storage.tiering.uploader import Uploader
+from strata_tier.layout import BlockEntry
+from strata_tier.metadata import TierMetadata
+from strata_tier.metadata_mirrored import MirroredTierMetadata
+from strata_tier.metadata_rows import RowTierMetadata
+from strata_tier.open_objects import OpenObject
+from strata_tier.state import ObjectRef
+
+# What of an object is read at once while it is read back.
+_VERIFY_REQUEST_BYTES = 8 * 1024 * 1024
+_TAIL_BYTES = 64 * 1024
+
+
+class _Led(NamedTuple):
+    """What one leader does for the tier."""
+
+    uploader: Uploader
+    retention: TierRetention
+    publisher: Publisher
+
+
+class NodeTiering:
+    """See the module docstring.
+
+    Args:
+        parts: of tiering; None: no tier is configured, and what only the tier has is refused.
+        messages: reads from objects; None likewise.
+        tasks: owner of the uploads.
+    """
+
+    def __init__(
+        self, parts: TieringParts | None, messages: TierMessages | None, tasks: Tasks
+    ) -> None:
+        self._parts = parts
+        self._messages = messages
+        self._tasks = tasks
+        # Raft group -> what its leader here does.
+        self._led: dict[int, _Led] = {}
+        self._outside = None if parts is None else OutsideWork(parts)
+        # Replica id -> first index that the log should keep, because it is too large.
+        self.floors: Mapping[int, int] = {}
+
+    def reader(
+        self,
+        log: PayloadLog,
+        replica_id: int,
+        run_read: RunRead,
+        on_corrupt: Callable[[int], None],
+    ) -> TieredReader:
+        """Return a replica's reader; to be bound to the state of its raft group."""
+        return TieredReader(log, replica_id, run_read, on_corrupt, self._parts, self._messages)
+
+    def metadata(self, store: StateStore, raft_group: int) -> TierMetadata:
+        """Return what a raft group has in the tier, to be kept as the configuration says."""
+        folder = self._parts.json_folder if self._parts is not None else None
+        if folder is None:
+            return RowTierMetadata(store, raft_group)
+        return MirroredTierMetadata(folder, store, raft_group)
+
+    def is_tiered(self, topic_id: int) -> bool:
+        """Whether a topic's messages are uploaded."""
+        return self._parts is not None and bool(self._parts.is_tiered(topic_id))
+
+    def lead(self, engine: GroupEngine, node: NodeParts) -> None:
+        """Upload for a raft group as long as its present leader leads."""
+        parts, leader = self._parts, engine.leader
+        if parts is None or leader is None:
+            return
+        uploader = Uploader(engine, leader, parts)
+        led = _Led(
+            uploader,
+            TierRetention(engine, uploader, parts, self._verify),
+            Publisher(engine, parts, node.log),
+        )
+        self._led[engine.raft_group] = led
+        interval_s = node.options.retention.interval_s
+        self._tasks.spawn(f"tier-{engine.raft_group}", uploader.run())
+        self._tasks.spawn(
+            f"tier-retention-{engine.raft_group}", self._retain(engine, led, interval_s)
+        )
+
+    async def _retain(self, engine: GroupEngine, led: _Led, interval_s: float) -> None:
+        """Do turns of retention until the term is over. Apart from the node's: stores hang."""
+        while led.uploader.leads:
+            await asyncio.sleep(interval_s)
+            await self.retain(engine)
+        if self._led.get(engine.raft_group) is led:
+            del self._led[engine.raft_group]
+
+    async def refill(self, node: NodeParts, group: HostedGroup) -> str:
+        """Write index rows of a replica that only the tier can give, before it is opened.
+
+        Returns:
+            What is missing afterwards; empty: nothing.
+        """
+        later = partial(later_trims, node.store, node.log, group.raft_group, group.replica_id)
+        return await refill(
+            node.store, group.raft_group, self._messages, lambda: node.run_flush(later)
+        )
+
+    async def retain(self, engine: GroupEngine) -> None:
+        """Do what retention demands of log and tier; publish what a restore needs, if it is due."""
+        led = self._led.get(engine.raft_group)
+        if led is None or not led.uploader.leads:
+            return
+        await led.uploader.rescan()
+        await led.retention.turn(led.uploader.now_ms(), self.floors.get(engine.replica_id, 0))
+        if led.publisher.is_due():
+            await led.publisher.publish()
+
+    async def pause(self, engine: GroupEngine, *, paused: bool) -> None:
+        """Stop the uploads of a raft group, or let them go on.
+
+        Raises:
+            Refused: not the leader.
+        """
+        if engine.machine.tier.paused != paused:
+            payload = encode_tier_pause(paused=paused)
+            await committed(engine.leading().proposer.propose((payload,)))
+            await engine.barrier()
+
+    async def replace_ranges(self, engine: GroupEngine, change: bytes) -> int:
+        """Commit an object that a job outside wrote; see `OutsideWork.replace`.
+
+        Raises:
+            Refused: see there; not the leader; there is no tier.
+        """
+        outside, uploader = await self._asked(engine)
+        return await outside.replace(engine, uploader, change)
+
+    async def plan_sweep(self, engine: GroupEngine, old_keys: Sequence[str]) -> SweepPlan:
+        """Say what a job outside may delete; see `OutsideWork.plan_sweep`.
+
+        Raises:
+            Refused: see there; not the leader; there is no tier.
+        """
+        outside, uploader = await self._asked(engine)
+        return await outside.plan_sweep(engine, uploader, old_keys)
+
+    async def forget(self, engine: GroupEngine, object_ids: Sequence[int]) -> int:
+        """Forget objects that a job outside deleted; see `OutsideWork.forget`.
+
+        Raises:
+            Refused: see there; not the leader; there is no tier.
+        """
+        outside, uploader = await self._asked(engine)
+        return await outside.forget(engine, uploader, object_ids)
+
+    async def _asked(self, engine: GroupEngine) -> tuple[OutsideWork, Uploader]:
+        """Return who answers a job, everything committed so far applied."""
+        if self._outside is None:
+            raise Refused(pb.OUTCOME_INVALID, "this node has no tier")
+        await engine.barrier()
+        led = self._led.get(engine.raft_group)
+        if led is None or not led.uploader.leads:
+            reason = f"raft group {engine.raft_group} is led elsewhere, or not yet"
+            raise Refused(pb.OUTCOME_NOT_LEADER, reason)
+        return self._outside, led.uploader
+
+    def status(self, engine: GroupEngine) -> tier_pb2.TierStatus:
+        """Return how a raft group that is led here stands; reads its rows."""
+        tier = engine.machine.tier
+        status = tier_pb2.TierStatus(
+            raft_group=engine.raft_group,
+            store=self._parts.store.name if self._parts is not None else "",
+            paused=tier.paused,
+            uploading_queues=len(tier.dispatch),
+            queues=sum(1 for _ in tier.metadata.queues()),
+        )
+        for held in tier.metadata.objects():
+            if held.live_ranges:
+                status.objects += 1
+                status.object_bytes += held.ref.length
+        led = self._led.get(engine.raft_group)
+        if led is not None and led.uploader.leads:
+            uploader = led.uploader
+            status.backlog_bytes = uploader.backlog.message_bytes
+            status.oldest_ms = uploader.backlog.oldest_ms or 0
+            status.last_failure = uploader.last_failure
+        if self._parts is not None:
+            for topic_id, name, cost in self._parts.costs.of_raft_group(engine.raft_group):
+                status.topics.add(
+                    topic_id=topic_id,
+                    name=name,
+                    put_requests=cost.put_requests,
+                    get_requests=cost.get_requests,
+                    uploaded_bytes=cost.uploaded_bytes,
+                    downloaded_bytes=cost.downloaded_bytes,
+                )
+        return status
+
+    def backlog_bytes(self) -> int:
+        """Return the bytes of messages that are known to wait."""
+        return sum(led.uploader.backlog.message_bytes for led in self._led.values())
+
+    def messages_behind(self) -> int:
+        """Return how many messages wait."""
+        return sum(led.uploader.backlog.messages_behind() for led in self._led.values())
+
+    def lag_ms(self) -> int:
+        """Return the age of the oldest message that waits; 0: none does."""
+        if self._parts is None:
+            return 0
+        times = [led.uploader.backlog.oldest_ms for led in self._led.values()]
+        now_ms = self._parts.clock.wall_ms()
+        return max((now_ms - oldest for oldest in times if oldest is not None), default=0)
+
+    def proofs(self) -> int:
+        """Return how many objects of jobs are being read back."""
+        return self._outside.proofs if self._outside is not None else 0
+
+    def leased_keys(self) -> int:
+        """Return the most names of one raft group that jobs may delete."""
+        return max((len(led.uploader.leased) for led in self._led.values()), default=0)
+
+    async def _verify(self, ref: ObjectRef) -> None:
+        """Read an object whole; every piece is compared with its checksum.
+
+        Raises:
+            StoreError, TierError: it cannot be read, or is not what was committed.
+        """
+        assert self._parts is not None, "there is no tier"
+        opened = await OpenObject.open(self._parts.stores.of(ref.space), ref, _TAIL_BYTES)
+        run: list[BlockEntry] = []
+        size = 0
+        for entry in await opened.entries(0, opened.root.block_count):
+            if run and size + entry.length > _VERIFY_REQUEST_BYTES:
+                await opened.blocks(run)
+                await asyncio.sleep(0)
+                run, size = [], 0
+            run.append(entry)
+            size += entry.length
+        if run:
+            await opened.blocks(run)
+
+
+def tiering_of(parts: NodeParts, tasks: Tasks) -> NodeTiering:
+    """Return a node's tiering, with its gauges."""
+    tier, metrics = parts.tier, parts.metrics
+    tiering = NodeTiering(tier, parts.tier_messages, tasks)
+    metrics.gauge("strata_storage_tier_backlog", tiering.backlog_bytes)
+    metrics.gauge("strata_storage_tier_lag_ms", tiering.lag_ms)
+    metrics.gauge("rocketmq_tiered_store_dispatch_latency", tiering.lag_ms)
+    metrics.gauge("rocketmq_tiered_store_dispatch_behind", tiering.messages_behind)
+    metrics.gauge("strata_storage_tier_proofs", tiering.proofs)
+    metrics.gauge("strata_storage_tier_leased_keys", tiering.leased_keys)
+    if tier is not None:
+        metrics.gauge("strata_storage_tier_uploads", lambda: tier.upload_turns.taken)
+        tasks.spawn("tier-leftovers", sweep_leftovers(tier))
+    return tiering

@@ -1,0 +1,175 @@
+"""Opens what tiering needs on a node, and closes it again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from strata_runtime.clock import Clock
+from strata_runtime.memory import keep_freed_memory
+from strata_runtime.metrics import Metrics
+from strata_seglog.log import CommitLog
+from strata_storage.tiering.config import SpaceConfig, TierConfig
+from strata_storage.tiering.metadata_publisher import MetadataPublisher, MetadataSnapshot
+from strata_storage.tiering.pace import UploadPace
+from strata_storage.tiering.parts import (
+    Spaces,
+    TieringParts,
+    TierInstruments,
+    TierPolicies,
+    UploadTurns,
+)
+from strata_storage.tiering.uploads import ObjectUploads
+from strata_tier.costs import TopicCosts
+from strata_tier.credentials import S3Credentials
+from strata_tier.drivers.memory import MemoryBucket
+from strata_tier.names import space_prefix
+from strata_tier.opening import OpenWith, open_store
+from strata_tier.ports import ObjectStore
+from strata_tier.reader import TierReader
+from strata_tier.spaces import Stores
+from strata_tier.url import StoreUrl, parse
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TierSetup:
+    """What a node is told about its tier.
+
+    Attributes:
+        config: the section `[tier]`; without a URL there is none.
+        policies: how topics use it.
+        home: folder of this cluster if `config` names none.
+        memory: buckets of `memory://NAME`.
+        topic_names: topic id, as text -> NAMESPACE%NAME, as far as it is known.
+        metadata: gives the metadata rows, for a restore; None: nobody here has them.
+    """
+
+    config: TierConfig
+    policies: TierPolicies
+    home: str = "strata"
+    memory: dict[str, MemoryBucket] = field(default_factory=dict)
+    topic_names: Callable[[], dict[str, str]] = dict
+    metadata: MetadataSnapshot | None = None
+
+
+class TierThread:
+    """One thread that reads the log for uploads: foreground reads have their own."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="storage-tier")
+
+    def __call__(self, work: Callable[[], Result], /) -> Awaitable[Result]:
+        """Run `work` in the thread."""
+        return asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def close(self) -> None:
+        """Wait for what runs and end the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+class OpenTier:
+    """An opened tier.
+
+    Attributes:
+        parts: what tiering is made of.
+        messages: reads from objects.
+    """
+
+    def __init__(self, parts: TieringParts, messages: TierReader, thread: TierThread) -> None:
+        self.parts = parts
+        self.messages = messages
+        self._thread = thread
+
+    @property
+    def store(self) -> ObjectStore:
+        """The object store."""
+        return self.parts.store
+
+    async def close(self) -> None:
+        """End reads and let go of the store; uploads have ended."""
+        await self.messages.close()
+        self._thread.close()
+        await self.parts.stores.close()
+
+
+async def _opened_stores(setup: TierSetup, clock: Clock, metrics: Metrics) -> Stores:
+    """Open the default store and those of namespaces that have one of their own."""
+    config = setup.config
+    options = config.store_options()
+
+    async def opened(url: StoreUrl, keys: TierConfig | SpaceConfig) -> ObjectStore:
+        credentials = _credentials(keys) if url.scheme == "s3" else None
+        return await open_store(url, OpenWith(options, metrics, clock, credentials, setup.memory))
+
+    default_url = parse(config.url)
+    default = await opened(default_url, config)
+    spaces: dict[str, ObjectStore] = {}
+    try:
+        for name, space in config.spaces.items():
+            if space.url:
+                spaces[name] = await opened(parse(space.url), space)
+            elif space.access_key:
+                folder = default_url.under(space_prefix(name).rstrip("/"))
+                spaces[name] = await opened(folder, space)
+    except BaseException:
+        await Stores(default, spaces).close()
+        raise
+    return Stores(default, spaces)
+
+
+def _credentials(keys: TierConfig | SpaceConfig) -> S3Credentials | None:
+    if not keys.access_key:
+        return None
+    token = keys.session_token.get_secret_value()
+    return S3Credentials(keys.access_key, keys.secret_key.get_secret_value(), token or None)
+
+
+async def open_tier(
+    setup: TierSetup, folder: Path, log: CommitLog, clock: Clock, metrics: Metrics
+) -> OpenTier | None:
+    """Open the tier of a node, whose data folder this is; None: there is none.
+
+    Nothing is asked of the store yet: a node starts without it.
+
+    Raises:
+        ConfigError: the URL is wrong, or its driver is not installed.
+        StoreError: a folder cannot be used.
+    """
+    config = setup.config
+    if not config.url:
+        return None
+    # Of the whole process: objects are moved in buffers of megabytes.
+    keep_freed_memory()
+    stores = await _opened_stores(setup, clock, metrics)
+    store = stores.default
+    thread = TierThread()
+    options = config.options()
+    home = config.home or setup.home
+    costs = TopicCosts(metrics, setup.topic_names, clock)
+    messages = TierReader(stores, config.read_options(), metrics, clock, costs)
+    instruments = TierInstruments(metrics)
+    pace = UploadPace(options.pace, lambda: log.end_position, clock, instruments.rested_ms.add)
+    parts = TieringParts(
+        store,
+        stores,
+        home,
+        ObjectUploads(stores, home, log, thread, pace, options.upload, messages.remember),
+        setup.policies,
+        options,
+        clock,
+        instruments,
+        thread,
+        UploadTurns(options.upload.uploads_max),
+        setup.topic_names,
+        None if setup.metadata is None else MetadataPublisher(store, home, setup.metadata, clock),
+        Spaces(frozenset(config.spaces), config.namespace_prefixes),
+        costs,
+        folder / "tier" if config.metadata == "json" else None,
+    )
+    return OpenTier(parts, messages, thread)

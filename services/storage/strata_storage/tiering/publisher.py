@@ -1,0 +1,154 @@
+"""Brings to the store what a restore needs beside the objects: checkpoint and manifest (rule 29).
+
+A checkpoint archive holds the raft group's small rows and the entries that messages which wait are
+in; the manifest says which objects hold which offsets, and names the archive. Both are derived and
+never changed; a running node never reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+
+from strata_mq.pending_rows import PendingKey
+from strata_mq.rows import RowKind
+from strata_runtime.logs import get_logger
+from strata_seglog.errors import LogError
+from strata_seglog.log import CommitLog
+from strata_state.memory_store import MemoryStore
+from strata_state.ports import Row, StateError
+from strata_storage.engine import GroupEngine
+from strata_storage.tiering.parts import TieringParts
+from strata_tier.archive import ArchivedEntry, Description, encode_archive
+from strata_tier.bucket import manifests_in
+from strata_tier.errors import TierError
+from strata_tier.manifest import encode_manifest, manifest_of
+from strata_tier.metadata_rows import RowTierMetadata
+from strata_tier.names import ManifestName, checkpoint_key, manifest_key
+from strata_tier.ports import StoreError, parts_of
+
+# Entries of messages that wait which one archive carries; what is beyond is named as missing.
+_ENTRIES_MAX = 100_000
+# Newest manifests of a raft group that stay, with their checkpoints.
+_KEPT = 3
+# Of a key: behind the raft group.
+_KIND_AT = 4
+_TIER_STATE = frozenset((RowKind.TIER_RANGE, RowKind.TIER_OBJECT, RowKind.TIER_QUEUE))
+
+
+class Publisher:
+    """Publishes for the leader of one raft group.
+
+    Args:
+        engine: of the raft group.
+        parts: of tiering.
+        log: the node's CommitLog.
+    """
+
+    def __init__(self, engine: GroupEngine, parts: TieringParts, log: CommitLog) -> None:
+        self._engine = engine
+        self._parts = parts
+        self._log = log
+        self._run_read = parts.run_read
+        self._published_s: float | None = None
+        self._published_index = 0
+        self._logger = get_logger("tier")
+
+    def is_due(self) -> bool:
+        """Whether there is something new, and the last time was long enough ago."""
+        if self._engine.machine.state.raft_index == self._published_index:
+            return False
+        interval_s = self._parts.options.local.manifest_interval_ms / 1_000
+        now_s = self._parts.clock.monotonic_s()
+        return self._published_s is None or now_s - self._published_s >= interval_s
+
+    async def publish(self) -> None:
+        """Upload checkpoint and manifest as of now; what fails is logged and comes next time."""
+        self._published_s = self._parts.clock.monotonic_s()
+        try:
+            await self._publish()
+        except (StoreError, TierError, LogError, StateError) as error:
+            self._parts.instruments.failures.add(1, {"work": "manifest"})
+            self._logger.warning(
+                "manifest is not published", raft_group=self._engine.raft_group, reason=str(error)
+            )
+
+    async def _publish(self) -> None:
+        engine, home = self._engine, self._parts.home
+        machine = engine.machine
+        machine.settle()
+        state = machine.state
+        name = ManifestName(engine.raft_group, state.term, state.raft_index)
+        archive_key = checkpoint_key(home, name)
+        description = Description(
+            home,
+            engine.raft_group,
+            state.raft_index,
+            state.term,
+            state.group_time_ms,
+            self._parts.clock.wall_ms(),
+            self._parts.topic_names(),
+        )
+        # As they are now; a thread reads them, for there may be many.
+        rows = machine.rows.checkpoint()
+        waiting = machine.rows.pending.keys(machine.pending_bound)
+        parts, manifest = await self._run_read(
+            partial(self._prepare, description, name, rows, waiting)
+        )
+        store = self._parts.store
+        await store.put(archive_key, parts_of(parts), size_bytes=sum(map(len, parts)))
+        await store.put(manifest_key(home, name), manifest)
+        if self._parts.metadata is not None:
+            await self._parts.metadata.publish()
+        self._published_index = state.raft_index
+        await self._forget_old()
+        self._parts.instruments.objects.add(1, {"result": "published"})
+
+    def _prepare(
+        self,
+        description: Description,
+        name: ManifestName,
+        rows: Iterator[Row],
+        waiting: Iterator[PendingKey],
+    ) -> tuple[list[bytes], bytes]:
+        """Return the archive, in parts, and the manifest that goes with it. Blocks."""
+        tiered = MemoryStore()
+        batch = tiered.new_batch()
+
+        def noted() -> Iterator[Row]:
+            for key, value in rows:
+                if key[_KIND_AT] in _TIER_STATE:
+                    batch.put(key, value)
+                yield key, value
+
+        indexes = sorted({key.raft_index for key in islice(waiting, _ENTRIES_MAX)})
+        parts = encode_archive(description, noted(), self._entries(indexes))
+        tiered.write(batch)
+        manifest = manifest_of(
+            RowTierMetadata(tiered, name.raft_group),
+            description.home,
+            name,
+            description.raft_index,
+            description.group_time_ms,
+            checkpoint_key(description.home, name),
+        )
+        return parts, encode_manifest(manifest)
+
+    def _entries(self, indexes: list[int]) -> Iterator[ArchivedEntry]:
+        for index in indexes:
+            frame = self._log.entry(self._engine.replica_id, index)
+            if frame is not None:
+                yield ArchivedEntry(index, frame.term, frame.payload)
+
+    async def _forget_old(self) -> None:
+        """Delete all but the newest manifests, and their checkpoints."""
+        store, home, raft_group = self._parts.store, self._parts.home, self._engine.raft_group
+        names = sorted((await manifests_in(store, home)).get(raft_group, ()))
+        keys = [
+            key
+            for name in names[:-_KEPT]
+            for key in (manifest_key(home, name), checkpoint_key(home, name))
+        ]
+        if keys:
+            await store.delete(keys)

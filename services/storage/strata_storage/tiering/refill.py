@@ -1,0 +1,243 @@
+"""Index rows again from the tier: of messages that the log gave up before the rows were lost.
+
+A rebuild from the log leaves the rows marked as unfinished when the tier holds more; the mark goes
+when everything is there. A replica is never opened for writing with holes: where nothing is known
+of an offset, a pop would pass over it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from strata_mq.columns import pack_longs, pack_words
+from strata_mq.commands import CommandKind, command_kind
+from strata_mq.cq_rows import encode_cq_row
+from strata_mq.hashing import MESSAGE_ID_BYTES
+from strata_mq.rare_commands import DropKind, decode_drop, decode_trim
+from strata_mq.rows import day_of
+from strata_raft import EntryKind
+from strata_seglog.reader import LogReader
+from strata_state.ports import StateStore
+from strata_state.rows import GroupRows
+from strata_storage.reads.reader import NOT_IN_LOG
+from strata_tier.blocks import BlockColumns
+from strata_tier.errors import TierError
+from strata_tier.metadata import TierMetadata
+from strata_tier.metadata_rows import RowTierMetadata
+from strata_tier.ports import ObjectNotFoundError, StoreError
+
+# A consume queue row counts its messages in 16 bits.
+_RUN_MAX = 0xFFFF
+_READ_BYTES = 8 * 1024 * 1024
+
+
+class TierColumns(Protocol):
+    """Reads the columns of blocks (`strata_tier.reader.TierReader`)."""
+
+    async def columns(
+        self, metadata: TierMetadata, topic_id: int, queue: int, offset: int
+    ) -> BlockColumns:
+        """Return the columns of the block that holds an offset."""
+
+
+class Hole(NamedTuple):
+    """Offsets `first` .. `end` - 1 of a queue that the tier has and no row covers."""
+
+    topic_id: int
+    queue: int
+    first: int
+    end: int
+
+
+def holes(rows: GroupRows, metadata: TierMetadata) -> Iterator[Hole]:
+    """Find what the log did not give back. Reads rows; may be many.
+
+    A queue may have several: an entry that the log kept for another queue's messages gave rows in
+    the midst of what it gave up. Offsets that never held a message are found, too.
+    """
+    for (topic_id, queue), tiered in metadata.queues():
+        row = rows.queues.get(topic_id, queue)
+        if row is None:
+            continue
+        at = max(row.min_offset, tiered.first_offset)
+        end = min(row.next_offset, tiered.commit_offset)
+        covering = rows.cq.covering(topic_id, queue, at)
+        if covering is not None:
+            at = covering[0] + covering[1].count
+        for base, run in rows.cq.from_base(topic_id, queue, at):
+            if base >= end:
+                break
+            if at < base:
+                yield Hole(topic_id, queue, at, base)
+            at = base + run.count
+        if at < end:
+            yield Hole(topic_id, queue, at, end)
+
+
+class LaterTrims(NamedTuple):
+    """What the log says of trims that the rows do not know yet: they are as a checkpoint was."""
+
+    min_offsets: dict[tuple[int, int], int]
+    dropped_topics: set[int]
+
+    def ends(self, hole: Hole, offset: int) -> int:
+        """Return up to where a hole is trimmed; `offset`: not from there on."""
+        if hole.topic_id in self.dropped_topics:
+            return hole.end
+        return max(offset, self.min_offsets.get((hole.topic_id, hole.queue), 0))
+
+
+def later_trims(store: StateStore, log: LogReader, raft_group: int, replica_id: int) -> LaterTrims:
+    """Read the trims that came after the rows. Blocks.
+
+    Raises:
+        LogError: the log cannot be read.
+    """
+    found = LaterTrims({}, set())
+    known = log.replicas().get(replica_id)
+    first = GroupRows(store, raft_group).applied.get().raft_index + 1
+    last = 0 if known is None else known.last_index
+    while first <= last:
+        begin = first
+        for frame in log.entries(replica_id, begin, last, _READ_BYTES):
+            first = frame.index + 1
+            if frame.entry_kind != EntryKind.NORMAL:
+                continue
+            kind = command_kind(frame.payload)
+            if kind == CommandKind.TRIM:
+                for topic_id, queue, min_offset in decode_trim(frame.payload).queues:
+                    found.min_offsets[topic_id, queue] = min_offset
+            elif kind == CommandKind.DROP:
+                dropped = decode_drop(frame.payload)
+                if dropped.what == DropKind.TOPIC:
+                    found.dropped_topics.add(dropped.dropped_id)
+        if first == begin:
+            break
+    return found
+
+
+async def refill(
+    store: StateStore,
+    raft_group: int,
+    columns: TierColumns | None,
+    later: Callable[[], Awaitable[LaterTrims]],
+) -> str:
+    """Write the rows that only the tier can give.
+
+    Args:
+        store: all rows.
+        raft_group: whose.
+        columns: reads the tier; None: there is none here.
+        later: reads the trims that the rows do not know yet. An object of which such a trim left
+            nothing may be deleted by now; any other one that is not there is damage.
+
+    Returns:
+        What is missing afterwards; empty: nothing.
+    """
+    rows = GroupRows(store, raft_group)
+    metadata = RowTierMetadata(store, raft_group)
+    for hole in list(holes(rows, metadata)):
+        if columns is None:
+            return f"rows of {_name(hole)} are in the tier, and this node has none (--tier)"
+        try:
+            await _fill(store, rows, metadata, columns, hole)
+        except ObjectNotFoundError as error:
+            first = (await later()).ends(hole, hole.first)
+            if first == hole.first:
+                return f"rows of {_name(hole)} are not in the tier: {error}"
+            problem = await _fill_rest(store, rows, metadata, columns, hole._replace(first=first))
+            if problem:
+                return problem
+        except (StoreError, TierError) as error:
+            return f"rows of {_name(hole)} cannot be read from the tier: {error}"
+    batch = store.new_batch()
+    rows.unfinished.clear(batch)
+    store.write(batch)
+    return ""
+
+
+async def _fill_rest(
+    store: StateStore,
+    rows: GroupRows,
+    metadata: TierMetadata,
+    columns: TierColumns,
+    hole: Hole,
+) -> str:
+    try:
+        await _fill(store, rows, metadata, columns, hole)
+    except (StoreError, TierError) as error:
+        return f"rows of {_name(hole)} cannot be read from the tier: {error}"
+    return ""
+
+
+async def _fill(
+    store: StateStore,
+    rows: GroupRows,
+    metadata: TierMetadata,
+    columns: TierColumns,
+    hole: Hole,
+) -> None:
+    """Write the rows of a hole, a block at a time.
+
+    Raises:
+        StoreError, TierError: a block cannot be read.
+    """
+    topic_id, queue, offset, end = hole
+    while offset < end:
+        block = await columns.columns(metadata, topic_id, queue, offset)
+        batch = store.new_batch()
+        for first, count in _runs(block, offset, end):
+            base, time_ms = block.offsets[first], block.times_ms[first]
+            value = encode_cq_row(NOT_IN_LOG, 0, time_ms, _packed(block, first, count), count)
+            rows.cq.put(batch, topic_id, queue, base, value)
+            terms = block.terms.part(first, first + count)
+            day = day_of(time_ms)
+            rows.ids.put_run(batch, day, topic_id, _cut(terms.ids), queue, base)
+            hashes = iter(terms.key_hashes)
+            for ordinal, key_count in enumerate(terms.key_counts):
+                for _ in range(key_count):
+                    rows.keys.put(batch, day, topic_id, next(hashes), queue, base + ordinal)
+        store.write(batch)
+        offset = block.entry.end_offset
+        await asyncio.sleep(0)
+    if end > rows.tier.local.get(topic_id, queue):
+        # The log of a restored node has nothing of it.
+        batch = store.new_batch()
+        rows.tier.local.put(batch, topic_id, queue, end)
+        store.write(batch)
+
+
+def _runs(block: BlockColumns, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Cut the messages of some offsets into (ordinal, count) that one row can hold each.
+
+    Those of a row have offsets side by side and one store time.
+    """
+    ordinals = range(block.ordinal_at(first), block.ordinal_at(end))
+    offsets, times = block.offsets, block.times_ms
+    for _, alike in groupby(ordinals, key=lambda at: (offsets[at] - at, times[at])):
+        run = list(alike)
+        for start in range(0, len(run), _RUN_MAX):
+            yield run[start], min(_RUN_MAX, len(run) - start)
+
+
+def _packed(block: BlockColumns, first: int, count: int) -> bytes:
+    end = first + count
+    return b"".join(
+        (
+            pack_words(block.lengths[first:end]),
+            pack_words(block.checksums[first:end]),
+            pack_longs(block.tag_hashes[first:end]),
+            pack_longs(block.group_hashes[first:end]),
+        )
+    )
+
+
+def _cut(ids: bytes) -> Sequence[bytes]:
+    return [ids[at : at + MESSAGE_ID_BYTES] for at in range(0, len(ids), MESSAGE_ID_BYTES)]
+
+
+def _name(hole: Hole) -> str:
+    return f"offsets {hole.first} to {hole.end} of topic {hole.topic_id} queue {hole.queue}"

@@ -1,0 +1,354 @@
+"""What one leader brings to the tier: dispatch, upload, commit, one object after another.
+
+The appends of its raft group never wait for it: it reads what is applied. What an object is to
+hold is an entry before a byte of it is sent, so whoever leads next uploads the same (rule 28);
+what is sent serves only after it was proven to be there and that is an entry, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.rare_commands import DropKind
+from strata_mq.tier_commands import TierChangeCommand, encode_tier_change, encode_tier_dispatch
+from strata_mq.tier_rows import OffsetRange
+from strata_runtime.backoff import Backoff
+from strata_runtime.logs import get_logger
+from strata_seglog.errors import LogError
+from strata_storage.engine import GroupEngine
+from strata_storage.errors import Refused
+from strata_storage.leader import Leader
+from strata_storage.proposer import committed
+from strata_storage.reads.consume_queues import Run
+from strata_storage.tiering.backlog import Backlog
+from strata_storage.tiering.leased_keys import LeasedKeys
+from strata_storage.tiering.parts import TieringParts
+from strata_storage.tiering.sources import message_run
+from strata_storage.tiering.state import StaleEntryError
+from strata_tier.blocks import MessageRun
+from strata_tier.compaction import replaceable
+from strata_tier.costs import put_requests
+from strata_tier.errors import TierError
+from strata_tier.names import DEFAULT_SPACE
+from strata_tier.plan import ObjectPlan, QueueRuns
+from strata_tier.ports import ObjectNotFoundError, StoreError, StoreMissingError
+from strata_tier.state import CommitRanges, ObjectRef, ReplaceRanges, TieredRange, encode_change
+
+# How often it is looked whether the term goes on, while an entry is being applied.
+_LOOK_S = 0.1
+
+
+class Uploader:
+    """Uploads for one leader in one term.
+
+    Args:
+        engine: of the raft group.
+        leader: of the term; when the engine has another one, this is over.
+        parts: of the node.
+
+    Attributes:
+        backlog: what waits.
+        turn: held by whoever decides on the tier's rows, until that is applied.
+        leased: what a job outside may be deleting; nothing is committed under these names.
+        last_failure: why the last try failed; empty: it did not.
+    """
+
+    def __init__(self, engine: GroupEngine, leader: Leader, parts: TieringParts) -> None:
+        self._engine = engine
+        self._machine = engine.machine
+        self._leader = leader
+        self._parts = parts
+        self._options = parts.options.upload
+        self.backlog = Backlog(
+            engine.machine,
+            engine.machine.tier,
+            parts.is_tiered,
+            parts.options.upload,
+            parts.space_of,
+        )
+        self.turn = asyncio.Lock()
+        self.leased = LeasedKeys(parts.clock, parts.options.outside)
+        # One step at a time: the next one is decided on what this one did.
+        self._stepping = asyncio.Lock()
+        self.last_failure = ""
+        # Not spread: few uploads of a node are tried at once.
+        self._pauses = Backoff(self._options.retry_ms, self._options.retry_max_ms, lambda: 1.0)
+        self._logger = get_logger("tier")
+
+    @property
+    def leads(self) -> bool:
+        """Whether its term goes on."""
+        return self._engine.leader is self._leader
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is to be uploaded."""
+        return self._machine.tier.paused
+
+    def now_ms(self) -> int:
+        """Return the group time."""
+        return self._leader.proposer.now_ms()
+
+    async def run(self) -> None:
+        """Upload until the term is over."""
+        self._leader.on_new_messages = self.backlog.appended
+        await self.rescan()
+        while self.leads:
+            await asyncio.sleep(self._options.check_interval_ms / 1_000)
+            try:
+                while self.leads and await self.step():
+                    self.last_failure = ""
+                    self._pauses.reset()
+            except Refused as refused:
+                self._logger.info(
+                    "upload waits", raft_group=self._engine.raft_group, reason=refused.reason
+                )
+            except (StoreError, TierError, LogError) as error:
+                self.last_failure = str(error)
+                self._parts.instruments.failures.add(1, {"work": "upload"})
+                self._logger.warning(
+                    "upload is repeated", raft_group=self._engine.raft_group, reason=str(error)
+                )
+                await asyncio.sleep(self._pauses.next_s())
+                if isinstance(error, StaleEntryError):
+                    await self._look_anew()
+
+    async def rescan(self) -> None:
+        """Look at all queues: policies may have changed, and a new leader knows none."""
+        for count, _ in enumerate(self.backlog.rescan(), 1):
+            if count % self._options.rows_per_turn == 0:
+                await asyncio.sleep(0)
+
+    async def _look_anew(self) -> None:
+        """Forget what was thought to wait: rows are not what they were taken for."""
+        self.backlog.forget()
+        await self.rescan()
+
+    async def step(self) -> bool:
+        """Do the next thing; False: there is nothing to do now.
+
+        Raises:
+            Refused: the raft group does not take the entry.
+            StoreError, TierError, LogError: the upload failed; to be repeated.
+        """
+        tier = self._machine.tier
+        async with self._stepping:
+            if tier.paused:
+                return False
+            if not tier.dispatch:
+                return await self._dispatch()
+            async with self._parts.upload_turns:
+                await self._upload(tier.dispatch)
+            return True
+
+    async def propose(self, payload: bytes) -> None:
+        """Propose an entry about the tier and wait until it is applied.
+
+        To be called with `turn` held, and nothing awaited since it was decided: an entry that
+        meets other rows than it was decided on changes nothing.
+
+        Raises:
+            Refused: leadership was lost, or limits.
+            StaleEntryError: it changed nothing: to be decided anew.
+        """
+        if not self.leads:
+            # This node may lead again, in another term: then somebody else decides.
+            raise self._not_leader()
+        applied = asyncio.Event()
+        index = await committed(self._leader.proposer.propose((payload,), applied.set))
+        while not applied.is_set():
+            if not self.leads:
+                raise self._not_leader()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await applied.wait()
+        stale = self._machine.tier.stale
+        if stale is not None and stale.raft_index == index:
+            raise StaleEntryError(stale)
+
+    def _not_leader(self) -> Refused:
+        return Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost")
+
+    # Dispatch -----------------------------------------------------------------------------------
+
+    async def _dispatch(self) -> bool:
+        self.backlog.look_again()
+        is_seen = self.backlog.look(self._options.rows_per_turn)
+        while not is_seen:
+            await asyncio.sleep(0)
+            is_seen = self.backlog.look(self._options.rows_per_turn)
+        if not self.backlog.is_due(self._leader.proposer.now_ms()):
+            return False
+        async with self.turn:
+            ranges = self.backlog.choose(self._leader.proposer.now_ms())
+            if ranges:
+                await self.propose(encode_tier_dispatch(ranges))
+        return bool(ranges)
+
+    # Upload -------------------------------------------------------------------------------------
+
+    async def _upload(self, dispatch: Sequence[OffsetRange]) -> None:
+        began_s = self._parts.clock.monotonic_s()
+        queues = [await self._queue_runs(each) for each in dispatch if self._is_wanted(each)]
+        if not queues:
+            await self._give_up()
+            return
+        ref, plan = await self._uploaded(queues)
+        async with self.turn:
+            committed_ranges = await self._commit(ref, plan.ranges)
+        self.backlog.committed()
+        took_s = self._parts.clock.monotonic_s() - began_s
+        result = "committed" if committed_ranges else "given_up"
+        self._parts.instruments.objects.add(1, {"result": result})
+        self._parts.instruments.uploaded_bytes.add(ref.length)
+        self._parts.instruments.upload_ms.record(took_s * 1_000)
+
+    async def _commit(self, ref: ObjectRef, ranges: Sequence[TieredRange]) -> int:
+        """Let readers have an object, and end the dispatch; return of how many ranges.
+
+        A leader that ends between two entries leaves the rest to the next one, in another object.
+        """
+        self.leased.check_free(ref.key)
+        at_once, count = self._options.ranges_per_entry, 0
+        for first in range(0, len(ranges), at_once):
+            # Retention, or the drop of a topic, may have overtaken the upload.
+            part = [each for each in ranges[first : first + at_once] if self._continues(each)]
+            ends_dispatch = first + at_once >= len(ranges)
+            change = CommitRanges(ref, part, self._leader.proposer.now_ms())
+            data = encode_change(change) if part else b""
+            if part or ends_dispatch:
+                await self.propose(encode_tier_change(TierChangeCommand(ends_dispatch, data)))
+            count += len(part)
+        return count
+
+    async def _uploaded(self, queues: Sequence[QueueRuns]) -> tuple[ObjectRef, ObjectPlan]:
+        """Upload an object, to the space of its topics; where they differ, to the default one."""
+        spaces = {self._parts.space_of(queue.topic_id) for queue in queues}
+        space = spaces.pop() if len(spaces) == 1 else DEFAULT_SPACE
+        plan = await self._parts.uploads.plan(self._engine.raft_group, queues, space)
+        await self._check_free(plan)
+        oldest_ms = min((each.min_time_ms for each in plan.ranges if each.message_count), default=0)
+        age_ms = self.now_ms() - oldest_ms
+        ref = await self._parts.uploads.upload(self._engine.replica_id, plan, age_ms)
+        requests = put_requests(ref.length, self._parts.options.part_bytes)
+        self._parts.costs.uploaded(self._engine.raft_group, plan.ranges, ref.length, requests)
+        return ref, plan
+
+    async def _check_free(self, plan: ObjectPlan) -> None:
+        """Check that no sweep may be deleting an object of this name.
+
+        An earlier leader may have told one of an object that was written long ago and that nobody
+        committed. What was told is not known here, so such an object waits for as long as it holds.
+
+        Raises:
+            TierError: one may; to be written again later.
+            StoreError: the store does not say.
+        """
+        self.leased.check_free(plan.key)
+        if not self.leased.may_be_inherited():
+            return
+        # A store that is missing may be one that nothing was put into yet: the put will say.
+        with suppress(ObjectNotFoundError, StoreMissingError):
+            info = await self._parts.stores.of(plan.author.space).head(plan.key)
+            age_ms = self._parts.clock.wall_ms() - info.modified_ms
+            # Half of it: the clocks of a job and of the store are others.
+            if age_ms >= self._parts.options.retention.orphan_ms / 2:
+                raise TierError(f"{plan.key} may be being deleted by a sweep of an earlier leader")
+
+    async def _give_up(self) -> None:
+        """End a dispatch of which nothing is left to upload."""
+        async with self.turn:
+            await self.propose(encode_tier_change(TierChangeCommand(True, b"")))
+        self.backlog.committed()
+        self._parts.instruments.objects.add(1, {"result": "given_up"})
+
+    async def repair(self, object_id: int) -> bool:
+        """Upload once more what a damaged object holds and the log still has.
+
+        Returns:
+            Whether there was anything to upload.
+
+        Raises:
+            Refused, StoreError, TierError, LogError: as `step`.
+        """
+        tier = self._machine.tier
+        queues: list[QueueRuns] = []
+        for key, _ in list(tier.metadata.queues()):
+            for each in list(tier.metadata.ranges(*key)):
+                if each.object_id == object_id and each.first_offset >= tier.local_offset(*key):
+                    wanted = OffsetRange(*key, each.first_offset, each.end_offset)
+                    queues.append(await self._queue_runs(wanted))
+            await asyncio.sleep(0)
+        if not queues:
+            return False
+        async with self._parts.upload_turns:
+            ref, plan = await self._uploaded(queues)
+        if ref.object_id != object_id:
+            # Only a part of it, or other blocks: readers are sent to the new one.
+            await self.replace(ref, plan.ranges)
+        self._parts.instruments.objects.add(1, {"result": "repaired"})
+        return True
+
+    async def replace(self, ref: ObjectRef, ranges: Sequence[TieredRange]) -> int:
+        """Send readers to another object that holds the same, where that is still so.
+
+        Returns:
+            How many ranges that were.
+
+        Raises:
+            Refused, StaleEntryError: as `propose`; readers of what is left go on as before.
+            TierError: the object may be about to be deleted.
+        """
+        at_once, count = self._options.ranges_per_entry, 0
+        metadata = self._machine.tier.metadata
+        async with self.turn:
+            self.leased.check_free(ref.key)
+            for first in range(0, len(ranges), at_once):
+                held = metadata.object(ref.object_id)
+                if held is not None and not held.live_ranges:
+                    # Once dropped it may be deleted at any time: it never serves again.
+                    break
+                part = replaceable(metadata, ranges[first : first + at_once])
+                if part:
+                    data = encode_change(ReplaceRanges(ref, part, self.now_ms()))
+                    await self.propose(encode_tier_change(TierChangeCommand(False, data)))
+                count += len(part)
+        return count
+
+    def _is_wanted(self, each: OffsetRange) -> bool:
+        known = self._machine.tier.commit_offset(each.topic_id, each.queue)
+        return (
+            (known is None or known == each.first)
+            and (DropKind.TOPIC, each.topic_id) not in self._machine.dropped
+            and bool(self._parts.is_tiered(each.topic_id))
+        )
+
+    def _continues(self, each: TieredRange) -> bool:
+        planned = OffsetRange(each.topic_id, each.queue, each.first_offset, each.end_offset)
+        return self._is_wanted(planned)
+
+    async def _queue_runs(self, each: OffsetRange) -> QueueRuns:
+        """Return what a range holds, as references; reads rows a few at a time."""
+        topic_id, queue, first, end = each
+        runs: list[MessageRun] = []
+        at = first
+        while at < end:
+            rows = self._some_rows(topic_id, queue, at, end)
+            if not rows:
+                break
+            runs += [message_run(base, row, first, end) for base, row in rows]
+            at = rows[-1][0] + rows[-1][1].count
+            await asyncio.sleep(0)
+        return QueueRuns(topic_id, queue, first, end, runs)
+
+    def _some_rows(self, topic_id: int, queue: int, first: int, end: int) -> list[Run]:
+        # Never an iterator over a pause: what it stands on may be evicted meanwhile.
+        rows: list[Run] = []
+        for base, row in self._machine.consume_queues.from_offset(topic_id, queue, first):
+            if base >= end or len(rows) >= self._options.rows_per_turn:
+                break
+            rows.append((base, row))
+        return rows

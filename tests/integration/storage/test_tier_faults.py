@@ -1,0 +1,292 @@
+"""Uploads that are cut off, doubled or damaged: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.commands import CommandKind, command_kind
+from strata_mq.tier_commands import TierChangeCommand, encode_tier_change
+from strata_seglog.simulated_disk import SimulatedDisk
+from strata_state.memory_store import MemoryStore as RowStore
+from strata_storage.disk.retention import FixedRetention
+from strata_storage.errors import Refused
+from strata_storage.proposer import Proposer
+from strata_storage.tiering.state import StaleEntryError
+from strata_storage.tiering.uploads import ObjectUploads
+from strata_tier.drivers.memory import MemoryStore
+from strata_tier.names import DEFAULT_SPACE
+from strata_tier.ports import Body, ObjectInfo, StoreUnavailableError
+from strata_tier.spaces import Stores
+from strata_tier.state import CommitRanges, encode_change
+from tests.integration.storage.storage_node import GROUP, NodeUnderTest, TestClock
+from tests.integration.storage.tiered_node import (
+    Tier,
+    empty_log,
+    fetch_all,
+    fill,
+    is_uploaded,
+    retain,
+    tiered_node,
+    upload,
+    uploader_of,
+)
+
+STEPS = ("before the dispatch", "before the put", "half way", "before the commit", "after it")
+
+
+class HaltingStore(MemoryStore):
+    """A store at which an upload comes to a halt."""
+
+    def __init__(self, tier: Tier, step: str, halted: Callable[[], None]) -> None:
+        super().__init__(tier.bucket)
+        self._step = step
+        self._halted = halted
+
+    async def put(
+        self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False
+    ) -> ObjectInfo:
+        if self._step == "half way":
+            assert callable(body)
+            sent = 0
+            async for part in body():
+                sent += len(part)
+                if sent > 1_000_000:
+                    break
+        if self._step in ("before the put", "half way"):
+            self._halt(key)
+        info = await super().put(key, body, size_bytes=size_bytes)
+        if self._step == "before the commit":
+            self._halt(key)
+        return info
+
+    def _halt(self, key: str) -> None:
+        self._halted()
+        raise StoreUnavailableError(self.name, key, "halted")
+
+
+def uploads_of(node: NodeUnderTest) -> ObjectUploads:
+    """Return what brings objects to the store."""
+    parts = uploader_of(node)._parts
+    return parts.uploads
+
+
+def committed_keys(node: NodeUnderTest) -> set[str]:
+    """Return the objects that the raft group knows."""
+    metadata = node.app.node.engine(GROUP).machine.tier.metadata
+    return {held.ref.key for held in metadata.objects()}
+
+
+def sets_in(tier: Tier) -> set[str]:
+    """Return the objects with messages that are in the store."""
+    return {key for key in tier.keys if key.endswith(".set")}
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_node_that_dies_while_it_uploads_leaves_one_object(
+    tmp_path: Path, step: str
+) -> None:
+    """Killed at any step, the node that starts again brings all to the tier, once."""
+    rng, tier, clock = random.Random(11), Tier(), TestClock()
+    disk, rows = SimulatedDisk(1), RowStore()
+    crashed: list[tuple[SimulatedDisk, RowStore]] = []
+
+    def halted() -> None:
+        crashed.append((disk.snapshot(1), rows.after_crash()))
+
+    async with tiered_node(tmp_path, tier, clock=clock, disk=disk, store=rows) as node:
+        expected = await fill(node, rng, 26)
+        if step == "before the dispatch":
+            halted()
+        elif step == "after it":
+            await upload(node)
+            halted()
+        else:
+            uploads_of(node)._stores = Stores(HaltingStore(tier, step, halted))
+            with pytest.raises(StoreUnavailableError):
+                await upload(node)
+    disk, rows = crashed[0]
+    disk.power_loss()
+    async with tiered_node(tmp_path, tier, clock=clock, disk=disk, store=rows) as node:
+        await upload(node)
+        assert sets_in(tier) == committed_keys(node)
+        await empty_log(node)
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
+async def test_two_uploads_of_one_dispatch_are_one_object(tmp_path: Path) -> None:
+    """A leader that was deposed and its successor write the same bytes under the same name."""
+    rng, tier = random.Random(12), Tier()
+    async with tiered_node(tmp_path, tier) as node:
+        await fill(node, rng, 3)
+        node.clock.advance(31)
+        uploader = uploader_of(node)
+        # Nobody else uploads meanwhile.
+        async with uploader._stepping:
+            assert await uploader._dispatch()
+            engine = node.app.node.engine(GROUP)
+            dispatch = engine.machine.tier.dispatch
+            queues = [await uploader._queue_runs(each) for each in dispatch]
+            plan = await uploads_of(node).plan(GROUP, queues, DEFAULT_SPACE)
+            deposed = await uploads_of(node).upload(engine.replica_id, plan)
+            before = {key: value[0] for key, value in tier.bucket.objects.items()}
+            await uploader._upload(dispatch)
+        assert {key: value[0] for key, value in tier.bucket.objects.items()} == before
+        # The deposed one comes too late: its ranges are committed already.
+        assert committed_keys(node) == {deposed.key}
+
+
+async def test_a_stale_entry_changes_nothing(tmp_path: Path) -> None:
+    """A commit that doubles a range is answered; the replica serves and uploads as before."""
+    rng, tier = random.Random(13), Tier()
+    async with tiered_node(tmp_path, tier) as node:
+        expected = await fill(node, rng, 13)
+        await upload(node)
+        engine, uploader = node.app.node.engine(GROUP), uploader_of(node)
+        (held,) = engine.machine.tier.metadata.objects()
+        ranges = list(engine.machine.tier.metadata.ranges(7, 1))
+        change = encode_change(CommitRanges(held.ref, ranges, 1))
+        async with uploader.turn:
+            with pytest.raises(StaleEntryError, match="is tiered up to"):
+                await uploader.propose(encode_tier_change(TierChangeCommand(False, change)))
+        assert list(engine.machine.tier.metadata.objects()) == [held]
+        assert not engine.replica.read_only
+        for queue, messages in (await fill(node, rng, 13)).items():
+            expected[queue] += messages
+        await upload(node)
+        await empty_log(node)
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
+@pytest.mark.parametrize("overtaken", [CommandKind.TIER_DISPATCH, CommandKind.TIER_CHANGE])
+async def test_an_uploader_that_is_overtaken_looks_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: CommandKind
+) -> None:
+    """Whatever entry comes before its own, the uploader goes on and everything is in the tier."""
+    rng, tier = random.Random(17), Tier(flush_age_ms=100)
+    async with tiered_node(tmp_path, tier) as node:
+        propose, doubled = Proposer.propose, 0
+
+        def twice(
+            self: Proposer, payload: tuple[bytes, ...], *rest: Callable[[], None]
+        ) -> asyncio.Future[int]:
+            nonlocal doubled
+            if command_kind(payload[0]) == overtaken and not doubled:
+                doubled += 1
+                propose(self, payload)
+            return propose(self, payload, *rest)
+
+        monkeypatch.setattr(Proposer, "propose", twice)
+        expected = await fill(node, rng, 26)
+        async with asyncio.timeout(30):
+            while not is_uploaded(node):
+                node.clock.advance(1)
+                await asyncio.sleep(0.05)
+        assert doubled == 1
+        assert sets_in(tier) == committed_keys(node)
+        await empty_log(node)
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
+async def test_a_commit_of_many_queues_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ends between two of its entries is gone on with; every message is there once."""
+    rng, tier = random.Random(18), Tier()
+    async with tiered_node(tmp_path, tier) as node:
+        uploader = uploader_of(node)
+        monkeypatch.setattr(uploader, "_options", replace(uploader._options, ranges_per_entry=1))
+        propose, changes = Proposer.propose, 0
+
+        def refusing(
+            self: Proposer, payload: tuple[bytes, ...], *rest: Callable[[], None]
+        ) -> asyncio.Future[int]:
+            nonlocal changes
+            if command_kind(payload[0]) == CommandKind.TIER_CHANGE:
+                changes += 1
+                if changes == 2:
+                    raise Refused(pb.OUTCOME_OVERLOADED, "not now")
+            return propose(self, payload, *rest)
+
+        monkeypatch.setattr(Proposer, "propose", refusing)
+        expected = await fill(node, rng, 26)
+        with pytest.raises(Refused):
+            await upload(node)
+        tiered = node.app.node.engine(GROUP).machine.tier
+        assert [tiered.commit_offset(7, queue) is None for queue in expected] == [False, True]
+        await upload(node)
+        assert is_uploaded(node)
+        assert sets_in(tier) == committed_keys(node)
+        await empty_log(node)
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
+async def test_a_damaged_copy_is_uploaded_again_from_the_log(tmp_path: Path) -> None:
+    """One flipped byte is found before the log gives anything up, and repaired."""
+    rng, tier = random.Random(14), Tier()
+    async with tiered_node(tmp_path, tier) as node:
+        expected = await fill(node, rng, 26)
+        await upload(node)
+        for key in sets_in(tier):
+            data, time_ms = tier.bucket.objects[key]
+            at = rng.randrange(len(data) // 2)
+            flipped = data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
+            tier.bucket.objects[key] = flipped, time_ms
+        node.clock.advance(61)
+        await retain(node)
+        await empty_log(node)
+        assert sets_in(tier) == committed_keys(node)
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
+async def test_what_is_trimmed_leaves_the_store_after_a_while(tmp_path: Path) -> None:
+    """Objects of which retention left nothing are deleted, others stay."""
+    rng, tier, clock = random.Random(15), Tier(), TestClock()
+    retention = FixedRetention(200_000)
+    async with tiered_node(tmp_path, tier, clock=clock, retention=retention) as node:
+        await fill(node, rng, 3)
+        await upload(node)
+        old = sets_in(tier)
+        clock.advance(200)
+        await fill(node, rng, 3)
+        await upload(node)
+        new = sets_in(tier) - old
+        assert old
+        assert new
+        for _ in range(3):
+            await retain(node)
+        assert sets_in(tier) == old | new
+        clock.advance(tier.config.delete_grace_ms / 1_000)
+        metadata = node.app.node.engine(GROUP).machine.tier.metadata
+        assert {held.ref.key for held in metadata.objects() if held.dropped_at_ms} == old
+        retention_now = uploader_of(node).now_ms()
+        await node.app.node.tiering._led[GROUP].retention._delete(retention_now)
+        assert sets_in(tier) == new
+        assert committed_keys(node) == new
+
+
+async def test_a_paused_raft_group_uploads_nothing(tmp_path: Path) -> None:
+    """Paused by an entry, also after a restart, until it is resumed."""
+    rng, tier, clock = random.Random(16), Tier(), TestClock()
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        await node.app.node.tiering.pause(node.app.node.engine(GROUP), paused=True)
+        await fill(node, rng, 2)
+        await upload(node)
+        assert not tier.keys
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        await upload(node)
+        assert not tier.keys
+        await node.app.node.tiering.pause(node.app.node.engine(GROUP), paused=False)
+        await upload(node)
+        assert sets_in(tier)

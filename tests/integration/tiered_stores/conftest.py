@@ -1,0 +1,5 @@
+"""Object stores that a storage node's tier lies in."""
+
+from tests.parts.fixtures import gcs_server, hdfs_cluster, s3_server, url_of
+
+__all__ = ["gcs_server", "hdfs_cluster", "s3_server", "url_of"]

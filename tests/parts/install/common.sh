@@ -1,0 +1,33 @@
+# What the installers share: build/parts/<part> is made anew unless its marker says that it was made
+# from the same sources; the output of what runs goes to build/parts/<part>.log.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+
+# need COMMAND WHAT: ends with one line when a program is missing.
+need() {
+  command -v "$1" >/dev/null || { echo "tier-parts: $2 is missing" >&2; exit 1; }
+}
+
+# begin PART SOURCE...: ends at once when nothing changed since the last time.
+begin() {
+  part=$1
+  target="$root/build/parts/$part"
+  log="$target.log"
+  shift
+  marker=$(cat "$@" "$here/$part.sh" "$here/common.sh" | cksum | tr ' ' -)
+  if [ "$(cat "$target/.installed" 2>/dev/null)" = "$marker" ]; then exit 0; fi
+  echo "Installing $part into build/parts/$part ..."
+  rm -rf "$target"
+  mkdir -p "$target"
+  : >"$log"
+}
+
+# run COMMAND...: runs it with its output in the log, whose end is shown when it fails.
+run() {
+  "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; echo "tier-parts: failed: $1, see $log" >&2; exit 1; }
+}
+
+finish() {
+  echo "$marker" >"$target/.installed"
+}

@@ -1,0 +1,232 @@
+"""Collecting the windows of storage nodes, and what is published of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import UNAVAILABLE, AngeliaError
+from strata_broker.metrics import METRICS
+from strata_broker.observability.windows import WindowCollector, WindowOptions
+from strata_runtime.metrics import Metrics
+from strata_runtime.windows import WINDOWS_TOPIC, WindowKind, decode
+
+UP, DOWN = meta_pb2.NODE_STATE_UP, meta_pb2.NODE_STATE_DOWN
+
+
+class _View:
+    """Two brokers, some storage nodes, one topic, one consumer group."""
+
+    def __init__(self, storage: int) -> None:
+        self.brokers = [
+            meta_pb2.Node(node_id=f"broker-{number}", kind=meta_pb2.NODE_KIND_BROKER, state=UP)
+            for number in (1, 2)
+        ]
+        self.storage = [
+            meta_pb2.Node(node_id=f"storage-{number}", kind=meta_pb2.NODE_KIND_STORAGE, rack="r")
+            for number in range(storage)
+        ]
+        self.has_windows_topic = False
+
+    def nodes(self, kind: int) -> list[meta_pb2.Node]:
+        return self.brokers if kind == meta_pb2.NODE_KIND_BROKER else self.storage
+
+    def topic_by_id(self, topic_id: int) -> Any:
+        return SimpleNamespace(namespace="ns", name="orders") if topic_id == 7 else None
+
+    def topic(self, namespace: str, name: str) -> Any:
+        return SimpleNamespace() if self.has_windows_topic else None
+
+    def consumer_groups(self) -> list[meta_pb2.ConsumerGroup]:
+        return [meta_pb2.ConsumerGroup(consumer_group_id=3, name="g")]
+
+
+class _Storage:
+    """The channels to all storage nodes; each answers with one window, once."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+        self.silent: set[str] = set()
+        self.window = _window()
+
+    def to(self, node_id: str) -> Any:
+        async def call(_: str, request: Any, __: Any, *, timeout_s: float) -> Any:
+            self.asked.append((node_id, request.after_ms))
+            if node_id in self.silent:
+                raise AngeliaError(UNAVAILABLE, "silent")
+            if request.after_ms >= 10_000:
+                return storage_pb2.GetWindowResponse()
+            return self.window
+
+        return SimpleNamespace(call=call)
+
+
+def _window() -> storage_pb2.GetWindowResponse:
+    """Topic 7 exists, topic 8 was deleted; consumer group 3 exists, 4 was deleted."""
+    window = storage_pb2.GetWindowResponse(start_ms=10_000, length_ms=10_000)
+    queues = window.queues
+    for topic_id in (7, 8):
+        queues.topic_ids.append(topic_id)
+        queues.queues.append(2)
+        queues.raft_groups.append(5)
+        queues.messages_in.append(10)
+        queues.bytes_in.append(1_000)
+        queues.messages_out.append(4)
+        queues.bytes_out.append(400)
+        queues.min_offsets.append(1)
+        queues.end_offsets.append(11)
+    groups = window.consumer_groups
+    for group_id in (3, 4):
+        groups.consumer_group_ids.append(group_id)
+        groups.topic_ids.append(7)
+        groups.queues.append(2)
+        groups.raft_groups.append(5)
+        groups.messages_out.append(4)
+        groups.lag_messages.append(9)
+        groups.leases.append(3)
+        groups.lag_ms.append(7_000)
+        groups.queueing_ms.append(2_000)
+    window.node.cpu_cores = 0.5
+    window.node.syncs.p99_ms = 2.5
+    return window
+
+
+class _Sends:
+    def __init__(self) -> None:
+        self.requests: list[service_pb2.SendMessageRequest] = []
+
+    async def send(self, request: service_pb2.SendMessageRequest) -> Any:
+        self.requests.append(request)
+        return service_pb2.SendMessageResponse(status=definition_pb2.Status(code=definition_pb2.OK))
+
+
+class _Operations:
+    def __init__(self) -> None:
+        self.made: list[meta_pb2.Topic] = []
+
+    async def create_topic(self, topic: meta_pb2.Topic) -> meta_pb2.Topic:
+        self.made.append(topic)
+        return topic
+
+
+class _World:
+    def __init__(self, node_id: str = "broker-1", storage: int = 1) -> None:
+        self.view, self.storage = _View(storage), _Storage()
+        self.sends, self.operations = _Sends(), _Operations()
+        self.metrics = Metrics(METRICS)
+        recorder = SimpleNamespace(
+            messages_in=0, messages_out=0, total_bytes_in=0, total_bytes_out=0
+        )
+        clock = SimpleNamespace(monotonic_s=lambda: 1.0, wall_ms=lambda: 20_000)
+        self.collector = WindowCollector(
+            node_id,
+            "",
+            self.view,  # type: ignore[arg-type]
+            self.storage,  # type: ignore[arg-type]
+            self.operations,  # type: ignore[arg-type]
+            self.sends,  # type: ignore[arg-type]
+            [],  # type: ignore[arg-type]
+            recorder,  # type: ignore[arg-type]
+            clock,
+            self.metrics,
+            WindowOptions(),
+        )
+
+
+def _only_broker(world: _World) -> None:
+    world.view.brokers[1].state = DOWN
+
+
+async def test_each_storage_node_is_asked_by_one_broker() -> None:
+    """Two brokers divide the storage nodes; when one is down the other asks them all."""
+    first, second = _World("broker-1", 20), _World("broker-2", 20)
+    await first.collector.collect()
+    await second.collector.collect()
+    one, two = ({node for node, _ in world.storage.asked} for world in (first, second))
+    assert (len(one) + len(two), len(one | two)) == (20, 20)
+    assert one
+    assert two
+    _only_broker(first)
+    first.storage.asked.clear()
+    await first.collector.collect()
+    assert len(first.storage.asked) == 20
+
+
+async def test_ids_become_names() -> None:
+    """Rows say which topic and consumer group; what was deleted since is left out."""
+    world = _World()
+    _only_broker(world)
+    batches = {batch.kind: batch for batch in await world.collector.collect()}
+    (queue,) = batches[WindowKind.QUEUE].rows()
+    assert (queue["namespace"], queue["topic"], queue["queue"]) == ("ns", "orders", 2)
+    assert (queue["messages_in"], queue["bytes_out"], queue["end_offset"]) == (10, 400, 11)
+    (group,) = batches[WindowKind.CONSUMER_GROUP].rows()
+    assert (group["consumer_group"], group["lag_messages"], group["leases"]) == ("g", 9, 3)
+    assert (group["lag_ms"], group["queueing_ms"]) == (7_000, 2_000)
+    (node,) = batches[WindowKind.NODE].rows()
+    assert (node["node_kind"], node["rack"]) == ("storage", "r")
+    assert (node["cpu_cores"], node["sync_p99_ms"]) == (0.5, 2.5)
+    assert batches[WindowKind.NODE].node_id == "storage-0"
+
+
+async def test_an_older_storage_node_is_understood() -> None:
+    """One that knows no ages says nothing of them; the rest of its window counts."""
+    world = _World()
+    _only_broker(world)
+    groups = world.storage.window.consumer_groups
+    del groups.lag_ms[:], groups.queueing_ms[:]
+    batches = {batch.kind: batch for batch in await world.collector.collect()}
+    (group,) = batches[WindowKind.CONSUMER_GROUP].rows()
+    assert (group["lag_messages"], group["lag_ms"], group["queueing_ms"]) == (9, 0, 0)
+
+
+async def test_a_window_is_taken_once() -> None:
+    """The next question names what was seen; an empty answer is no window."""
+    world = _World()
+    _only_broker(world)
+    assert await world.collector.collect()
+    assert await world.collector.collect() == []
+    assert world.storage.asked == [("storage-0", 0), ("storage-0", 10_000)]
+
+
+async def test_lag_is_shown_while_it_is_known() -> None:
+    """Under RocketMQ's names, until the storage node is silent."""
+    world = _World()
+    _only_broker(world)
+    await world.collector.collect()
+    world.metrics.read_gauges()
+    text = world.metrics.render().decode()
+    labels = '{consumer_group="g",topic="orders"}'
+    assert f"rocketmq_consumer_lag_messages{labels} 9.0" in text
+    assert f"rocketmq_consumer_inflight_messages{labels} 3.0" in text
+    assert f"rocketmq_consumer_ready_messages{labels} 6.0" in text
+    assert f"rocketmq_consumer_lag_latency{labels} 7000.0" in text
+    assert f"rocketmq_consumer_queueing_latency{labels} 2000.0" in text
+    world.storage.silent.add("storage-0")
+    await world.collector.collect()
+    world.metrics.read_gauges()
+    assert labels not in world.metrics.render().decode()
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_what_is_published_can_be_repeated(exists: bool) -> None:
+    """Both brokers give a window the same message ids; the topic is made if it is not there."""
+    ids = []
+    for node_id in ("broker-1", "broker-2"):
+        world = _World(node_id)
+        world.view.brokers = [one for one in world.view.brokers if one.node_id == node_id]
+        world.view.has_windows_topic = exists
+        await world.collector.publish(await world.collector.collect())
+        assert [topic.name for topic in world.operations.made] == [WINDOWS_TOPIC] * (not exists)
+        messages = [request.messages[0] for request in world.sends.requests]
+        assert [decode(message.body).kind for message in messages] == list(WindowKind)
+        tags = [message.system_properties.tag for message in messages]
+        assert tags == ["queue", "consumer_group", "node"]
+        ids.append([message.system_properties.message_id for message in messages])
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 3

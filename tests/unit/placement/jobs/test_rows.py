@@ -1,0 +1,80 @@
+"""What jobs do to rows, without Spark: windows to a wide table, loads to forecasts and samples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from strata_placement.forecast.learned import FEATURES, SampleOptions
+from strata_placement.jobs import series_rows, window_rows
+from strata_placement.jobs.series_rows import Bounds, QueueWindow
+from strata_placement.series import DAY_MS, PlacementError
+from strata_runtime.windows import WindowKind, batches_of, encode
+
+STEP_MS = 300_000
+DAY = DAY_MS // STEP_MS
+
+
+def body(kind: WindowKind, *rows: dict[str, int | float | str]) -> bytes:
+    """Return the body of a message with these windows."""
+    (batch,) = batches_of(kind, "storage-1", 1_793_318_400_000, 10_000, rows)
+    return encode(batch)
+
+
+def test_windows_of_all_kinds_become_one_table() -> None:
+    """Rows keep their values by column; what a kind lacks is null, rubbish is left out."""
+    table = window_rows.rows_of(
+        [
+            body(WindowKind.QUEUE, {"topic": "a", "queue": 1, "bytes_in": 7}, {"topic": "b"}),
+            b"no batch of windows",
+            body(WindowKind.NODE, {"node_kind": "storage", "sync_p95_ms": 1.5}),
+        ]
+    )
+    assert list(table) == list(window_rows.COLUMN_TYPES)
+    assert {len(column) for column in table.values()} == {3}
+    assert table["kind"] == ["queue", "queue", "node"]
+    assert table["hour"] == ["2026-10-30T00"] * 3
+    assert (table["topic"], table["bytes_in"]) == (["a", "b", None], [7, 0, 0])
+    assert table["sync_p95_ms"] == [None, None, 1.5]
+
+
+def daily(day: int) -> list[QueueWindow]:
+    """Return days of windows whose load goes up and down once a day."""
+    return [
+        QueueWindow(window * STEP_MS, 100 + 50 * math.sin(2 * math.pi * window / DAY))
+        for window in range(day * DAY)
+    ]
+
+
+def test_a_queue_is_forecast_by_itself() -> None:
+    """Rows say when and how much, within bounds once there is history; gaps count as zeros."""
+    bounds = Bounds(0, (3 * DAY - 1) * STEP_MS, STEP_MS)
+    rows = series_rows.forecast_rows(series_rows.series_of("/t/0", daily(3), bounds))
+    assert rows[0]["queue"] == "/t/0"
+    assert rows[0]["forecaster"] == "seasonal_naive"
+    assert rows[0]["at_ms"] == 3 * DAY_MS + (rows[0]["step"] - 1) * STEP_MS
+    for row in rows:
+        expected = 100 + 50 * math.sin(2 * math.pi * (row["at_ms"] / STEP_MS) / DAY)
+        assert row["expected"] == pytest.approx(expected, abs=1)
+        assert row["lower"] <= row["expected"] * 1.01
+        assert row["upper"] >= row["expected"] * 0.99
+    idle = series_rows.series_of("/t/1", [QueueWindow(0, 5.0), QueueWindow(0, 6.0)], bounds)
+    assert (idle.columns[0][0], sum(idle.columns[0])) == (11.0, 11.0)
+
+
+def test_samples_are_tested_on_what_came_later() -> None:
+    """Every sample has all features; a part is to test; a short history is refused."""
+    series = series_rows.series_of("/t/0", daily(8), Bounds(0, (8 * DAY - 1) * STEP_MS, STEP_MS))
+    table = series_rows.sample_columns(series, SampleOptions(50), 0.2)
+    assert list(table) == ["is_test", *FEATURES, "y"]
+    assert {len(column) for column in table.values()} == {60}
+    assert table["is_test"].count(True) == 10
+    with pytest.raises(PlacementError, match="too few"):
+        series_rows.sample_columns(series.part(0, DAY), SampleOptions(50), 0.2)
+
+
+def test_errors_are_told_beside_those_of_knowing_nothing() -> None:
+    """The mean absolute error of the model stands beside that of "the level stays"."""
+    rows = [{"prediction": 1.5, "y": 2.0}, {"prediction": 0.5, "y": 1.0}]
+    assert series_rows.errors_of(rows) == {"tests": 2, "model": 0.5, "level": 0.5}

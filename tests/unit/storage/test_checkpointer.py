@@ -1,0 +1,141 @@
+"""When checkpoints are written (rule 6)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strata_mq.rows import AppliedRow
+from strata_seglog.frames import Frame
+from strata_seglog.log import CommitLog
+from strata_state.ports import Row
+from strata_storage.config import RetentionOptions
+from strata_storage.engine import GroupEngine
+from strata_storage.recovery.checkpointer import Checkpointer, CheckpointReplica
+
+MIB = 1024 * 1024
+DUE_BYTES = 4 * MIB
+
+
+class FakeLog:
+    """A log of which only the length counts; it has no checkpoint at first."""
+
+    def __init__(self) -> None:
+        self.first_position = 0
+        self.end_position = 0
+
+    def checkpoints(self, replica_id: int) -> list[int]:
+        """Return none."""
+        return []
+
+    def segments(self) -> list[SimpleNamespace]:
+        """Return two: every checkpoint is in the first one."""
+        return [SimpleNamespace(first_position=0), SimpleNamespace(first_position=1 << 60)]
+
+
+class FakeEngine:
+    """A replica with rows, and what is written of them."""
+
+    def __init__(self, log: FakeLog, replica_id: int, row_count: int) -> None:
+        self.log = log
+        self.replica_id = self.raft_group = replica_id
+        self.replica = SimpleNamespace(read_only="")
+        self.row_count = row_count
+        self.applied = 0
+        self.written: list[int] = []
+        self.machine = SimpleNamespace(
+            applied_index=lambda: self.applied,
+            settle=lambda: None,
+            rows=SimpleNamespace(checkpoint=self.rows),
+            low_index=0,
+        )
+
+    def append(self, size_bytes: int) -> None:
+        """Have an entry applied."""
+        self.applied += 1
+        self.log.end_position += size_bytes
+        self.machine.state = AppliedRow(self.applied, 1, 0)
+
+    def rows(self) -> Iterator[Row]:
+        """Iterate rows of 1 MiB."""
+        return ((b"%d" % number, b"v" * MIB) for number in range(self.row_count))
+
+    async def write_checkpoint(self, frames: Sequence[Frame]) -> int:
+        """Take frames, after others had their turn."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for frame in frames:
+            self.written.append(frame.index)
+            self.log.end_position += sum(map(len, frame.payload))
+        return self.log.end_position
+
+
+async def run_read(read: Callable[[], list[Frame]]) -> list[Frame]:
+    """Read at once."""
+    return read()
+
+
+class Node:
+    """The checkpointer over two replicas, one of which has more rows than make one due."""
+
+    def __init__(self) -> None:
+        self.log = FakeLog()
+        self.large = FakeEngine(self.log, 1, row_count=10)
+        self.small = FakeEngine(self.log, 2, row_count=1)
+        options = RetentionOptions(checkpoint_log_bytes=DUE_BYTES)
+        self.checkpointer = Checkpointer(cast(CommitLog, self.log), options, run_read)
+        engines = (self.large, self.small)
+        for engine in engines:
+            self.checkpointer.opened(engine.replica_id)
+            engine.append(1)
+        self.engines = cast(Sequence[GroupEngine], engines)
+        self.replicas = cast(
+            Mapping[int, CheckpointReplica], {engine.raft_group: engine for engine in engines}
+        )
+
+    async def write_due(self) -> None:
+        """See `Checkpointer.write_due`."""
+        await self.checkpointer.write_due(self.engines, self.replicas)
+
+
+@pytest.fixture
+def node() -> Node:
+    """Both replicas have applied something, nothing is due."""
+    return Node()
+
+
+async def test_enough_log_makes_one_due_and_its_own_bytes_do_not(node: Node) -> None:
+    """Rows of more bytes than make one due are written once per so many bytes of other log."""
+    await node.write_due()
+    assert node.large.written == []
+    node.small.append(DUE_BYTES)
+    node.large.append(1)
+    for _ in range(3):
+        await node.write_due()
+        # News, so that another one could be written.
+        node.large.append(1)
+        node.small.append(1)
+    assert set(node.large.written) == {2}
+    assert set(node.small.written) == {2}
+    node.small.append(DUE_BYTES)
+    await node.write_due()
+    assert set(node.large.written) == {2, 5}
+
+
+async def test_two_checkpoints_of_a_replica_do_not_mingle(node: Node) -> None:
+    """One that is due and one that retention needs, asked for at once, come one after the other."""
+    node.large.append(DUE_BYTES)
+
+    async def behind() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        node.large.append(1)
+        await node.checkpointer.write_behind(node.engines, node.replicas)
+
+    await asyncio.gather(node.write_due(), behind())
+    assert node.large.written == sorted(node.large.written)
+    assert set(node.large.written) == {2, 3}
