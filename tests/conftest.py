@@ -7,6 +7,8 @@ compute fill what is left.
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,6 +54,13 @@ def lane(node_id: str) -> str:
     if node_id.startswith(SPARK):
         return "spark"
     return node_id if node_id.startswith("tests/sim/") else node_id.partition("::")[0]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _leaves_nothing_open() -> Iterator[None]:
+    """A socket that a module's tests left open fails this module, not whichever comes next."""
+    yield
+    gc.collect()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

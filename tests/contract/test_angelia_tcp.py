@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable
 
 import pytest
@@ -88,22 +90,66 @@ async def test_caller_learns_why(server: tuple[str, Metrics]) -> None:
 
 
 async def test_closing_while_it_connects() -> None:
-    """A call that waits for a server which does not answer the handshake ends with the channel."""
-    held: list[asyncio.StreamWriter] = []
-    silent = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+    """A call that waits for a server's handshake ends with the channel, as the connection does."""
+    held: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    silent = await asyncio.start_server(lambda *ends: held.append(ends), "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     channel = TcpChannel(f"127.0.0.1:{port}")
     async with asyncio.TaskGroup() as group:
         request = meta_pb2.GetSnapshotRequest()
         call = group.create_task(_code(channel.call(GET, request, meta_pb2.GetSnapshotResponse)))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            while not held:  # noqa: ASYNC110 - there is no event for what the kernel accepts
+                await asyncio.sleep(0.01)
         await channel.close()
     assert call.result() == ports.UNAVAILABLE
-    for writer in held:
-        writer.close()
-        await writer.wait_closed()
+    ((reader, writer),) = held
+    async with asyncio.timeout(30):
+        assert await reader.read() == _hello_of_a_channel()
+    writer.close()
+    await writer.wait_closed()
     silent.close()
     await silent.wait_closed()
+
+
+def _hello_of_a_channel() -> bytes:
+    options = AngeliaOptions()
+    payload = frames.Hello(
+        frames.VERSION, options.stream_window_bytes, options.max_message_bytes, "protobuf"
+    ).encode()
+    return frames.header(Kind.HELLO, len(payload)) + payload
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_stop_ends_connections_that_are_just_made(turns: int) -> None:
+    """However far a connection has come when the server stops, the caller hears of the end."""
+    server = TcpServer("127.0.0.1", 0)
+    host, _, port = (await server.start()).rpartition(":")
+    with socket.create_connection((host, int(port))) as caller:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop(0)
+        caller.settimeout(5)
+        with contextlib.suppress(ConnectionError):
+            while await asyncio.to_thread(caller.recv, 65_536):
+                pass
+    assert not server.connections
+
+
+async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
+    """What such a caller has not taken when the grace is over is given up."""
+    server = TcpServer("127.0.0.1", 0)
+    host, _, port = (await server.start()).rpartition(":")
+    with socket.create_connection((host, int(port))):
+        async with asyncio.timeout(30):
+            while not server.connections:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        (connection,) = server.connections
+        connection.send(Kind.PING, bytes(16_000_000))
+        await server.stop(0.1)
+        async with asyncio.timeout(30):
+            while server.connections:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
 
 
 async def _code(call: Awaitable[object]) -> str:

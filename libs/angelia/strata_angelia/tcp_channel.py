@@ -146,8 +146,8 @@ class TcpChannel:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await loop.create_connection(lambda: connection, self._host, self._port)
                 await connection.wait_welcome()
+            self._connection = connection
         except (OSError, TimeoutError, AngeliaError) as error:
-            connection.abort(UNAVAILABLE, "no handshake")
             self._retry_at_s = loop.time() + self._options.reconnect_pause_s
             if isinstance(error, AngeliaError) and error.code != UNAVAILABLE:
                 raise
@@ -155,7 +155,9 @@ class TcpChannel:
             raise AngeliaError(UNAVAILABLE, text) from None
         finally:
             self._connecting = None
-        self._connection = connection
+            if self._connection is not connection:
+                # Refused, too late, or the channel closes: nobody else will end it.
+                connection.abort(UNAVAILABLE, "no handshake")
         return connection
 
     def _connect_failed(self, name: str, failure: BaseException) -> None:

@@ -38,6 +38,10 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
+_STOPS = "the server stops"
+# Of the event loop, from what the kernel accepted to `connection_made`.
+_ACCEPT_TURNS = 3
+
 
 class TcpServer:
     """See `ports.Server`.
@@ -71,6 +75,7 @@ class TcpServer:
         self.methods: list[Method] = []
         self.connections: set[_ServerConnection] = set()
         self.draining = False
+        self.all_gone = asyncio.Event()
         self.ended_calls = metrics.counter("strata_angelia_calls_total")
         self.refused = metrics.counter("strata_angelia_refused_connections_total")
         # Calls are bounded per connection; the owner's own limit is only a last line.
@@ -104,17 +109,41 @@ class TcpServer:
     async def stop(self, grace_s: float) -> None:
         """See `ports.Server.stop`. Streams end at once: they have no end to wait for."""
         self.draining = True
-        if self._server is not None:
-            self._server.close()
+        await self._stop_accepting()
         await self.streams.stop()
         await self.calls.drain(grace_s)
         await self.calls.stop()
         for connection in list(self.connections):
-            connection.end(UNAVAILABLE, "the server stops")
+            connection.end(UNAVAILABLE, _STOPS)
         await asyncio.sleep(0)  # let the goodbyes out
+        await self._give_up_those_that_do_not_read(grace_s)
         if self._server is not None:
             await self._server.wait_closed()
         self._gauge.close()
+
+    async def _stop_accepting(self) -> None:
+        """Take no new connection; one that is just being made is refused.
+
+        It needs the server open until it is made: asyncio loses it otherwise, with its socket.
+        """
+        if self._server is None:
+            return
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        self._server.close()
+
+    async def _give_up_those_that_do_not_read(self, grace_s: float) -> None:
+        """Return when callers took what was sent to them; cut those off that did not in time."""
+        if not self.connections:
+            return
+        self.all_gone.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self.all_gone.wait()
+        for connection in list(self.connections):
+            connection.abort(UNAVAILABLE, _STOPS)
 
     def _call_failed(self, name: str, failure: BaseException) -> None:
         self._log.error("handler failed", call=name, exc_info=failure)
@@ -153,6 +182,9 @@ class _ServerConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self._server.draining:
+            self.end(UNAVAILABLE, _STOPS)
+            return
         if len(self._server.connections) >= self.options.max_connections:
             self._server.refused.add(1, {"reason": OVERLOADED})
             self.end(OVERLOADED, f"{self.options.max_connections} connections")
@@ -161,6 +193,8 @@ class _ServerConnection(Connection):
 
     def on_lost(self, reason: AngeliaError) -> None:
         self._server.connections.discard(self)
+        if not self._server.connections:
+            self._server.all_gone.set()
         if reason.code == BAD_REQUEST:
             self._server.refused.add(1, {"reason": BAD_REQUEST})
         for call in list(self._calls.values()):
@@ -237,7 +271,7 @@ class _ServerConnection(Connection):
 
     def _admit(self, frame: Frame) -> Method:
         if self._server.draining:
-            raise AngeliaError(UNAVAILABLE, "the server stops")
+            raise AngeliaError(UNAVAILABLE, _STOPS)
         if frame.method_id >= len(self._server.methods):
             raise AngeliaError(UNKNOWN_METHOD, f"method id {frame.method_id}")
         if len(self._calls) >= self.options.max_calls:

@@ -210,6 +210,9 @@ class Forwarder:
     def _accepted(self, client: Side) -> None:
         self._connections += 1
         self._sides.add(client)
+        if self._server is None or not self._server.is_serving():
+            client.abort()  # the kernel handed it over just before the stop
+            return
         if self._connections > self._options.max_connections:
             self._refused.add(1, {"reason": "limit"})
             client.abort()
