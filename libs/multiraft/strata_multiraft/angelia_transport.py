@@ -24,7 +24,8 @@ from strata_multiraft.peering_options import TransportOptions
 from strata_multiraft.ports import Envelope, TrafficClass
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
+from strata_runtime.metrics import Histogram, Metrics
+from strata_runtime.quantiles import HistogramWindow
 from strata_runtime.tasks import OnFatal, Tasks
 
 DELIVER = "/strata.raft.v1.RaftService/Deliver"
@@ -85,6 +86,7 @@ class AngeliaTransport:
         self._frames = metrics.counter("strata_peer_frames_total")
         self._bytes = metrics.counter("strata_peer_frame_bytes_total")
         self._failed = metrics.counter("strata_peer_frames_failed_total")
+        self._frame_ms = metrics.histogram("strata_peer_frame_ms")
         self._gauges = [
             metrics.gauge("strata_peer_queued_bytes", self._queued_bytes),
             metrics.gauge(
@@ -108,6 +110,11 @@ class AngeliaTransport:
             peer = self._peer(node_id)
             peer.beat = beat
             self._pump_soon(peer)
+
+    def take_answer_latencies_ms(self) -> dict[str, float]:
+        """Return by peer the median time of its answers since the last call, if there were any."""
+        taken = {node_id: peer.answers.take() for node_id, peer in self._peers.items()}
+        return {node_id: answers.p50 for node_id, answers in taken.items() if answers.count}
 
     def forget(self, node_id: str) -> None:
         """A node is no peer any more: drop what waits and close its connection."""
@@ -135,7 +142,7 @@ class AngeliaTransport:
         if peer is None:
             options = self.options
             pauses = Backoff(options.reconnect_first_ms, options.reconnect_max_ms, self._random)
-            peer = self._peers[node_id] = _Peer(node_id, PeerQueue(options), pauses)
+            peer = self._peers[node_id] = _Peer(node_id, PeerQueue(options), pauses, self._frame_ms)
         return peer
 
     def _pump_soon(self, peer: _Peer) -> None:
@@ -199,6 +206,7 @@ class AngeliaTransport:
             beat=frame.beat,
         )
         accepted = False
+        began_s = self._clock.monotonic_s()
         try:
             response = await channel.call(
                 DELIVER,
@@ -215,6 +223,7 @@ class AngeliaTransport:
         if accepted:
             self._frames.add(1)
             self._bytes.add(len(request.envelopes))
+            peer.frame_ms.record((self._clock.monotonic_s() - began_s) * 1_000)
             peer.retry_at_s = 0.0
             peer.pauses.reset()
         else:
@@ -250,10 +259,12 @@ class _Peer:
     """One other node as the transport sees it."""
 
     __slots__ = (
+        "answers",
         "beat",
         "calls",
         "channel",
         "endpoint",
+        "frame_ms",
         "in_flight_bytes",
         "node_id",
         "pauses",
@@ -262,10 +273,15 @@ class _Peer:
         "retry_at_s",
     )
 
-    def __init__(self, node_id: str, queue: PeerQueue, pauses: Backoff) -> None:
+    def __init__(
+        self, node_id: str, queue: PeerQueue, pauses: Backoff, frame_ms: Histogram
+    ) -> None:
         self.node_id = node_id
         self.queue = queue
         self.pauses = pauses
+        self.frame_ms = frame_ms.bound({"peer": node_id})
+        # Since somebody last asked how fast it answers.
+        self.answers = HistogramWindow(frame_ms, {"peer": node_id})
         self.beat: raft_pb2.Beat | None = None
         self.calls = 0
         self.in_flight_bytes = 0

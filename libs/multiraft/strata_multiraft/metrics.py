@@ -76,6 +76,13 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_peer_frames_total", "counter", "1", "Frames that peers have taken."),
     MetricSpec("strata_peer_frame_bytes_total", "counter", "bytes", "Raft messages in them."),
     MetricSpec(
+        "strata_peer_frame_ms",
+        "histogram",
+        "ms",
+        "From sending a frame to the peer's answer.",
+        ("peer",),
+    ),
+    MetricSpec(
         "strata_peer_frames_failed_total",
         "counter",
         "1",

@@ -390,6 +390,8 @@ class MultiRaft:
                 # Who made it the leader may not know how full the disk is here.
                 asyncio.get_running_loop().call_soon(self._leave_full_disk)
             self._follow_activity(replica)
+        elif effects.entries and replica.ticks_decided_at != replica.node.configuration_index:
+            self._follow_activity(replica)
         if effects.install is not None and not self._is_stopping:
             self._installs.begin(replica, effects.install)
 
@@ -498,6 +500,7 @@ class MultiRaft:
 
     def _follow_activity(self, replica: Replica) -> None:
         """Tick a replica unless time means nothing to it: it leads and is alone."""
+        replica.ticks_decided_at = replica.node.configuration_index
         if replica.is_sole() and replica.role is Role.LEADER:
             self.ticker.leave(replica)
         else:

@@ -139,6 +139,10 @@ class Peering:
         """Return the peers that have this node's support, and those that have not."""
         return self._attached().heard_nodes()
 
+    def take_answer_latencies_ms(self) -> dict[str, float]:
+        """Return by peer the median time of its answers since the last call, if there were any."""
+        return self.transport.take_answer_latencies_ms()
+
     def clock_is_off(self) -> bool:
         """Whether this node's clock is too far from the others': it shall not lead (rule 4)."""
         return not self._attached().may_campaign()

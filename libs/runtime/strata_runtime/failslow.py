@@ -1,11 +1,11 @@
 """Fail-slow detection: a node that does the same work as others, only much slower.
 
-For each latency (appends, syncs) the logarithm is a quadratic function of the logarithm of the
-load: one regression over the node's peers, one over its own past, both with old windows forgotten
-exponentially. A window is suspicious when its latency lies above the band of both: above its peers
-at the same load, and above what it was itself. What is slow for all at once (a busy machine) shifts
-the peers' residuals too and is taken off. A score counts suspicious windows up and others down, so
-single outliers do nothing; suspicious windows are not learned from.
+For each latency (appends, syncs, answers to other nodes) the logarithm is a quadratic function of
+the logarithm of the load: one regression over the node's peers, one over its own past, both with
+old windows forgotten exponentially. A window is suspicious when its latency lies above the band of
+both: above its peers at the same load, and above what it was itself. What is slow for all at once
+(a busy machine) shifts the peers' residuals too and is taken off. A score counts suspicious windows
+up and others down, so single outliers do nothing; suspicious windows are not learned from.
 
 Only sums are kept per node (moments of the regression), so a window costs the same whatever the
 history. Pure: it is fed windows in the order of time. The nameserver runs it on heartbeats, jobs on
@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-_SIGNALS = ("append", "sync")
+_SIGNALS = ("append", "sync", "answer")
 _LOAD_UNIT = 1e6
 
 
@@ -31,6 +31,7 @@ class NodeWindow:
         load_bytes_per_s: what it stored and handed out.
         append_ms: how long its appends took, 95th percentile or mean; 0: there was none.
         sync_ms: likewise fdatasync; 0: there was none.
+        answer_ms: how long its answers to other nodes took, as these measured it; 0: not known.
     """
 
     node_id: str
@@ -38,6 +39,7 @@ class NodeWindow:
     load_bytes_per_s: float
     append_ms: float
     sync_ms: float
+    answer_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class SlowNode:
 
     Attributes:
         since_ms: wall time of the first window of the suspicion.
-        signal: `append` or `sync`.
+        signal: `append`, `sync` or `answer`.
         times_expected: latency / what its peers need at that load.
     """
 
@@ -269,4 +271,10 @@ def _load(window: NodeWindow) -> float:
 
 
 def _latency(window: NodeWindow, signal: str) -> float:
-    return window.append_ms if signal == "append" else window.sync_ms
+    match signal:
+        case "append":
+            return window.append_ms
+        case "sync":
+            return window.sync_ms
+        case _:
+            return window.answer_ms

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from strata_state.ports import Row, RowBatch
 
-_PUT, _DELETE, _DELETE_RANGE = range(3)
+PUT, DELETE, DELETE_RANGE = range(3)
 
 
 class MemoryBatch:
@@ -24,15 +24,15 @@ class MemoryBatch:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write one row."""
-        self.changes.append((_PUT, key, value))
+        self.changes.append((PUT, key, value))
 
     def delete(self, key: bytes) -> None:
         """Remove one row."""
-        self.changes.append((_DELETE, key, b""))
+        self.changes.append((DELETE, key, b""))
 
     def delete_range(self, begin: bytes, end: bytes) -> None:
         """Remove rows with begin <= key < end."""
-        self.changes.append((_DELETE_RANGE, begin, end))
+        self.changes.append((DELETE_RANGE, begin, end))
 
 
 class MemoryCursor:
@@ -69,12 +69,12 @@ class MemoryStore:
         """Apply a batch."""
         assert isinstance(batch, MemoryBatch), "a batch belongs to the store that made it"
         for change, key, value in batch.changes:
-            if change == _PUT:
+            if change == PUT:
                 if key not in self._values:
                     insort(self._keys, key)
                 self._values[key] = value
                 self._unflushed_bytes += len(key) + len(value)
-            elif change == _DELETE:
+            elif change == DELETE:
                 self._remove(key, key + b"\x00")
             else:
                 self._remove(key, value)

@@ -49,24 +49,14 @@ class RowCursor(Protocol):
         """
 
 
-class StateStore(Protocol):
-    """Rows in key order. Reads and writes are short and may run on the event loop."""
+class RowReader(Protocol):
+    """Rows in key order, to be read. Reads are short and may run on the event loop."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return a row's value, None if there is none.
 
         Raises:
             StateError: the stored bytes are damaged.
-        """
-
-    def new_batch(self) -> RowBatch:
-        """Return an empty batch for `write`."""
-
-    def write(self, batch: RowBatch) -> None:
-        """Apply a batch made by `new_batch`, atomically. A batch is written once.
-
-        Raises:
-            StateError: nothing of the batch was written.
         """
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[Row]:
@@ -78,11 +68,25 @@ class StateStore(Protocol):
             StateError: from the iterator, when stored bytes are damaged.
         """
 
-    def cursor(self, begin: bytes, end: bytes) -> RowCursor:
-        """Return a cursor over rows with begin <= key < end, as they are at the call."""
-
     def last_before(self, lower: bytes, key: bytes) -> Row | None:
         """Return the last row with lower <= its key <= `key` (a reverse seek), None if none."""
+
+
+class StateStore(RowReader, Protocol):
+    """A `RowReader` that is written. Writes are short and may run on the event loop."""
+
+    def new_batch(self) -> RowBatch:
+        """Return an empty batch for `write`."""
+
+    def write(self, batch: RowBatch) -> None:
+        """Apply a batch made by `new_batch`, atomically. A batch is written once.
+
+        Raises:
+            StateError: nothing of the batch was written.
+        """
+
+    def cursor(self, begin: bytes, end: bytes) -> RowCursor:
+        """Return a cursor over rows with begin <= key < end, as they are at the call."""
 
     def flush(self) -> None:
         """Make everything written before the call durable. Blocks: never on the event loop.

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 
 from strata_mq.rows import RowKind, kind_prefix, prefix_end
-from strata_state.ports import Row, RowBatch, StateStore
+from strata_state.ports import Row, RowBatch, RowReader
 from strata_tier.layout import ObjectKind
 from strata_tier.metadata import QueueKey, apply_change
 from strata_tier.state import ObjectRef, TierChange, TieredObject, TieredQueue, TieredRange
@@ -28,7 +28,7 @@ _OFFSETS = struct.Struct(">QQ")
 class RowTierMetadata:
     """The tier state of one raft group in a store that holds those of many."""
 
-    def __init__(self, store: StateStore, raft_group: int) -> None:
+    def __init__(self, store: RowReader, raft_group: int) -> None:
         self._store = store
         self._ranges = kind_prefix(raft_group, RowKind.TIER_RANGE)
         self._objects = kind_prefix(raft_group, RowKind.TIER_OBJECT)

@@ -144,8 +144,9 @@ class NameserverConfig(Section):
     )
     fail_slow_detection: bool = Field(
         default=True,
-        description="Also call a storage node slow whose appends or syncs take longer than its "
-        "peers need at its load, and than it needed itself; learned from ten minutes on.",
+        description="Also call a storage node slow whose appends, syncs or answers to other nodes "
+        "take longer than its peers need at its load, and than it needed itself; learned from ten "
+        "minutes on.",
     )
     fail_slow_floor_ms: float = Field(
         default=10.0, gt=0, description="Nothing faster is slow by that rule."

@@ -6,10 +6,13 @@ gets no new ones and no new queues.
 
 1. At once: appends take many times longer than those of its peers (`PeerComparison`). Not a fixed
    number: what is slow for all, for instance a busy machine, is nobody's fault.
-2. After some minutes of learning: appends or syncs take longer than those of its peers at this
-   load, and than its own did (`strata_runtime.failslow`, on windows of ten seconds). It finds a
-   node while it is several times faster than rule 1 asks for. It has nothing to learn from on one
-   that leads nothing any more, so what appends showed holds for a while.
+2. After some minutes of learning: appends, syncs or answers take longer than those of its peers at
+   this load, and than its own did (`strata_runtime.failslow`, on windows of ten seconds). It finds
+   a node while it is several times faster than rule 1 asks for. One that leads nothing any more has
+   no appends, so what those showed holds for a while.
+
+How long a node's answers take is measured by the others, whatever it leads: a network that is slow
+shows there. The fastest of them is believed, since one that is slow itself finds all others slow.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ _TRIED_AGAIN_AFTER = 6
 _WINDOW_S = 10.0
 _APPEND = "append"
 _APPENDS_HOLD_S = 600.0
+# One alone cannot tell whether it is slow or the other one.
+_MIN_WITNESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +162,19 @@ class PeerComparison:
 class _Open:
     """What heartbeats said of a node in the window that is open."""
 
+    # Others may tell of a node that does not report itself.
+    has_reported: bool = False
     size_bytes: int = 0
     append_ms: list[float] = field(default_factory=list)
     sync_ms: list[float] = field(default_factory=list)
+    # By the node that was answered.
+    answer_ms: dict[str, list[float]] = field(default_factory=dict)
+
+    def answer_latency_ms(self) -> float:
+        """Return the mean that the fastest witness saw; 0: there are too few."""
+        if len(self.answer_ms) < _MIN_WITNESSES:
+            return 0.0
+        return min(map(_mean, self.answer_ms.values()))
 
 
 class _LearnedRule:
@@ -185,11 +200,15 @@ class _LearnedRule:
         """Take in what a heartbeat says."""
         self._close()
         window = self._open.setdefault(node_id, _Open())
+        window.has_reported = True
         window.size_bytes += load.appended_bytes + load.served_bytes
         if load.append_latency_ms > 0:
             window.append_ms.append(load.append_latency_ms)
         if load.sync_latency_ms > 0:
             window.sync_ms.append(load.sync_latency_ms)
+        for peer in load.answers:
+            answered = self._open.setdefault(peer.node_id, _Open()).answer_ms
+            answered.setdefault(node_id, []).append(peer.latency_ms)
 
     def judge(self) -> dict[str, str]:
         """Return the slow nodes, each with why."""
@@ -213,8 +232,10 @@ class _LearnedRule:
                 window.size_bytes / length_s,
                 _mean(window.append_ms),
                 _mean(window.sync_ms),
+                window.answer_latency_ms(),
             )
             for node_id, window in sorted(self._open.items())
+            if window.has_reported
         ]
         self._open, self._since_s = {}, now_s
         found = {slow.node_id: slow for slow in self._detector.observe(windows)}

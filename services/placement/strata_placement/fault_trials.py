@@ -146,6 +146,8 @@ def _faults(random: Random, options: TrialOptions) -> list[Fault]:
 def _windows(
     random: Random, options: TrialOptions, faults: Sequence[Fault]
 ) -> Iterator[list[NodeWindow]]:
+    # Of its own: what a seed gives for the other latencies stays as it is.
+    answers = Random(options.seed)  # noqa: S311
     skill = [random.uniform(0.85, 1.2) for _ in range(options.nodes)]
     busy_until, busy = 0, 1.0
     for number in range(options.windows):
@@ -161,10 +163,13 @@ def _windows(
             slow = busy * outlier / (1 - 0.7 * share)
             sync = 3.0 * slow * math.exp(random.gauss(0, 0.12))
             append = sync + 1.5 * slow * math.exp(random.gauss(0, 0.12))
+            answer = 1.2 * slow * math.exp(answers.gauss(0, 0.12))
             for fault in faults:
                 if fault.node == node and fault.first <= number < fault.end:
-                    append, sync = _hurt(append, sync, _growth(fault, number, options), fault.kind)
-            row.append(NodeWindow(_name(node), number * _WINDOW_MS, share * 120e6, append, sync))
+                    growth = _growth(fault, number, options)
+                    append, sync, answer = _hurt((append, sync, answer), growth, fault.kind)
+            load, start_ms = share * 120e6, number * _WINDOW_MS
+            row.append(NodeWindow(_name(node), start_ms, load, append, sync, answer))
         yield row
 
 
@@ -173,14 +178,17 @@ def _growth(fault: Fault, number: int, options: TrialOptions) -> float:
     return math.pow(options.factor, grown)
 
 
-def _hurt(append: float, sync: float, growth: float, kind: FaultKind) -> tuple[float, float]:
+def _hurt(
+    latencies: tuple[float, float, float], growth: float, kind: FaultKind
+) -> tuple[float, float, float]:
+    append, sync, answer = latencies
     match kind:
         case FaultKind.DISK:
-            return append + sync * (growth - 1), sync * growth
+            return append + sync * (growth - 1), sync * growth, answer
         case FaultKind.NETWORK:
-            return append * growth, sync
+            return append * growth, sync, answer * growth
         case FaultKind.CPU:
-            return append * growth, sync * math.sqrt(growth)
+            return append * growth, sync * math.sqrt(growth), answer * growth
 
 
 def _name(node: int) -> str:

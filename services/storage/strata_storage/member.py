@@ -356,6 +356,7 @@ class StorageMember:
             hosting.refused,
             reconciler.settled_revision,
             peering.clock_is_off,
+            peering.take_answer_latencies_ms,
         )
         node = meta.Node(
             node_id=identity.node_id,

@@ -180,6 +180,32 @@ async def test_lost_rows_come_back_from_log_and_tier(tmp_path: Path) -> None:
             assert await fetch_all(node, queue) == list(enumerate(expected[queue] + messages))
 
 
+async def test_lost_rows_come_back_that_the_tier_got_after_the_checkpoint(tmp_path: Path) -> None:
+    """The checkpoint knows of messages, not that they are in the tier; the log has them no more."""
+    rng, tier, clock = random.Random(8), Tier(), TestClock()
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        expected = await fill(node, rng, 26)
+        clock.advance(40)
+        for queue, messages in (await fill(node, rng, 20)).items():
+            expected[queue] += messages
+        storage = node.app.node
+        (replica_id,) = (engine.replica_id for engine in storage.engines())
+        storage._checkpointer.want(replica_id)
+        await storage._checkpointer.write_due(storage.engines(), storage.replicas())
+        covered = storage._checkpointer.indexes[replica_id]
+        # Another 31 s: the first ones are old enough to leave the log then.
+        await upload(node)
+        for _ in range(4):
+            await retain(node)
+        assert storage.status().log_first_position >= 16 * MIB
+        assert storage._checkpointer.indexes[replica_id] == covered, "another one was written"
+    shutil.rmtree(tmp_path / "state")
+    async with tiered_node(tmp_path, tier, clock=clock) as node:
+        assert not node.app.node.status().replicas[0].reason
+        for queue, messages in expected.items():
+            assert await fetch_all(node, queue) == list(enumerate(messages))
+
+
 async def test_lost_rows_are_not_made_up_while_the_store_is_gone(tmp_path: Path) -> None:
     """The raft group is read-only, says why, and is whole again when the store is back."""
     rng, tier, clock = random.Random(6), Tier(), TestClock()

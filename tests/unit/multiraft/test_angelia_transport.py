@@ -156,6 +156,24 @@ async def test_one_turn_is_one_frame(world: World) -> None:
     assert world.channel.frames() == [[heartbeat(1), heartbeat(2), append(5)]]
 
 
+async def test_how_fast_a_peer_answers(world: World) -> None:
+    """The median since the last question, as good as buckets are; none for frames that failed."""
+    for took_s in (0.02, 0.02, 0.4):
+        world.send(heartbeat(1))
+        await settle()
+        world.clock.now_s += took_s
+        world.channel.answer()
+        await settle()
+    (latency_ms,) = world.transport.take_answer_latencies_ms().values()
+    assert 10 < latency_ms <= 25
+    world.send(heartbeat(2))
+    await settle()
+    assert world.transport.take_answer_latencies_ms() == {}
+    world.channel.fail()
+    await settle()
+    assert world.transport.take_answer_latencies_ms() == {}
+
+
 async def test_a_full_class_drops_its_own_only(world: World) -> None:
     """A class takes no more than its budget; others keep theirs (rule 15)."""
     for number in range(3):

@@ -53,6 +53,25 @@ async def test_a_raft_group_grows_and_shrinks(cluster: Cluster) -> None:
     await leader.change_membership(frozenset({1, 2, 4}))  # in force: nothing happens
 
 
+async def test_a_sole_voter_gets_company(make_node: Any, settled: Settled) -> None:
+    """What it sent before the newcomer was there is lost; heartbeats find that out and go on."""
+    cluster = Cluster(make_node, settled)
+    leader = await cluster.boot(1, frozenset({1}))
+    await settled()
+    await cluster.propose(1, b"before")
+    await leader.change_membership(frozenset({1}), frozenset({2}))
+    await cluster.boot(2, frozenset())
+    await cluster.tick(1, times=4)
+    assert leader.caught_up(2)
+    await leader.change_membership(frozenset({1, 2}))
+    await cluster.tick(times=20)
+    assert leader.is_ready_leader(), "its heartbeats keep the new voter from campaigning"
+    await leader.change_membership(frozenset({1}))
+    assert 1 not in cluster.nodes[1].multiraft.ticker.ticked, "alone again it needs no time"
+    for node in cluster.nodes.values():
+        await node.multiraft.stop()
+
+
 async def test_configurations_are_found_again_after_a_restart(cluster: Cluster) -> None:
     """A restarted node takes them from the machine's row and from later entries of its log."""
     leader = cluster.replica(1)

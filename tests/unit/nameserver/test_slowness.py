@@ -130,6 +130,47 @@ def test_a_healthy_hour_raises_no_alarm(nodes: Nodes, seed: int) -> None:
     assert Cluster(nodes.clock, seed).run(60) == set()
 
 
+class Witnesses:
+    """Nodes that lead nothing, and tell how long the others' answers took."""
+
+    def __init__(self, clock: ManualClock, node_ids: str) -> None:
+        self.random, self.clock, self.node_ids = Random(4), clock, node_ids
+        learned = FailSlowOptions(floor_ms=10.0)
+        self.rule = SlowNodes(SlownessOptions(5.0, 50.0, 10.0, learned), clock)
+
+    def run(self, minutes: int, **delay_ms: float) -> set[str]:
+        """Return who is slow; what a node in `delay_ms` sends leaves so much later."""
+        for _ in range(minutes * 60):
+            self.clock.now_ms += 1_000
+            for witness in self.node_ids:
+                load = meta_pb2.StorageLoad(appended_bytes=10**7)
+                for other in self.node_ids.replace(witness, ""):
+                    took_ms = 5.0 + delay_ms.get(other, 0.0) + delay_ms.get(witness, 0.0)
+                    took_ms *= self.random.uniform(0.9, 1.1)
+                    load.answers.add(node_id=other, latency_ms=took_ms)
+                self.rule.measured(witness, load)
+        return set(self.rule.judge())
+
+
+@pytest.mark.parametrize("node_ids", ["abc", "abcde"])
+def test_a_slow_network_shows_in_the_answers(nodes: Nodes, node_ids: str) -> None:
+    """It finds all others slow, which is not believed; they all find it slow."""
+    witnesses = Witnesses(nodes.clock, node_ids)
+    assert witnesses.run(15) == set()
+    assert witnesses.run(2, b=25.0) == {"b"}
+    [reason] = witnesses.rule.judge().values()
+    assert reason.startswith("answers take ")
+    witnesses.run(2)
+    assert witnesses.run(1) == set()
+
+
+def test_one_witness_is_not_believed(nodes: Nodes) -> None:
+    """Of two nodes neither can say which one is slow."""
+    witnesses = Witnesses(nodes.clock, "ab")
+    assert witnesses.run(15) == set()
+    assert witnesses.run(5, b=100.0) == set()
+
+
 def test_slow_appends_hold_while_a_node_leads_nothing(nodes: Nodes) -> None:
     """A delayed network shows in appends only, and those went away with the leaders."""
     random, rule = (

@@ -220,6 +220,7 @@ def test_a_heartbeat_tells_changes_and_a_full_one_everything() -> None:
         ManualClock(),
         lambda: [99],
         clock_is_off=lambda: node.appended > 1_000,
+        answer_latencies=lambda: {"a": 1.5},
     )
     first = heartbeats.make(True)
     assert not first.clock_is_off
@@ -227,6 +228,7 @@ def test_a_heartbeat_tells_changes_and_a_full_one_everything() -> None:
     assert list(first.led[0].membership.voters) == [1, 2, 3]
     assert list(first.led[0].caught_up) == [1, 2, 3]
     assert (list(first.heard_node_ids), list(first.unheard_node_ids)) == (["a"], ["b"])
+    assert [(peer.node_id, peer.latency_ms) for peer in first.load.answers] == [("a", 1.5)]
     assert list(first.damaged_replica_ids) == [99]
     node.appended += 50
     node.by_group[1].term = 5

@@ -23,6 +23,7 @@ from hdfs_native import AsyncClient, AsyncFileWriter, WriteOptions
 from strata_tier.drivers.bodies import Part, parts_in
 from strata_tier.drivers.hdfs_clients import kept_client
 from strata_tier.drivers.listing import Entry, listing
+from strata_tier.drivers.sending import send_parts
 from strata_tier.ports import (
     Body,
     ObjectExistsError,
@@ -128,13 +129,14 @@ class HdfsStore:
         writer = await self._step(
             Operation.BEGIN_UPLOAD, "", lambda: self._client.create(temporary, self._written)
         )
+
+        async def send(number: int, position: int, part: Part) -> None:
+            write = partial(_write, writer, part)
+            await self._step(Operation.PUT_PART, "", write, part.size_bytes)
+
         try:
-            size = 0
-            async for part in parts_in(body, self._gate.options.part_bytes, size_bytes):
-                await self._step(
-                    Operation.PUT_PART, "", partial(_write, writer, part), part.size_bytes
-                )
-                size += part.size_bytes
+            # One at a time: the library appends.
+            await send_parts(parts_in(body, self._gate.options.part_bytes, size_bytes), send, 1)
             await self._step(Operation.END_UPLOAD, "", writer.hsync)
             await self._step(Operation.END_UPLOAD, "", writer.close)
             await self._rename(temporary, key, replace=not if_absent)

@@ -1,7 +1,9 @@
 """Objects as files under one folder: a disk, an NFS or any other mount.
 
 A put writes a temporary file, syncs it, renames it into place and syncs every folder that got a
-new name. The folder carries a mark, made when it is first used; without its mark a folder is
+new name. A long body is written and synced part by part while the next ones are being made.
+
+The folder carries a mark, made when it is first used; without its mark a folder is
 `StoreMissingError`: a mount that went away is not an empty store.
 """
 
@@ -17,6 +19,7 @@ from typing import TypeVar, cast
 
 from strata_tier.drivers.bodies import Part, parts_in
 from strata_tier.drivers.listing import Entry, listing
+from strata_tier.drivers.sending import send_parts
 from strata_tier.drivers.threads import Threads
 from strata_tier.ports import (
     Body,
@@ -97,23 +100,27 @@ class PosixStore:
         self, key: str, body: Body, size_bytes: int | None, if_absent: bool
     ) -> ObjectInfo:
         temporary = self._root / UPLOADS / uuid.uuid4().hex
-        position = 0
+        options = self._gate.options
+
+        async def send(number: int, position: int, part: Part) -> None:
+            # The last part, and with it a short body, is synced with the file's length.
+            is_long = part.size_bytes == options.part_bytes
+            write = partial(_write, temporary, position, part, is_long)
+            await self._gate.once(
+                Operation.PUT_PART, key, partial(self._do, "", write), upload_bytes=part.size_bytes
+            )
+
         try:
-            async for part in parts_in(body, self._gate.options.part_bytes, size_bytes):
-                write = partial(_write, temporary, position, part)
-                await self._gate.once(
-                    Operation.PUT_PART,
-                    key,
-                    partial(self._do, "", write),
-                    upload_bytes=part.size_bytes,
-                )
-                position += part.size_bytes
+            create = partial(self._do, "", partial(_create, temporary))
+            await self._gate.once(Operation.BEGIN_UPLOAD, key, create)
+            parts = parts_in(body, options.part_bytes, size_bytes)
+            size = await send_parts(parts, send, options.parts_in_flight)
             finish = partial(_finish, self._root, temporary, key, if_absent)
             modified_ms = await self._gate.once(Operation.PUT, key, partial(self._do, "", finish))
         finally:
             # After a success the name is gone already, after a failure it is of no use.
             await self._threads.run(partial(_remove_quietly, temporary))
-        return ObjectInfo(key, position, modified_ms)
+        return ObjectInfo(key, size, modified_ms)
 
     async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:
         """Read an object; see the port."""
@@ -217,14 +224,21 @@ def _check_mark(root: Path) -> None:
     (root / MARK).stat()
 
 
-def _write(temporary: Path, position: int, part: Part) -> None:
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o644)
+def _create(temporary: Path) -> None:
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def _write(temporary: Path, position: int, part: Part, sync: bool) -> None:
+    # Not made here: a write that nobody waits for any more must not bring the file back.
+    descriptor = os.open(temporary, os.O_WRONLY)
     try:
         for buffer in part.buffers:
             view = memoryview(buffer)
             while view:
                 written = os.pwrite(descriptor, view, position)
                 position, view = position + written, view[written:]
+        if sync:
+            os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
 

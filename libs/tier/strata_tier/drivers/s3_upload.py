@@ -6,13 +6,13 @@ could not remove is found by `remove_leftovers`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from strata_tier.drivers.bodies import Part
 from strata_tier.drivers.s3_requests import S3Requests, answered_ms
+from strata_tier.drivers.sending import send_parts
 from strata_tier.ports import StoreError
 from strata_tier.retrying import Operation
 
@@ -65,21 +65,14 @@ class MultipartUpload:
             StoreError: a part could not be sent.
             ValueError: there are more parts than S3 takes.
         """
-        room = asyncio.Semaphore(self._requests.gate.options.parts_in_flight)
-        number = 0
-        try:
-            async with asyncio.TaskGroup() as group:
-                async for part in parts:
-                    number += 1
-                    if number > MAX_PARTS:
-                        raise ValueError(f"{self._key}: more than {MAX_PARTS} parts")
-                    await room.acquire()
-                    sending = group.create_task(self._send_part(number, part))
-                    sending.add_done_callback(lambda _: room.release())
-        except BaseExceptionGroup as group_of_errors:
-            raise _first(group_of_errors) from None
+        at_once = self._requests.gate.options.parts_in_flight
+        self.sent_bytes = await send_parts(parts, self._send_part, at_once)
 
-    async def _send_part(self, number: int, part: Part) -> None:
+    async def _send_part(self, index: int, position: int, part: Part) -> None:
+        number = index + 1
+        if number > MAX_PARTS:
+            raise ValueError(f"{self._key}: more than {MAX_PARTS} parts")
+
         def send() -> UploadPartOutputTypeDef:
             return self._requests.client.upload_part(
                 **self._names, PartNumber=number, Body=part.joined()
@@ -91,7 +84,6 @@ class MultipartUpload:
         self._sent[number] = {"PartNumber": number, "ETag": answer["ETag"]}
         if "ChecksumCRC32" in answer:
             self._sent[number]["ChecksumCRC32"] = answer["ChecksumCRC32"]
-        self.sent_bytes += part.size_bytes
 
     async def complete(self, condition: dict[str, Any]) -> int:
         """Make the parts one object; return when, in Unix milliseconds.
@@ -120,9 +112,3 @@ class MultipartUpload:
             await self._requests.run(Operation.ABORT_UPLOAD, self._key, abort)
         except StoreError:
             return
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that ended the others."""
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -57,6 +57,8 @@ class Heartbeats:
         refused: gives replicas that could not be hosted: only others can take their place.
         settled: gives the revision of the row that a raft group led in a term fulfils, 0: not yet.
         clock_is_off: tells whether this node's clock keeps it from leading (rule 4).
+        answer_latencies: gives by storage node how long its answers took, in ms, since the last
+            heartbeat.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Heartbeats:
         refused: Callable[[], Sequence[int]] = tuple,
         settled: Callable[[int, int], int] = lambda raft_group, term: 0,
         clock_is_off: Callable[[], bool] = lambda: False,
+        answer_latencies: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         self._node_id = node_id
         self._boot_id = boot_id
@@ -78,6 +81,7 @@ class Heartbeats:
         self._refused = refused
         self._settled = settled
         self._clock_is_off = clock_is_off
+        self._answer_latencies = answer_latencies
         self._told: dict[int, _Led] = {}
         self._appended_before = node.log_bytes()[1]
         self._served_before = 0
@@ -147,6 +151,10 @@ class Heartbeats:
             replicas=len(self._node.replicas()),
             led_bytes=led - self._led_before,
             sync_latency_ms=instruments.take_sync_latency_ms(),
+            answers=[
+                meta.PeerAnswers(node_id=node_id, latency_ms=latency_ms)
+                for node_id, latency_ms in self._answer_latencies().items()
+            ],
         )
         self._appended_before, self._served_before, self._led_before = appended, served, led
         return load

@@ -37,8 +37,7 @@ from strata_storage.pending.apply import StoredEntry, write_pending_ids
 from strata_storage.pending.placed_rows import write_placed
 from strata_storage.reads.trace_apply import TraceApply
 from strata_storage.recovery.checkpoint import decode_checkpoint
-from strata_storage.tiering.refill import holes
-from strata_tier.metadata_rows import RowTierMetadata
+from strata_storage.tiering.refill import holes, later
 
 _READ_BYTES = 8 * 1024 * 1024
 _ROWS_PER_BATCH = 1_000
@@ -116,8 +115,9 @@ def rebuild_if_needed(
         )
     _write_pins(store, rows)
     unreadable = _Replay(store, rows).entries(log, replica_id)
-    tiered = next(holes(rows, RowTierMetadata(store, raft_group)), None)
-    if not unreadable and tiered is None:
+    known = later(store, log, raft_group, replica_id)
+    tiered = next(holes(rows, known.metadata), None)
+    if not unreadable and not known.damage and tiered is None:
         batch = store.new_batch()
         rows.unfinished.clear(batch)
         store.write(batch)

@@ -26,7 +26,7 @@ from strata_storage.tiering.outside import OutsideWork, SweepPlan
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.publisher import Publisher
 from strata_storage.tiering.reading import TieredReader, TierMessages
-from strata_storage.tiering.refill import later_trims, refill
+from strata_storage.tiering.refill import later, refill
 from strata_storage.tiering.retain import TierRetention
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.layout import BlockEntry
@@ -123,9 +123,9 @@ class NodeTiering:
         Returns:
             What is missing afterwards; empty: nothing.
         """
-        later = partial(later_trims, node.store, node.log, group.raft_group, group.replica_id)
+        read = partial(later, node.store, node.log, group.raft_group, group.replica_id)
         return await refill(
-            node.store, group.raft_group, self._messages, lambda: node.run_flush(later)
+            node.store, group.raft_group, self._messages, lambda: node.run_flush(read)
         )
 
     async def retain(self, engine: GroupEngine) -> None:

@@ -3,12 +3,16 @@
 A rebuild from the log leaves the rows marked as unfinished when the tier holds more; the mark goes
 when everything is there. A replica is never opened for writing with holes: where nothing is known
 of an offset, a pop would pass over it.
+
+Rows that were rebuilt are as old as a checkpoint. What the log gave up since is in the tier by an
+entry that comes after it, so the tier is asked as it will be when the log has been applied.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -18,16 +22,21 @@ from strata_mq.cq_rows import encode_cq_row
 from strata_mq.hashing import MESSAGE_ID_BYTES
 from strata_mq.rare_commands import DropKind, decode_drop, decode_trim
 from strata_mq.rows import day_of
+from strata_mq.tier_commands import decode_tier_change
 from strata_raft import EntryKind
+from strata_seglog.errors import LogError
+from strata_seglog.frames import StoredFrame
 from strata_seglog.reader import LogReader
+from strata_state.overlay import Overlay
 from strata_state.ports import StateStore
 from strata_state.rows import GroupRows
 from strata_storage.reads.reader import NOT_IN_LOG
 from strata_tier.blocks import BlockColumns
 from strata_tier.errors import TierError
-from strata_tier.metadata import TierMetadata
+from strata_tier.metadata import ChangeError, TierMetadata
 from strata_tier.metadata_rows import RowTierMetadata
 from strata_tier.ports import ObjectNotFoundError, StoreError
+from strata_tier.state import decode_change
 
 # A consume queue row counts its messages in 16 bits.
 _RUN_MAX = 0xFFFF
@@ -77,11 +86,19 @@ def holes(rows: GroupRows, metadata: TierMetadata) -> Iterator[Hole]:
             yield Hole(topic_id, queue, at, end)
 
 
-class LaterTrims(NamedTuple):
-    """What the log says of trims that the rows do not know yet: they are as a checkpoint was."""
+class Later(NamedTuple):
+    """What the log says that the rows do not know yet: they are as a checkpoint was.
+
+    Attributes:
+        min_offsets, dropped_topics: trims and drops.
+        metadata: what is in the tier when all of the log is applied.
+        damage: why the log could not be read to its end; empty: it could.
+    """
 
     min_offsets: dict[tuple[int, int], int]
     dropped_topics: set[int]
+    metadata: TierMetadata
+    damage: str = ""
 
     def ends(self, hole: Hole, offset: int) -> int:
         """Return up to where a hole is trimmed; `offset`: not from there on."""
@@ -90,40 +107,55 @@ class LaterTrims(NamedTuple):
         return max(offset, self.min_offsets.get((hole.topic_id, hole.queue), 0))
 
 
-def later_trims(store: StateStore, log: LogReader, raft_group: int, replica_id: int) -> LaterTrims:
-    """Read the trims that came after the rows. Blocks.
+def later(store: StateStore, log: LogReader, raft_group: int, replica_id: int) -> Later:
+    """Read what came after the rows. Blocks.
 
-    Raises:
-        LogError: the log cannot be read.
+    The last entries may never be committed. What they say of the tier is true all the same: what
+    an entry commits was uploaded before, and rows are missing only where the log gave up messages.
     """
-    found = LaterTrims({}, set())
+    overlay = Overlay(store)
+    found = Later({}, set(), RowTierMetadata(overlay, raft_group))
     known = log.replicas().get(replica_id)
     first = GroupRows(store, raft_group).applied.get().raft_index + 1
     last = 0 if known is None else known.last_index
     while first <= last:
         begin = first
-        for frame in log.entries(replica_id, begin, last, _READ_BYTES):
-            first = frame.index + 1
-            if frame.entry_kind != EntryKind.NORMAL:
-                continue
-            kind = command_kind(frame.payload)
-            if kind == CommandKind.TRIM:
-                for topic_id, queue, min_offset in decode_trim(frame.payload).queues:
-                    found.min_offsets[topic_id, queue] = min_offset
-            elif kind == CommandKind.DROP:
-                dropped = decode_drop(frame.payload)
-                if dropped.what == DropKind.TOPIC:
-                    found.dropped_topics.add(dropped.dropped_id)
+        try:
+            for frame in log.entries(replica_id, begin, last, _READ_BYTES):
+                first = frame.index + 1
+                if frame.entry_kind == EntryKind.NORMAL:
+                    _take_in(found, overlay, frame)
+        except LogError as error:
+            return found._replace(damage=f"entry {first} cannot be read: {error}")
         if first == begin:
             break
     return found
+
+
+def _take_in(found: Later, overlay: Overlay, frame: StoredFrame) -> None:
+    kind = command_kind(frame.payload)
+    if kind == CommandKind.TRIM:
+        for topic_id, queue, min_offset in decode_trim(frame.payload).queues:
+            found.min_offsets[topic_id, queue] = min_offset
+    elif kind == CommandKind.DROP:
+        dropped = decode_drop(frame.payload)
+        if dropped.what == DropKind.TOPIC:
+            found.dropped_topics.add(dropped.dropped_id)
+    elif kind == CommandKind.TIER_CHANGE:
+        command = decode_tier_change(frame.payload)
+        batch = overlay.new_batch()
+        # One that is stale changes nothing, here as there.
+        with suppress(ChangeError):
+            if command.change:
+                found.metadata.apply(batch, decode_change(command.change), frame.index)
+                overlay.write(batch)
 
 
 async def refill(
     store: StateStore,
     raft_group: int,
     columns: TierColumns | None,
-    later: Callable[[], Awaitable[LaterTrims]],
+    later: Callable[[], Awaitable[Later]],
 ) -> str:
     """Write the rows that only the tier can give.
 
@@ -131,21 +163,22 @@ async def refill(
         store: all rows.
         raft_group: whose.
         columns: reads the tier; None: there is none here.
-        later: reads the trims that the rows do not know yet. An object of which such a trim left
-            nothing may be deleted by now; any other one that is not there is damage.
+        later: reads what the rows do not know yet. An object of which a later trim left nothing
+            may be deleted by now; any other one that is not there is damage.
 
     Returns:
         What is missing afterwards; empty: nothing.
     """
     rows = GroupRows(store, raft_group)
-    metadata = RowTierMetadata(store, raft_group)
+    known = await later()
+    metadata = known.metadata
     for hole in list(holes(rows, metadata)):
         if columns is None:
             return f"rows of {_name(hole)} are in the tier, and this node has none (--tier)"
         try:
             await _fill(store, rows, metadata, columns, hole)
         except ObjectNotFoundError as error:
-            first = (await later()).ends(hole, hole.first)
+            first = known.ends(hole, hole.first)
             if first == hole.first:
                 return f"rows of {_name(hole)} are not in the tier: {error}"
             problem = await _fill_rest(store, rows, metadata, columns, hole._replace(first=first))
@@ -153,6 +186,8 @@ async def refill(
                 return problem
         except (StoreError, TierError) as error:
             return f"rows of {_name(hole)} cannot be read from the tier: {error}"
+    if known.damage:
+        return known.damage
     batch = store.new_batch()
     rows.unfinished.clear(batch)
     store.write(batch)

@@ -2001,6 +2001,7 @@ class StorageLoad(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     LED_BYTES_FIELD_NUMBER: _builtins.int
     SYNC_LATENCY_MS_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
     disk_free_bytes: _builtins.int
     disk_total_bytes: _builtins.int
     log_bytes: _builtins.int
@@ -2013,6 +2014,10 @@ class StorageLoad(_message.Message):
     """Appended, since the last heartbeat, to raft groups that it leads."""
     sync_latency_ms: _builtins.float
     """Median time of an fdatasync of the log since the last heartbeat; 0: there was none."""
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAnswers]:
+        """Other storage nodes as this one sees them; those that answered nothing are absent."""
+
     def __init__(
         self,
         *,
@@ -2025,14 +2030,38 @@ class StorageLoad(_message.Message):
         replicas: _builtins.int = ...,
         led_bytes: _builtins.int = ...,
         sync_latency_ms: _builtins.float = ...,
+        answers: _abc.Iterable[Global___PeerAnswers] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append_latency_ms", b"append_latency_ms", "appended_bytes", b"appended_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "led_bytes", b"led_bytes", "log_bytes", b"log_bytes", "replicas", b"replicas", "served_bytes", b"served_bytes", "sync_latency_ms", b"sync_latency_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers", "append_latency_ms", b"append_latency_ms", "appended_bytes", b"appended_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "led_bytes", b"led_bytes", "log_bytes", b"log_bytes", "replicas", b"replicas", "served_bytes", b"served_bytes", "sync_latency_ms", b"sync_latency_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StorageLoad: _TypeAlias = StorageLoad  # noqa: Y015
+
+@_typing.final
+class PeerAnswers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    LATENCY_MS_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    latency_ms: _builtins.float
+    """Median time from a frame of raft messages to its answer, since the last heartbeat."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        latency_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["latency_ms", b"latency_ms", "node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerAnswers: _TypeAlias = PeerAnswers  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):
