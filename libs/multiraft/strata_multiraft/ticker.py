@@ -1,7 +1,7 @@
 """Time for raft groups that need it: a tick at a fixed interval, late ones count once (rule 14).
 
 A sole voter that leads needs no time, so a node of idle one-voter raft groups does not wake at
-all. Others may *rest* while store liveness answers for them: they are ticked again as soon as
+all; from the first newcomer on, learner or not, it does. Others may *rest* while store liveness answers for them: they are ticked again as soon as
 something happens to them. It does not know what a tick leads to.
 """
 

@@ -132,6 +132,58 @@ async def test_a_dead_broker_is_passed_over_before_the_next_check(
         assert {await who(forwarder.endpoint) for _ in range(4)} == {"b"}
 
 
+async def test_a_broker_that_dies_without_a_word_is_passed_over() -> None:
+    """What the client sent goes to the next one; the client sees its answer and no error."""
+    heard: list[bytes] = []
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        if len(heard) % 2:
+            await closed(writer)
+        else:
+            writer.transport.abort()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.read(100))
+        await reader.read()
+        await closed(writer)
+
+    dying = await asyncio.start_server(die, "127.0.0.1", 0)
+    alive = await asyncio.start_server(echo, "127.0.0.1", 0)
+    addresses = [":".join(map(str, each.sockets[0].getsockname())) for each in (dying, alive)]
+    async with forwarding(*addresses) as forwarder:
+        for _ in range(8):
+            reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
+            writer.write(b"hello")
+            async with asyncio.timeout(LIMIT_S):
+                assert await reader.readexactly(5) == b"hello"
+            await closed(writer)
+    # The others came from health checks.
+    assert b"hello" in heard
+    dying.close()
+    alive.close()
+
+
+async def test_a_connection_that_every_broker_closes_is_let_go() -> None:
+    """After a few of them, not never."""
+    count = 0
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        await closed(writer)
+
+    dying = await asyncio.start_server(die, "127.0.0.1", 0)
+    address = ":".join(map(str, dying.sockets[0].getsockname()))
+    async with forwarding(address) as forwarder:
+        reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        await closed(writer)
+    assert 1 < count < 100
+    dying.close()
+
+
 async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
     """Its port is closed already, and it serves to the end who is connected."""
     hung_up = asyncio.Event()

@@ -7,15 +7,17 @@ grpc.health.v1 says SERVING: one that drains or that hangs says so, or nothing. 
 broker that stopped answering are closed, so that clients come back and get another one.
 Invariants: a connection is in its broker's `links` from the choice to the end of both sides; with
 no broker that serves, all of them are tried, for a while, before a client is let go: one may have
-died while the other, on a busy machine, was taken for dead.
+died while the other, on a busy machine, was taken for dead. A broker that closes a connection
+before it sent a byte was dying when it took it: another one gets the connection, a few times.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -40,6 +42,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _GRACE_S = 5.0
+# Brokers that one connection may be given to, should all close it without a word.
+_MAX_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +91,17 @@ class Broker:
     links: set[Link] = field(default_factory=set)
 
 
-def candidates(brokers: Iterable[Broker]) -> list[Broker]:
+def candidates(brokers: Iterable[Broker], silent: Sequence[str] = ()) -> list[Broker]:
     """Return the brokers in the order in which a new connection tries them.
 
     Those that serve come first, the least loaded of them at the front; the others follow, since
-    they may serve again before the next check says so.
+    they may serve again before the next check says so, and last those at the addresses in `silent`,
+    which closed the connection without a word.
     """
-    return sorted(brokers, key=lambda each: (each.serving is not True, len(each.links)))
+    return sorted(
+        brokers,
+        key=lambda each: (each.address in silent, each.serving is not True, len(each.links)),
+    )
 
 
 class BrokerList:
@@ -228,11 +236,11 @@ class Forwarder:
         if not self._sides:
             self._closed.set()
 
-    async def _connect(self, client: Side) -> None:
+    async def _connect(self, client: Side, silent: Sequence[str] = ()) -> None:
         """Give a client's connection to a broker; let it go if none accepts it for too long."""
         running = asyncio.get_running_loop()
         until_s = running.time() + self._options.patience_ms / 1_000
-        while not await self._connect_once(client):
+        while not await self._connect_once(client, silent):
             if client.lost:
                 return
             if running.time() >= until_s:
@@ -241,12 +249,20 @@ class Forwarder:
                 return
             await asyncio.sleep(self._options.check_interval_ms / 1_000)
 
-    async def _connect_once(self, client: Side) -> bool:
+    def _unanswered(self, silent: Sequence[str], client: Side) -> None:
+        """Give a connection to another broker: the last of some closed it without a word."""
+        if self._server is None or not self._server.is_serving() or len(silent) >= _MAX_TRIES:
+            client.abort()
+            return
+        self._tasks.spawn("connect", self._connect(client, silent))
+
+    async def _connect_once(self, client: Side, silent: Sequence[str]) -> bool:
         """Give a client's connection to the first broker that accepts it; False: to none."""
-        for broker in candidates(self._brokers.values()):
+        for broker in candidates(self._brokers.values(), silent):
             if client.lost:
                 return False
-            server = Side(self._options.buffer_bytes, self._sides.add, self._forget)
+            unanswered = partial(self._unanswered, (*silent, broker.address))
+            server = Side(self._options.buffer_bytes, self._sides.add, self._forget, unanswered)
             link = Link(client, server, broker.links.discard)
             # Counted while it connects: connections that come together spread as well.
             broker.links.add(link)

@@ -2,7 +2,9 @@
 
 What one side receives is written to the other at once; when that one's buffer is full, nothing
 more is read from the first. The end of one direction is passed on as a half-close; the loss of a
-side ends the other once its bytes are out. Who is connected with whom, and why, is not known here.
+side ends the other once its bytes are out. But a client whose broker closed before it answered
+anything, because it was just killed, is given back with what it has sent, for another one. Who is
+connected with whom, and why, is not known here.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ class Side(asyncio.Protocol):
         buffer_bytes: kept when the socket takes less than its peer sends.
         on_made: told when the socket is connected.
         on_closed: told when a connected socket was closed.
+        on_unanswered: takes a client back that this side, a broker's, never answered; None: such a
+            client is let go.
 
     Attributes:
         peer: the other side.
@@ -31,14 +35,19 @@ class Side(asyncio.Protocol):
         buffer_bytes: int,
         on_made: Callable[[Side], None],
         on_closed: Callable[[Side], None],
+        on_unanswered: Callable[[Side], None] | None = None,
     ) -> None:
         self.peer: Side | None = None
         self.link: Link | None = None
         self.lost = False
         self._on_made = on_made
         self._on_closed = on_closed
+        self._on_unanswered = on_unanswered
         self._ended = False
         self._early: list[bytes] = []
+        # What was passed on and not answered; None: it was answered, or is more than a buffer.
+        self._unanswered: list[bytes] | None = []
+        self._unanswered_bytes = 0
         self._buffer_bytes = buffer_bytes
         self._transport: asyncio.Transport | None = None
 
@@ -59,13 +68,24 @@ class Side(asyncio.Protocol):
             # A loop may begin to read before it is told to pause: at most one buffer comes.
             self._early.append(data)
         else:
-            self.peer.write(data)
+            self.peer._unanswered = None
+            self._pass_on(self.peer, data)
+
+    def _pass_on(self, peer: Side, data: bytes) -> None:
+        if self._unanswered is not None:
+            self._unanswered.append(data)
+            self._unanswered_bytes += len(data)
+            if self._unanswered_bytes > self._buffer_bytes:
+                self._unanswered = None
+        peer.write(data)
 
     def eof_received(self) -> bool:
         """Pass the end of one direction on and keep the other (asyncio's callback)."""
         self._ended = True
         if self.peer is None:
             return True
+        if self._may_give_back():
+            return False
         self.peer.write_eof()
         # Open until the other direction has ended as well.
         return not self.peer._ended
@@ -73,9 +93,9 @@ class Side(asyncio.Protocol):
     def join(self, peer: Side) -> None:
         """Pass everything to a peer from now on, what came early first."""
         self.peer = peer
-        for data in self._early:
-            peer.write(data)
-        self._early.clear()
+        early, self._early = self._early, []
+        for data in early:
+            self._pass_on(peer, data)
         if self._ended:
             peer.write_eof()
 
@@ -105,8 +125,29 @@ class Side(asyncio.Protocol):
         self._on_closed(self)
         if self.link is not None:
             self.link.ended()
-        if self.peer is not None:
+        if self.peer is not None and self._on_unanswered is not None and self._may_give_back():
+            client, self.peer = self.peer, None
+            client._leave()
+            self._on_unanswered(client)
+        elif self.peer is not None:
             self.peer.close()
+
+    def _may_give_back(self) -> bool:
+        """Whether this is a broker's side that never answered a client, which still waits."""
+        peer = self.peer
+        return (
+            self._on_unanswered is not None
+            and peer is not None
+            and peer._unanswered is not None
+            and not (peer.lost or peer._ended)
+        )
+
+    def _leave(self) -> None:
+        """Part from a peer that is gone, to be joined with another one."""
+        self.read(on=False)
+        self.peer = None
+        self._early, self._unanswered = self._unanswered or [], []
+        self._unanswered_bytes = 0
 
     def read(self, *, on: bool) -> None:
         """Take what the socket has, or leave it there."""
