@@ -389,9 +389,9 @@ class MultiRaft:
                 self._elections_total.add(1)
                 # Who made it the leader may not know how full the disk is here.
                 asyncio.get_running_loop().call_soon(self._leave_full_disk)
-            self._follow_activity(replica)
-        elif effects.entries and replica.ticks_decided_at != replica.node.configuration_index:
-            self._follow_activity(replica)
+            self.ticker.decide(replica)
+        elif effects.entries and self.ticker.is_undecided(replica):
+            self.ticker.decide(replica)
         if effects.install is not None and not self._is_stopping:
             self._installs.begin(replica, effects.install)
 
@@ -418,7 +418,7 @@ class MultiRaft:
         configuration = replica.node.configuration
         if configuration.replicas() == {replica.replica_id} == configuration.voters:
             self.perform(replica, replica.node.step(Campaign()))
-        self._follow_activity(replica)
+        self.ticker.decide(replica)
         self.end_turn()
 
     # -- turns -----------------------------------------------------------------------------------
@@ -493,18 +493,10 @@ class MultiRaft:
             self._synced_sequences[replica_id] = effects.sequence - effects.must_sync()
             replica.write_failed(reason)
             self.perform(replica, effects)
-            self._follow_activity(replica)
+            self.ticker.decide(replica)
         self.end_turn()
 
     # -- time ------------------------------------------------------------------------------------
-
-    def _follow_activity(self, replica: Replica) -> None:
-        """Tick a replica unless time means nothing to it: it leads and is alone."""
-        replica.ticks_decided_at = replica.node.configuration_index
-        if replica.is_sole() and replica.role is Role.LEADER:
-            self.ticker.leave(replica)
-        else:
-            self.ticker.follow(replica)
 
     def tick(self) -> None:
         """Let one tick pass for the raft groups that need time."""

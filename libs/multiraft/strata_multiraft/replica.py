@@ -95,8 +95,6 @@ class Replica:
         self.is_resetting = False
         self._driver = driver
         self._calls = MembershipCalls(lambda: self.node, self.step)
-        # With which configuration it was last decided whether it needs ticks.
-        self.ticks_decided_at = -1
         # Commit indexes at the last two ticks; -1: there were none since it was last at rest.
         self._commit_at_tick = -1
         self._commit_at_last_tick = -1

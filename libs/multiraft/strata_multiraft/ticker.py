@@ -1,8 +1,9 @@
 """Time for raft groups that need it: a tick at a fixed interval, late ones count once (rule 14).
 
-A sole voter that leads needs no time, so a node of idle one-voter raft groups does not wake at
-all; from the first newcomer on, learner or not, it does. Others may *rest* while store liveness answers for them: they are ticked again as soon as
-something happens to them. It does not know what a tick leads to.
+A sole voter that leads needs no time, so a node of idle one-voter raft groups does not wake at all;
+from the first newcomer on, learner or not, it does. Others may *rest* while store liveness answers
+for them: they are ticked again as soon as something happens to them. It does not know what a tick
+leads to.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from strata_multiraft.replica import Replica
-from strata_raft import Message
+from strata_raft import Message, Role
 from strata_raft.messages import AppendResponse, HeartbeatResponse
 from strata_runtime.clock import Clock
 
@@ -55,6 +56,20 @@ class Ticker:
         self.ticked: dict[int, Replica] = {}
         self.resting: dict[int, Replica] = {}
         self._work = asyncio.Event()
+        # By raft group: the configuration with which it was decided whether it is ticked.
+        self._decided: dict[int, int] = {}
+
+    def decide(self, replica: Replica) -> None:
+        """Tick a replica unless time means nothing to it: it leads and is alone."""
+        if replica.is_sole() and replica.role is Role.LEADER:
+            self.leave(replica)
+        else:
+            self.follow(replica)
+        self._decided[replica.raft_group] = replica.node.configuration_index
+
+    def is_undecided(self, replica: Replica) -> bool:
+        """Whether its membership has changed since: who was alone may have company."""
+        return self._decided.get(replica.raft_group) != replica.node.configuration_index
 
     def follow(self, replica: Replica) -> None:
         """Tick a replica from now on."""
@@ -65,6 +80,7 @@ class Ticker:
 
     def leave(self, replica: Replica) -> None:
         """Neither tick a replica nor remember it."""
+        self._decided.pop(replica.raft_group, None)
         self.resting.pop(replica.raft_group, None)
         if self.ticked.pop(replica.raft_group, None) is not None:
             replica.rests()
