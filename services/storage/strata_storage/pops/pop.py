@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -143,7 +144,10 @@ class Popper:
             if self._must_tell(call):
                 return []
             catch = await self._look(call)
-            delivered = await self._deliver(call, catch) if catch.leases else self._settle(catch)
+            if catch.leases:
+                delivered = await self._deliver_or_release(call, catch)
+            else:
+                delivered = self._settle(catch)
             if delivered:
                 return delivered
             if self._must_tell(call):
@@ -183,6 +187,16 @@ class Popper:
     def _must_tell(self, call: PopCall) -> bool:
         """Whether the caller does not know which of the queues are sealed here."""
         return not call.repeated and len(self.sealed(call)) != call.known_sealed
+
+    async def _deliver_or_release(self, call: PopCall, catch: _Catch) -> list[Delivered]:
+        """Deliver; what a caller who leaves meanwhile will not hear of is free at once."""
+        try:
+            return await self._deliver(call, catch)
+        except asyncio.CancelledError:
+            self._give_back(catch)
+            with suppress(Refused):
+                self._sets.flush_kept()
+            raise
 
     async def _deliver(self, call: PopCall, catch: _Catch) -> list[Delivered]:
         if catch.sections:
@@ -413,7 +427,7 @@ class Popper:
         return False
 
     def _give_back(self, catch: _Catch) -> None:
-        """Release leases that could not be proposed: they were given to nobody."""
+        """Release leases that were given to nobody, whether they were proposed or not."""
         now_ms = self._proposer.now_ms()
         for lease_set, _, offset, lease, _ in catch.leases:
             leases = lease_set.leases
