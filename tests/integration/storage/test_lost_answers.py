@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -128,3 +129,25 @@ async def test_a_repeated_forward_copies_nothing_twice(tmp_path: Path) -> None:
             CONTEXT,
         )
         assert [message.message for message in fetched.messages] == [b"dead"]
+
+
+async def test_a_pop_that_is_cancelled_keeps_nothing(tmp_path: Path) -> None:
+    """However far it has come, the next one gets the message, not when a lease is over."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"only"])
+        for turns in range(60):
+            leaves = asyncio.ensure_future(node.rpc.pop(pop_request(max_attempts=1_000), CONTEXT))
+            for _ in range(turns):
+                await asyncio.sleep(0 if turns < 30 else 0.000_2)
+            leaves.cancel()
+            await asyncio.wait({leaves})
+            if leaves.cancelled():
+                request = pop_request(max_attempts=1_000, wait_ms=5_000)
+                response = await node.rpc.pop(request, CONTEXT)
+            else:
+                response = leaves.result()
+            assert [each.message for each in response.messages] == [b"only"], turns
+            given_back = pb.ChangeInvisibleRequest(
+                raft_group=GROUP, lease=lease_of(response.messages[0]), invisible_ms=0
+            )
+            assert not (await node.rpc.change_invisible(given_back, CONTEXT)).HasField("refusal")

@@ -231,27 +231,6 @@ async def test_a_parked_pop_is_woken_by_an_append_and_by_a_release(node: NodeUnd
     assert (bodies(second), second.messages[0].attempt_count) == ([b"a"], 2)
 
 
-async def test_a_pop_that_is_cancelled_keeps_nothing(node: NodeUnderTest) -> None:
-    """However far it has come, the next one gets the message, not when a lease is over."""
-    await node.append([b"only"])
-    for turns in range(60):
-        leaves = asyncio.create_task(node.rpc.pop(pop_request(max_attempts=1_000), CONTEXT))
-        for _ in range(turns):
-            await asyncio.sleep(0 if turns < 30 else 0.000_2)
-        leaves.cancel()
-        await asyncio.wait({leaves})
-        if leaves.cancelled():
-            request = pop_request(max_attempts=1_000, wait_ms=5_000)
-            response = await node.rpc.pop(request, CONTEXT)
-        else:
-            response = leaves.result()
-        assert bodies(response) == [b"only"], turns
-        given_back = pb.ChangeInvisibleRequest(
-            raft_group=GROUP, lease=lease_of(response.messages[0]), invisible_ms=0
-        )
-        assert not (await node.rpc.change_invisible(given_back, CONTEXT)).HasField("refusal")
-
-
 async def test_a_cancelled_pop_passes_its_wake_up_on(node: NodeUnderTest) -> None:
     """A client that goes away takes nothing with it."""
     gone = asyncio.ensure_future(node.pop(wait_ms=20_000))
