@@ -193,9 +193,11 @@ class Popper:
         try:
             return await self._deliver(call, catch)
         except asyncio.CancelledError:
-            self._give_back(catch)
-            with suppress(Refused):
-                self._sets.flush_kept()
+            # What a repeat found again may have been delivered by the pop before it.
+            if not catch.repeated:
+                self._give_back(catch)
+                with suppress(Refused):
+                    self._sets.flush_kept()
             raise
 
     async def _deliver(self, call: PopCall, catch: _Catch) -> list[Delivered]:
