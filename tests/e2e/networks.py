@@ -15,7 +15,7 @@ HUB = "10.87.0.1"
 # Environment: the network namespace that `unshare` was called in.
 OUTSIDE = "STRATA_TEST_OUTSIDE_NETWORK"
 NEEDED = ("ip", "unshare", "nsenter")
-START_LIMIT_S = 5.0
+START_LIMIT_S = 60.0
 
 
 def missing() -> str:

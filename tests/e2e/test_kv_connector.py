@@ -14,7 +14,7 @@ from tests.e2e.standalone import Standalone
 
 CONNECTOR = Path(__file__).resolve().parents[2] / "docs" / "examples" / "file_connector.py"
 LINES = 2_000
-END_LIMIT_S = 30.0
+END_LIMIT_S = 90.0
 DRAIN_LIMIT_S = 60.0
 
 

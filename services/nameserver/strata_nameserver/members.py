@@ -43,7 +43,7 @@ def next_membership(
     Args:
         configuration: in force.
         answering: configured addresses -> replica id that answers there now.
-        endpoints: replica id -> address, of all that ever registered.
+        endpoints: replica id -> address, of all that ever registered or answered.
         down: replica ids whose nodes are DOWN.
         caught_up: whether a replica has everything committed.
     """
@@ -140,7 +140,9 @@ class MemberKeeper:
         step = next_membership(
             self._replica.configuration,
             self._directory.members(),
-            {row.metadata_replica_id: row.endpoints[0] for row in rows if row.endpoints},
+            # One that was emptied at once has answered, but has no row.
+            self._directory.addresses()
+            | {row.metadata_replica_id: row.endpoints[0] for row in rows if row.endpoints},
             frozenset(
                 row.metadata_replica_id for row in rows if row.state == meta_pb2.NODE_STATE_DOWN
             ),

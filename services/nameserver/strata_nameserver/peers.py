@@ -77,6 +77,10 @@ class PeerDirectory:
         }
         return {self.own.endpoint: self.own.replica_id, **found}
 
+    def addresses(self) -> dict[int, str]:
+        """Return where each replica answered last, those that answer no more among them."""
+        return {replica_id: peer.endpoint for replica_id, peer in self._by_replica.items()}
+
     def learned(self, peer: meta_pb2.NameserverPeer) -> None:
         """Take in who a nameserver said it is. One at an address not configured is ignored."""
         if peer.endpoint not in self._others:

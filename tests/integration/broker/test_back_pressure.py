@@ -81,7 +81,7 @@ async def test_slow_storage_slows_producers_down(port: Port) -> None:
             tasks.create_task(produce(port, producer * MESSAGES_EACH, answers))
         # Those that found no room have come again and found none.
         refused = PRODUCERS - BROKER_BYTES // BODY_BYTES
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while answers["TOO_MANY_REQUESTS"] < 3 * refused:
                 await asyncio.sleep(0.05)
                 used_bytes.append(bytes_in_flight(port))

@@ -91,7 +91,7 @@ async def furnish(port: Port) -> None:
 
 async def done(call: Callable[[Any], Awaitable[object]], request: Message) -> None:
     """Make an operator's call until it is done: the nodes' patience is short, the machine busy."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await call(request)

@@ -65,7 +65,7 @@ def client_of(broker: BrokerUnderTest, client_id: str) -> Client:
 async def take_all(client: Client, count: int = COUNT) -> list[definition_pb2.Message]:
     """Lease so many messages for as long as the client lives."""
     got: list[definition_pb2.Message] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             got += await client.receive_all("orders", "g", polling_s=0, auto_renew=True)
     return got
@@ -136,7 +136,7 @@ async def test_an_attempt_is_repeated_through_another_broker(
             got += messages
         return [number_of(one) for one in got]
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (taken := await receive(first, "one")):
             pass
     assert taken == [0, 1, 2, 3]

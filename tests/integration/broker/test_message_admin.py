@@ -106,14 +106,14 @@ async def test_a_trace_tells_the_whole_way_of_a_message(
     """Sender, place, who was given it through which client, and who acked."""
     await send(brokers[0], 1, born_host="till-7")
     got: list[definition_pb2.Message] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not got:
             got = await brokers[1].client.receive_all("orders", "g", polling_s=0)
         await brokers[1].client.ack("orders", "g", *handles_of(got))
     message_id = got[0].system_properties.message_id
     # The client's name is written a moment after its first pop.
     steps: Sequence[admin_pb2.TraceStep] = ()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not steps or not steps[0].client_id:
             response = await brokers[0].edge.call(
                 ADMIN + "TraceMessage",

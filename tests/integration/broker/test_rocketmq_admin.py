@@ -114,7 +114,7 @@ async def connected(
 async def receive(broker: BrokerUnderTest, count: int) -> list[definition_pb2.Message]:
     """Receive at least so many messages without acking them."""
     got: list[definition_pb2.Message] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(got) < count:
             got += await broker.client.receive_all(TOPIC, GROUP, polling_s=0)
     return got

@@ -17,7 +17,7 @@ from strata_runtime.metrics import Metrics
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-LIMIT_S = 5.0
+LIMIT_S = 30.0
 OPTIONS = ForwarderOptions(
     "127.0.0.1", 0, check_interval_ms=20, check_timeout_ms=200, connect_timeout_ms=200
 )

@@ -11,6 +11,7 @@ import pytest
 from strata_multiraft import TransferFailed
 from strata_raft import Role
 from tests.integration.multiraft.conftest import replica_id
+from tests.limits import within
 
 Wait = Callable[..., Awaitable[None]]
 
@@ -66,7 +67,7 @@ async def test_idle_raft_groups_are_silent_and_wake_for_a_proposal(
 async def test_raft_groups_of_a_killed_node_get_a_leader(
     cluster: Any, wait_until: Wait, quiet: bool
 ) -> None:
-    """After a leader node's death its raft groups, resting or not, serve again within 3 s."""
+    """After a leader node's death its raft groups serve again, whether they rested or not."""
     raft_groups = range(1, 11)
     await cluster.start(*raft_groups)
     for raft_group in raft_groups:
@@ -80,7 +81,7 @@ async def test_raft_groups_of_a_killed_node_get_a_leader(
     started_s = asyncio.get_running_loop().time()
     for raft_group in orphans:
         await cluster.propose(raft_group, b"after")
-    assert asyncio.get_running_loop().time() - started_s < 3
+    within("leaders again", asyncio.get_running_loop().time() - started_s, 3)
     await wait_until(lambda: victim in cluster.leader(orphans[0]).peering.heard_nodes()[1])
 
     await cluster.boot(victim, log)

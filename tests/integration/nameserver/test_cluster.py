@@ -12,6 +12,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel
 from strata_metadata import MetadataClient
+from tests.limits import within
 
 if TYPE_CHECKING:
     from tests.integration.nameserver.conftest import NameserverSet
@@ -176,9 +177,7 @@ async def test_a_nameserver_that_was_away_for_long_gets_a_snapshot(
 
 
 @pytest.mark.parametrize("kind", ["broker", "storage"])
-async def test_a_dead_node_is_down_within_two_seconds(
-    nameservers: NameserverSet, kind: str
-) -> None:
+async def test_a_dead_node_is_down_soon(nameservers: NameserverSet, kind: str) -> None:
     """Watchers see it DOWN soon after its last heartbeat, and UP again after the next one."""
     view = nameservers.view()
     others = STORAGE_NODES[1:]
@@ -217,6 +216,5 @@ async def test_a_dead_node_is_down_within_two_seconds(
     nameservers.presence(dying)
     up_s = await until(lambda: state() == meta_pb2.NODE_STATE_UP)
 
-    print(f"{kind} DOWN after {down_s:.2f} s, UP after {up_s:.2f} s")
-    assert down_s < 2.0
-    assert up_s < 2.0
+    within(f"{kind} DOWN", down_s, 2)
+    within(f"{kind} UP", up_s, 2)

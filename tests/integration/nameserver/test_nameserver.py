@@ -20,6 +20,7 @@ from strata_nameserver.app import NameserverApp, NameserverIdentity
 from strata_nameserver.config import NameserverConfig
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from tests.limits import within
 
 Response = TypeVar("Response", bound=Message)
 
@@ -176,7 +177,7 @@ async def test_old_log_segments_are_freed(tmp_path: Path) -> None:
 
 
 async def test_ten_thousand_topics(tmp_path: Path) -> None:
-    """With 16 calls in flight 10,000 topics take well under 20 s (measured: about 3)."""
+    """10,000 topics, made with 16 calls in flight, are all there."""
     async with running(tmp_path) as nameserver:
         await nameserver.register(STORAGE)
         names = iter([f"topic-{number}" for number in range(10_000)])
@@ -193,6 +194,5 @@ async def test_ten_thousand_topics(tmp_path: Path) -> None:
         took_s = time.monotonic() - started
         rows = (await nameserver.snapshot()).rows
 
-    print(f"10,000 topics in {took_s:.1f} s")
-    assert took_s < 20
+    within("10,000 topics", took_s, 20)
     assert sum(row.HasField("topic") for row in rows) == 10_000

@@ -397,7 +397,7 @@ class ClusterUnderTest:
         self, raft_group: int, rpc: str, request: Message, response_type: type[Response]
     ) -> Response:
         """Call the leader, wherever it is, until it does not refuse for being none."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 node_id = self.leader_of(raft_group)
                 if node_id is not None:

@@ -245,7 +245,7 @@ async def test_a_failed_sync_ends_the_process_and_nothing_is_acked_after_it(
         await node.app.start()
         async with asyncio.TaskGroup() as tasks:
             working = tasks.create_task(work(node, promises))
-            await asyncio.wait_for(node.failed.wait(), 10)
+            await asyncio.wait_for(node.failed.wait(), 60)
             acked = len(promises.appended), len(promises.consumed)
             # Whoever still waits gets no answer.
             await asyncio.sleep(0.02)
@@ -302,7 +302,7 @@ async def test_a_disk_that_fills_up_is_served_by_the_ballast(tmp_path: Path) -> 
         guard = node.app.node.disk_guard
         await node.app.node.look_at_disk()
         assert "ballast" in disk.names()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while guard.mark < DiskMark.REFUSE_APPENDS:
                 await append(node, promises, GROUP, 0, LONG, b"kept")
                 await append(node, promises, GROUP, 0, SHORT, bytes(15_000))

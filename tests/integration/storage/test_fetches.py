@@ -86,11 +86,11 @@ async def test_tags_are_skipped_by_the_index_and_compared_on_the_message(
 
 async def test_a_waiting_fetch_is_woken_by_a_message(node: NodeUnderTest) -> None:
     """All that wait at the queue get it, others go on waiting."""
-    waiting = [asyncio.ensure_future(fetch(node, 0, wait_ms=20_000)) for _ in range(3)]
-    elsewhere = asyncio.ensure_future(fetch(node, 0, queue=1, wait_ms=20_000))
+    waiting = [asyncio.ensure_future(fetch(node, 0, wait_ms=600_000)) for _ in range(3)]
+    elsewhere = asyncio.ensure_future(fetch(node, 0, queue=1, wait_ms=600_000))
     leader = node.app.node.engine(GROUP).leader
     assert leader is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while len(leader.arrivals) < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await node.append([b"new"])

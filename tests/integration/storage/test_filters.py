@@ -191,10 +191,10 @@ async def test_a_changed_filter_frees_blocked_message_groups(node: NodeUnderTest
     everything = await node.pop(fifo=True, max_messages=1)
     assert names(everything) == ["a1"]
     assert names(await node.pop(fifo=True)) == []
-    parked = asyncio.ensure_future(node.pop(fifo=True, filter=sql("n > 3"), wait_ms=20_000))
+    parked = asyncio.ensure_future(node.pop(fifo=True, filter=sql("n > 3"), wait_ms=600_000))
     await asyncio.sleep(0.02)
     await node.ack(*map(lease_of, everything.messages))
-    assert names(await asyncio.wait_for(parked, 5)) == ["a4"]
+    assert names(await asyncio.wait_for(parked, 60)) == ["a4"]
 
 
 # How it gets there ------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ async def test_rare_messages_are_found_and_others_get_their_turn(
             turns += 1
 
     ticking = asyncio.ensure_future(others())
-    popped = await node.pop(filter=wanted, wait_ms=60_000)
+    popped = await node.pop(filter=wanted, wait_ms=600_000)
     ticking.cancel()
     assert names(popped) == [str(count - 1)]
     assert turns >= 3
@@ -241,7 +241,7 @@ async def test_a_pop_that_may_not_wait_keeps_what_it_passed(node: NodeUnderTest)
 
 async def test_parked_pops_are_woken_by_what_they_want(node: NodeUnderTest) -> None:
     """Appends that nobody wants cost no entry of their own; the match is given at once."""
-    parked = asyncio.ensure_future(node.pop(filter=sql("amount > 10"), wait_ms=60_000))
+    parked = asyncio.ensure_future(node.pop(filter=sql("amount > 10"), wait_ms=600_000))
     await asyncio.sleep(0.02)
     entries = applied(node)
     for _ in range(20):
@@ -251,7 +251,7 @@ async def test_parked_pops_are_woken_by_what_they_want(node: NodeUnderTest) -> N
     assert (await consumer(node)).head == 40
     assert applied(node) == entries + 20
     await append_amounts(node, 50)
-    assert names(await asyncio.wait_for(parked, 5)) == ["50"]
+    assert names(await asyncio.wait_for(parked, 60)) == ["50"]
     assert (await consumer(node)).head == 41
 
 
@@ -286,11 +286,11 @@ async def test_a_cancelled_pop_leaves_its_turn_to_another(node: NodeUnderTest) -
     await append_many(node, count, {count - 1})
     wanted = tags("hit")
     await node.pop(filter=wanted)
-    gone = asyncio.ensure_future(node.pop(filter=wanted, wait_ms=60_000))
-    stays = asyncio.ensure_future(node.pop(filter=wanted, wait_ms=60_000))
+    gone = asyncio.ensure_future(node.pop(filter=wanted, wait_ms=600_000))
+    stays = asyncio.ensure_future(node.pop(filter=wanted, wait_ms=600_000))
     await asyncio.sleep(0)
     gone.cancel()
-    assert names(await asyncio.wait_for(stays, 10)) == [str(count - 1)]
+    assert names(await asyncio.wait_for(stays, 60)) == [str(count - 1)]
 
 
 async def test_a_lost_leadership_ends_the_way_over_a_backlog(node: NodeUnderTest) -> None:
@@ -298,12 +298,12 @@ async def test_a_lost_leadership_ends_the_way_over_a_backlog(node: NodeUnderTest
     await append_many(node, 3 * LOOK, set())
     leader = node.app.node.engine(GROUP).leader
     assert leader is not None
-    popping = asyncio.ensure_future(node.pop(filter=tags("hit"), wait_ms=60_000))
+    popping = asyncio.ensure_future(node.pop(filter=tags("hit"), wait_ms=600_000))
     # There is no event to wait for: the pop has made its first look when the head moved.
     while not (await consumer(node)).head:  # noqa: ASYNC110
         await asyncio.sleep(0)
     leader.waiters.refuse_all(Refused(pb.OUTCOME_NOT_LEADER, "gone"))
-    assert (await asyncio.wait_for(popping, 5)).refusal.outcome == pb.OUTCOME_NOT_LEADER
+    assert (await asyncio.wait_for(popping, 60)).refusal.outcome == pb.OUTCOME_NOT_LEADER
     assert (await consumer(node)).head < 3 * LOOK
 
 

@@ -215,7 +215,7 @@ async def test_change_invisible_gives_a_new_handle(node: NodeUnderTest) -> None:
 
 async def test_a_parked_pop_is_woken_by_an_append_and_by_a_release(node: NodeUnderTest) -> None:
     """Long polls end as soon as there is something, one waiter per message."""
-    waiting = [asyncio.ensure_future(node.pop(wait_ms=20_000, max_messages=1)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(node.pop(wait_ms=600_000, max_messages=1)) for _ in range(2)]
     await asyncio.sleep(0.05)
     await node.append([b"a"])
     done, pending = await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
@@ -227,20 +227,20 @@ async def test_a_parked_pop_is_woken_by_an_append_and_by_a_release(node: NodeUnd
         ),
         CONTEXT,
     )
-    second = await asyncio.wait_for(pending.pop(), 5)
+    second = await asyncio.wait_for(pending.pop(), 60)
     assert (bodies(second), second.messages[0].attempt_count) == ([b"a"], 2)
 
 
 async def test_a_cancelled_pop_passes_its_wake_up_on(node: NodeUnderTest) -> None:
     """A client that goes away takes nothing with it."""
-    gone = asyncio.ensure_future(node.pop(wait_ms=20_000))
+    gone = asyncio.ensure_future(node.pop(wait_ms=600_000))
     await asyncio.sleep(0.02)
-    stays = asyncio.ensure_future(node.pop(wait_ms=20_000))
+    stays = asyncio.ensure_future(node.pop(wait_ms=600_000))
     await asyncio.sleep(0.02)
     gone.cancel()
     await asyncio.sleep(0)
     await node.append([b"a"])
-    assert bodies(await asyncio.wait_for(stays, 5)) == [b"a"]
+    assert bodies(await asyncio.wait_for(stays, 60)) == [b"a"]
 
 
 async def test_a_fifo_message_group_waits_for_its_first_message(node: NodeUnderTest) -> None:
@@ -445,9 +445,9 @@ async def test_too_many_parked_pops_are_refused(tmp_path: Path) -> None:
     """The limit on waiters answers at once."""
     config = small_config(waiters_max=1)
     async with NodeUnderTest(tmp_path, config=config) as node:
-        parked = asyncio.ensure_future(node.pop(wait_ms=20_000))
+        parked = asyncio.ensure_future(node.pop(wait_ms=600_000))
         await asyncio.sleep(0.02)
-        refused = await node.pop(wait_ms=20_000)
+        refused = await node.pop(wait_ms=600_000)
         assert refused.refusal.outcome == pb.OUTCOME_TOO_MANY_WAITERS
         await node.append([b"a"])
         assert bodies(await parked) == [b"a"]

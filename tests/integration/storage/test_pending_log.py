@@ -236,7 +236,7 @@ async def test_a_message_is_found_by_its_id_once_it_is_placed(node: NodeUnderTes
     await apply_all(node)
     assert await find(node, MESSAGE_ID) == []
     let_pass(node, 2 * _DAY_S)
-    assert await pop_bodies(node, wait_ms=2_000) == [b"found"]
+    assert await pop_bodies(node, wait_ms=60_000) == [b"found"]
     assert await find(node, MESSAGE_ID) == [b"found"]
 
 
@@ -373,7 +373,7 @@ async def test_one_message_that_waits_for_weeks_does_not_keep_the_log(tmp_path: 
         assert pin_count(node) == 1, "pins of trimmed messages are left"
         assert len(waiting_of(node)) == 1
         let_pass(node, 30 * _DAY_S)
-        assert await pop_bodies(node, wait_ms=2_000) == [b"in a month"]
+        assert await pop_bodies(node, wait_ms=60_000) == [b"in a month"]
 
 
 async def test_placed_messages_stay_for_as_long_as_their_topic_keeps_messages(
@@ -414,7 +414,7 @@ async def test_what_waits_of_a_dropped_topic_goes_with_the_next_trim(node: NodeU
     assert len(waiting_of(node)) == 1
     assert pin_count(node) == 1
     let_pass(node, 6)
-    assert await pop_bodies(node, wait_ms=2_000) == [b"other"]
+    assert await pop_bodies(node, wait_ms=60_000) == [b"other"]
 
 
 async def test_messages_in_flight_when_their_topic_is_dropped_stop_nobody(

@@ -65,7 +65,7 @@ async def until_read(
     cluster: ClusterUnderTest, count: int, raft_group: int = SOURCE
 ) -> list[pb.StoredMessage]:
     """Read until so many messages are there."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             messages = await read(cluster, raft_group)
             if len(messages) >= count:

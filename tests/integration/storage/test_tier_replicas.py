@@ -141,7 +141,7 @@ async def test_a_new_leader_finishes_what_was_dispatched(
 
     monkeypatch.setattr(PosixStore, "put", halting)
     messages = await fill(cluster, 4, 3)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await halted.wait()
     leader = await cluster.until_led(GROUP)
     await cluster.members[leader].lose_power()
@@ -174,7 +174,7 @@ async def test_two_leaders_upload_at_once(
 
     monkeypatch.setattr(PosixStore, "put", slow)
     messages = await fill(cluster, 4, 5)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await halted.wait()
     old = await cluster.until_led(GROUP)
     new = next(name for name in cluster.members if name != old)

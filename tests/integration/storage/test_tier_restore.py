@@ -116,9 +116,9 @@ async def test_messages_that_wait_come_back_and_are_delivered(tmp_path: Path) ->
         assert plain.message == b"plain"
         await node.ack(lease_of(plain))
         let_pass(node, 3_601)
-        assert await pop_bodies(node, wait_ms=5_000) == [b"later"]
+        assert await pop_bodies(node, wait_ms=60_000) == [b"later"]
         await end(node, name, pb.TRANSACTION_END_COMMIT)
-        assert await pop_bodies(node, wait_ms=5_000) == [b"half"]
+        assert await pop_bodies(node, wait_ms=60_000) == [b"half"]
     async with tiered_node(tmp_path / "new", _new_home(tier), clock=clock) as node:
         engine = node.app.node.engine(GROUP)
         assert next(engine.machine.rows.pending.scan(), None) is None

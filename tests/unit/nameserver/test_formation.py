@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_nameserver.formation import Formation, FormationError, decide_formation
-from strata_nameserver.members import MembershipStep, next_membership
+from strata_nameserver.members import MemberKeeper, MembershipStep, next_membership
+from strata_nameserver.peers import PeerDirectory
 from strata_raft import Configuration
 
 
@@ -86,6 +88,25 @@ def test_an_emptied_nameserver_replaces_its_old_self() -> None:
     assert replacing.voters == {1, 2, 4}
     assert not replacing.learners
     assert step({1, 2, 4}, answering) is None
+
+
+async def test_one_that_was_emptied_before_it_registered_is_replaced_too() -> None:
+    """It has no row; that it answered at its address once is known."""
+    configuration = Configuration(frozenset({1, 2, 3}), frozenset({4}))
+    replica = Mock(configuration=configuration, change_membership=AsyncMock())
+    machine = Mock()
+    machine.speculative.topology.nodes_of.return_value = []
+    directory = PeerDirectory(
+        peer(1), [f"host-{number}:9877" for number in (1, 2, 3)], Mock(), interval_s=1
+    )
+    again = peer(4)
+    again.endpoint = peer(3).endpoint
+    for each in (peer(2), peer(3), again):
+        directory.learned(each)
+
+    await MemberKeeper(replica, machine, directory, AsyncMock(), interval_s=1).step()
+
+    replica.change_membership.assert_awaited_once_with(frozenset({1, 2, 4}), frozenset())
 
 
 def test_a_new_address_adds_a_voter_and_a_lost_one_takes_it_away() -> None:

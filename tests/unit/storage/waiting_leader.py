@@ -305,7 +305,7 @@ async def running(leader: LeaderUnderTest) -> AsyncIterator[None]:
         yield
     finally:
         leader.timers.end()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
 
 
 async def let_pass(leader: LeaderUnderTest, seconds: float) -> None:
