@@ -18,9 +18,9 @@ LANES := -n 3
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock requirements-traces.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run test unit e2e sim soak bench check fix proto proto-check lock docs \
-	compat compat-python compat-node compat-java compat-go tier-parts tier-s3 tier-hdfs tier-gcs \
-	raftos porcupine bench-load setup-spark clean
+.PHONY: help setup setup-dev run test unit e2e sim soak bench check fix proto proto-check \
+	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
+	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -77,6 +77,7 @@ check: setup-dev ## everything that reads and judges, nothing that writes
 	@$(BIN)/lint-imports --config pyproject.toml
 	@$(BIN)/buf lint protos
 	@$(MAKE) --no-print-directory proto-check
+	@$(BIN)/python scripts/generate_kv_client.py --check
 
 fix: setup-dev ## format and mend what tools can mend
 	@$(BIN)/ruff check --fix $(CODE)
@@ -87,6 +88,9 @@ proto: setup-dev ## generate libs/proto from protos
 
 proto-check: setup-dev ## fail when libs/proto is not what protos give
 	@$(BIN)/python scripts/generate_protos.py --check libs/proto
+
+kv-client: setup-dev ## generate the client of tables that blocks from the one for asyncio
+	@$(BIN)/python scripts/generate_kv_client.py
 
 docs: setup-dev ## write the generated pages: docs/{cli,configuration,metrics}.md
 	@$(BIN)/python scripts/generate_docs.py

@@ -1,9 +1,14 @@
-"""The client of `client`, with `await` instead of blocking.
+"""A client of key-value tables for asyncio.
 
     async with AsyncKvClient("127.0.0.1:8081") as client:
-        written = await client.table("positions").put(b"source-1", b"0")
+        positions = client.table("positions")
+        written = await positions.put(b"source-1", b"0")
+        await positions.compare_and_set(b"source-1", b"17", version=written.version)
 
-What is repeated, and what is not, is the same.
+Reads are repeated while a broker cannot be reached and time is left. Writes are not: one whose
+answer is lost raises `KvUnknownOutcomeError`, for it may have been carried out.
+
+`client`, the one that blocks, is generated from this file (`make kv-client`).
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import grpc
 
 from strata.kv.v1 import kv_pb2, kv_pb2_grpc
 from strata_kv import model
-from strata_kv.client import OPTIONS, PAUSE_S, WATCH_PAUSE_S, Metadata
+from strata_kv.connecting import OPTIONS, PAUSE_S, WATCH_PAUSE_S, Metadata
 from strata_kv.errors import KvCompactedError, error_of, is_worth_repeating
 from strata_kv.model import (
     BatchWritten,
@@ -94,7 +99,8 @@ class AsyncKvClient:
             table=kv_pb2.TableName(namespace=self._namespace, name=name),
             engine=kv_pb2.Engine.ValueType(engine),
         )
-        return model.table_of((await self.call(self._stub.CreateTable, request)).table)
+        response = await self.call(self._stub.CreateTable, request)
+        return model.table_of(response.table)
 
     async def tables(self) -> list[str]:
         """Return the names of all tables.
@@ -103,7 +109,8 @@ class AsyncKvClient:
             KvError: no answer.
         """
         request = kv_pb2.ListTablesRequest(namespace=self._namespace)
-        return [table.name for table in (await self.call(self._stub.ListTables, request)).tables]
+        response = await self.call(self._stub.ListTables, request)
+        return [table.name for table in response.tables]
 
     @property
     def stub(self) -> KvServiceAsyncStub:
@@ -173,7 +180,8 @@ class AsyncTable:
     async def delete(self, key: bytes) -> bool:
         """Delete an item; return whether it was there."""
         request = kv_pb2.DeleteRequest(table=self._name, key=key)
-        return (await self._client.call(self._client.stub.Delete, request)).deleted
+        response = await self._client.call(self._client.stub.Delete, request)
+        return response.deleted
 
     async def compare_and_set(
         self,
@@ -314,7 +322,8 @@ class AsyncTable:
     async def info(self) -> TableInfo:
         """Return what is known of the table."""
         request = kv_pb2.GetTableRequest(table=self._name)
-        return model.table_of((await self._client.read(self._client.stub.GetTable, request)).table)
+        response = await self._client.read(self._client.stub.GetTable, request)
+        return model.table_of(response.table)
 
     async def drop(self) -> None:
         """Delete the table and its items."""

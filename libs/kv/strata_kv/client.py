@@ -1,4 +1,4 @@
-"""A client of key-value tables that blocks; `aio` has the same with `await`.
+"""A client of key-value tables that blocks.
 
     with KvClient("127.0.0.1:8081") as client:
         positions = client.table("positions")
@@ -7,6 +7,8 @@
 
 Reads are repeated while a broker cannot be reached and time is left. Writes are not: one whose
 answer is lost raises `KvUnknownOutcomeError`, for it may have been carried out.
+
+Generated from `aio` by `make kv-client`.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import grpc
 
 from strata.kv.v1 import kv_pb2, kv_pb2_grpc
 from strata_kv import model
+from strata_kv.connecting import OPTIONS, PAUSE_S, WATCH_PAUSE_S, Metadata
 from strata_kv.errors import KvCompactedError, error_of, is_worth_repeating
 from strata_kv.model import (
     BatchWritten,
@@ -33,25 +36,14 @@ from strata_kv.model import (
     Written,
 )
 
-Response = TypeVar("Response")
-Metadata = Sequence[tuple[str, str]]
+if TYPE_CHECKING:
+    from strata.kv.v1.kv_pb2_grpc import KvServiceStub
 
-MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-OPTIONS = (
-    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
-    ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
-    ("grpc.enable_http_proxy", 0),
-    # A broker that comes back is seen soon.
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
-)
-PAUSE_S = 0.05
-WATCH_PAUSE_S = 0.2
+Response = TypeVar("Response")
 
 
 class KvClient:
-    """Calls to one broker; safe to use from several threads.
+    """Calls to one broker; safe to use from many threads.
 
     Args:
         endpoint: `host:port` of any broker with the plugin.
@@ -107,7 +99,8 @@ class KvClient:
             table=kv_pb2.TableName(namespace=self._namespace, name=name),
             engine=kv_pb2.Engine.ValueType(engine),
         )
-        return model.table_of(self.call(self._stub.CreateTable, request).table)
+        response = self.call(self._stub.CreateTable, request)
+        return model.table_of(response.table)
 
     def tables(self) -> list[str]:
         """Return the names of all tables.
@@ -116,10 +109,11 @@ class KvClient:
             KvError: no answer.
         """
         request = kv_pb2.ListTablesRequest(namespace=self._namespace)
-        return [table.name for table in self.call(self._stub.ListTables, request).tables]
+        response = self.call(self._stub.ListTables, request)
+        return [table.name for table in response.tables]
 
     @property
-    def stub(self) -> kv_pb2_grpc.KvServiceStub:
+    def stub(self) -> KvServiceStub:
         """The generated stub."""
         return self._stub
 
@@ -186,7 +180,8 @@ class Table:
     def delete(self, key: bytes) -> bool:
         """Delete an item; return whether it was there."""
         request = kv_pb2.DeleteRequest(table=self._name, key=key)
-        return self._client.call(self._client.stub.Delete, request).deleted
+        response = self._client.call(self._client.stub.Delete, request)
+        return response.deleted
 
     def compare_and_set(
         self,
@@ -308,7 +303,8 @@ class Table:
         try:
             for response in stream:
                 complete = response.complete
-                yield from map(model.item_of, response.items)
+                for item in response.items:
+                    yield model.item_of(item)
         except grpc.RpcError as failure:
             raise error_of(failure) from None
         finally:
@@ -323,7 +319,8 @@ class Table:
     def info(self) -> TableInfo:
         """Return what is known of the table."""
         request = kv_pb2.GetTableRequest(table=self._name)
-        return model.table_of(self._client.read(self._client.stub.GetTable, request).table)
+        response = self._client.read(self._client.stub.GetTable, request)
+        return model.table_of(response.table)
 
     def drop(self) -> None:
         """Delete the table and its items."""

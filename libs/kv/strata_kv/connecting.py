@@ -1,0 +1,20 @@
+"""How both clients connect, and how long they pause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Metadata = Sequence[tuple[str, str]]
+
+MAX_RESPONSE_BYTES = 64 * 1024 * 1024
+OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+    ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
+    ("grpc.enable_http_proxy", 0),
+    # A broker that comes back is seen soon.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+)
+PAUSE_S = 0.05
+WATCH_PAUSE_S = 0.2
