@@ -118,7 +118,7 @@ class StorageNode:
         return self._replicas
 
     async def host_beside(self, group: HostedGroup) -> None:
-        """Host a replica; rows are rebuilt in a thread, and from the tier, if they must be.
+        """Host a replica; what rows and memory lack is read again, in a thread, and from the tier.
 
         One whose log or rows are damaged is read-only: it shows what is readable (rule 8).
 
@@ -130,9 +130,11 @@ class StorageNode:
         if prepared.lacks_tiered and not prepared.damage:
             damage = await self.tiering.refill(self._parts, group)
             prepared = Prepared(damage=damage)
-        self._open(group, prepared)
+        engine = self._engine(group)
+        damage = prepared.damage or await self._parts.run_flush(lambda: self._rows.redo(engine))
+        self._open(group, engine, damage, is_installing=prepared.is_installing)
 
-    def _open(self, group: HostedGroup, prepared: Prepared) -> None:
+    def _engine(self, group: HostedGroup) -> GroupEngine:
         parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
         on_corrupt = partial(self._corrupt, raft_group)
         reader = self.tiering.reader(parts.log, replica_id, parts.run_read, on_corrupt)
@@ -153,12 +155,17 @@ class StorageNode:
             ),
         )
         reader.bind(engine.machine.tier)
-        damage = prepared.damage or self._rows.redo(engine)
+        return engine
+
+    def _open(
+        self, group: HostedGroup, engine: GroupEngine, damage: str, *, is_installing: bool
+    ) -> None:
+        parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
         snapshots = GroupSnapshots(
             parts.store,
             engine.machine,
             replica_id,
-            is_installing=prepared.is_installing,
+            is_installing=is_installing,
             on_installed=partial(self._checkpointer.want, replica_id),
         )
         spec = ReplicaSpec(raft_group, replica_id, group.voters())
