@@ -7,7 +7,7 @@ it in one piece joins it in the thread that sends it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from strata_tier.ports import Body, Buffer
@@ -65,3 +65,11 @@ async def parts_in(body: Body, part_bytes: int, size_bytes: int | None) -> Async
     if size_bytes is not None and size_bytes != total_bytes:
         raise ValueError(f"the body has {total_bytes} bytes, {size_bytes} were promised")
     yield Part(tuple(held), held_bytes)
+
+
+async def chained(first: Iterable[Part], rest: AsyncIterator[Part]) -> AsyncIterator[Part]:
+    """Return parts that are there already, and those to come."""
+    for part in first:
+        yield part
+    async for part in rest:
+        yield part

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from strata_tier.drivers.bodies import Part, parts_in
+from strata_tier.drivers.bodies import Part, chained, parts_in
 from strata_tier.drivers.gs_requests import (
     ENDPOINT,
     GsAnswer,
@@ -25,6 +25,7 @@ from strata_tier.drivers.gs_requests import (
     crc32c_text,
 )
 from strata_tier.drivers.ranges import length_to_ask
+from strata_tier.drivers.sending import send_parts
 from strata_tier.ports import (
     Body,
     CorruptTransferError,
@@ -42,6 +43,30 @@ __all__ = ["ENDPOINT", "GsStore"]
 
 # Parts but the last are multiples of it.
 CHUNK_BYTES = 256 * 1024
+
+
+class _AllButLast:
+    """The parts of an upload before the one that ends it.
+
+    Attributes:
+        last: the part that was not given out; there when the others were.
+        crc32c: of all parts so far.
+    """
+
+    last: Part
+
+    def __init__(self, parts: AsyncIterator[Part], requests: GsRequests) -> None:
+        self._parts = parts
+        self._requests = requests
+        self.crc32c = 0
+
+    async def __aiter__(self) -> AsyncIterator[Part]:
+        self.last = await anext(self._parts)
+        self.crc32c = await self._requests.checksum(self.last)
+        async for part in self._parts:
+            yield self.last
+            self.crc32c = await self._requests.checksum(part, self.crc32c)
+            self.last = part
 
 
 class GsStore:
@@ -85,21 +110,19 @@ class GsStore:
         if second is None:
             return await self._put_whole(key, first, condition)
         upload = await self._begin(key, condition)
-        position, crc32c = 0, 0
+        most = _AllButLast(chained((first, second), parts), self._requests)
+
+        async def send(number: int, position: int, part: Part) -> None:
+            await self._send_part(key, upload, position, part)
+
         try:
-            part = first
-            following: Part | None = second
-            while following is not None:
-                crc32c = await self._requests.checksum(part, crc32c)
-                await self._send_part(key, upload, position, part)
-                position += part.size_bytes
-                part, following = following, await anext(parts, None)
-            crc32c = await self._requests.checksum(part, crc32c)
-            answer = await self._send_last(key, upload, position, part)
+            # In order: the store takes no other one.
+            position = await send_parts(aiter(most), send, at_once=1)
+            answer = await self._send_last(key, upload, position, most.last)
         except BaseException:
             await self._forget(key, upload)
             raise
-        return self._stored(key, answer.json(), crc32c_text(crc32c))
+        return self._stored(key, answer.json(), crc32c_text(most.crc32c))
 
     async def _put_whole(self, key: str, body: Part, condition: dict[str, str]) -> ObjectInfo:
         crc32c = crc32c_text(await self._requests.checksum(body))

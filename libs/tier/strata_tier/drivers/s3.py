@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from strata_tier.credentials import S3Credentials
-from strata_tier.drivers.bodies import Part, parts_in
+from strata_tier.drivers.bodies import Part, chained, parts_in
 from strata_tier.drivers.ranges import length_to_ask
 from strata_tier.drivers.s3_errors import UploadGoneError, of_code
 from strata_tier.drivers.s3_requests import (
@@ -75,7 +75,7 @@ class S3Store:
         second = await anext(parts, None)
         if second is None:
             return await self._put_whole(key, first, condition)
-        return await self._put_parts(key, _chained((first, second), parts), condition)
+        return await self._put_parts(key, chained((first, second), parts), condition)
 
     async def _put_whole(self, key: str, body: Part, condition: dict[str, Any]) -> ObjectInfo:
         path = self._requests.path(key)
@@ -236,10 +236,3 @@ class S3Store:
     async def close(self) -> None:
         """End threads and connections."""
         await self._requests.close()
-
-
-async def _chained(first: Sequence[Part], rest: AsyncIterator[Part]) -> AsyncIterator[Part]:
-    for part in first:
-        yield part
-    async for part in rest:
-        yield part
