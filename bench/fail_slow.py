@@ -1,6 +1,6 @@
 """Makes storage nodes of a real cluster slow and looks when the nameserver says so.
 
-    python bench/fail_slow.py [--learn-s S] [--fault-s S] [--seed N]
+    python bench/fail_slow.py [--learn-s S] [--fault-s S] [--seed N] [--only KIND]
 
 Four storage nodes under steady sends. After a time without faults, in which nobody may be called
 slow, each kind of fault is put on another node, one after the other:
@@ -227,6 +227,8 @@ async def trials(
     healthy = await trial.watch(given.learn_s)
     rows: list[dict[str, Any]] = []
     kinds, places = rng.sample(sorted(FAULTS), len(FAULTS)), rng.sample(names, len(FAULTS))
+    if given.only:
+        kinds, places = [given.only], places[:1]
     for kind, name in zip(kinds, places, strict=True):
         if rows:
             await asyncio.sleep(RECOVER_S)
@@ -249,9 +251,11 @@ async def trials(
 def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--learn-s", type=float, default=660.0, help="without faults, at first")
+    # Sixty windows must count, of a little more than ten seconds each, and old ones fade.
+    parser.add_argument("--learn-s", type=float, default=720.0, help="without faults, at first")
     parser.add_argument("--fault-s", type=float, default=150.0, help="a fault lasts no longer")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    parser.add_argument("--only", choices=sorted(FAULTS), help="this kind of fault alone")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder) / "c", nameservers=1, storage=4, brokers=1)

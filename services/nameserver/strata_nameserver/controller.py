@@ -158,7 +158,7 @@ class Controller:
             )
             if transition.state == meta_pb2.NODE_STATE_DOWN:
                 self._reports.forget(transition.node_id)
-                self._slow_nodes.forget(transition.node_id)
+                self._slow_nodes.silent(transition.node_id)
                 self._placement.loads.forget(transition.node_id)
         await self._change(decide)
 

@@ -180,9 +180,12 @@ class Metadata:
 
     async def register_node(self, node: meta_pb2.Node) -> list[meta_pb2.HostedReplica]:
         """Take a node in and return the replicas it hosts."""
+        known = self._machine.speculative.topology.nodes.get(node.node_id)
+        is_new = known is None or known.boot_id != node.boot_id
         await self.change(lambda draft: nodes.register_node(draft, node, self._config))
         self._detector.registered(node.node_id)
-        self._slow_nodes.forget(node.node_id)
+        if is_new:
+            self._slow_nodes.forget(node.node_id)
         self.placement.loads.forget(node.node_id)
         return self._machine.speculative.topology.hosted_replicas(node.node_id)
 

@@ -78,6 +78,13 @@ class SlowNodes:
         if self._learned is not None:
             self._learned.forget(node_id)
 
+    def silent(self, node_id: str) -> None:
+        """A node is not heard; what it is like when it is well stays known.
+
+        One whose network is slow is late with its heartbeats, too.
+        """
+        self._peers.forget(node_id)
+
     def measured(self, node_id: str, load: meta_pb2.StorageLoad) -> None:
         """Take in what a heartbeat says; latencies of 0 mean that there was nothing to measure."""
         self._peers.measured(node_id, load.append_latency_ms)
@@ -186,6 +193,8 @@ class _LearnedRule:
         self._open: dict[str, _Open] = {}
         self._since_s = clock.monotonic_s()
         self._slow: dict[str, SlowNode] = {}
+        # Of nodes that have reported, in the last window in which they did.
+        self._load_bytes_per_s: dict[str, float] = {}
         # Nodes that showed slow appends and lead nothing since -> until when that holds
         self._holds_until_s: dict[str, float] = {}
 
@@ -194,6 +203,7 @@ class _LearnedRule:
         self._detector.forget(node_id)
         self._open.pop(node_id, None)
         self._slow.pop(node_id, None)
+        self._load_bytes_per_s.pop(node_id, None)
         self._holds_until_s.pop(node_id, None)
 
     def measured(self, node_id: str, load: meta_pb2.StorageLoad) -> None:
@@ -225,17 +235,21 @@ class _LearnedRule:
         length_s = now_s - self._since_s
         if length_s < _WINDOW_S:
             return
+        for node_id, window in self._open.items():
+            if window.has_reported:
+                self._load_bytes_per_s[node_id] = window.size_bytes / length_s
         windows = [
             NodeWindow(
                 node_id,
                 self._clock.wall_ms() - round(length_s * 1_000),
-                window.size_bytes / length_s,
+                self._load_bytes_per_s[node_id],
                 _mean(window.append_ms),
                 _mean(window.sync_ms),
                 window.answer_latency_ms(),
             )
             for node_id, window in sorted(self._open.items())
-            if window.has_reported
+            # Of one whose heartbeats do not come through the others' word is all there is.
+            if node_id in self._load_bytes_per_s
         ]
         self._open, self._since_s = {}, now_s
         found = {slow.node_id: slow for slow in self._detector.observe(windows)}

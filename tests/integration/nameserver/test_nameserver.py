@@ -18,6 +18,7 @@ from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import AngeliaError, Channel
 from strata_nameserver.app import NameserverApp, NameserverIdentity
 from strata_nameserver.config import NameserverConfig
+from strata_nameserver.slowness import SlowNodes
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.limits import within
@@ -196,3 +197,19 @@ async def test_ten_thousand_topics(tmp_path: Path) -> None:
 
     within("10,000 topics", took_s, 20)
     assert sum(row.HasField("topic") for row in rows) == 10_000
+
+
+async def test_what_was_learned_of_a_node_outlives_its_registration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow network makes a node register again; only another boot of it is another node."""
+    forgotten: list[str] = []
+    monkeypatch.setattr(SlowNodes, "forget", lambda self, node_id: forgotten.append(node_id))
+    async with running(tmp_path) as nameserver:
+        for boot_id, expected in ((1, 1), (1, 1), (2, 2)):
+            node = meta_pb2.Node(
+                node_id=STORAGE.node_id, kind=meta_pb2.NODE_KIND_STORAGE, boot_id=boot_id
+            )
+            registered = await nameserver.register(node)
+            assert registered.status.outcome == meta_pb2.META_OUTCOME_OK
+            assert forgotten.count(STORAGE.node_id) == expected

@@ -135,6 +135,8 @@ class Witnesses:
 
     def __init__(self, clock: ManualClock, node_ids: str) -> None:
         self.random, self.clock, self.node_ids = Random(4), clock, node_ids
+        # Who reports nothing.
+        self.mute = ""
         learned = FailSlowOptions(floor_ms=10.0)
         self.rule = SlowNodes(SlownessOptions(5.0, 50.0, 10.0, learned), clock)
 
@@ -148,7 +150,8 @@ class Witnesses:
                     took_ms = 5.0 + delay_ms.get(other, 0.0) + delay_ms.get(witness, 0.0)
                     took_ms *= self.random.uniform(0.9, 1.1)
                     load.answers.add(node_id=other, latency_ms=took_ms)
-                self.rule.measured(witness, load)
+                if witness != self.mute:
+                    self.rule.measured(witness, load)
         return set(self.rule.judge())
 
 
@@ -162,6 +165,28 @@ def test_a_slow_network_shows_in_the_answers(nodes: Nodes, node_ids: str) -> Non
     assert reason.startswith("answers take ")
     witnesses.run(2)
     assert witnesses.run(1) == set()
+
+
+def test_a_node_whose_heartbeats_do_not_come_through_is_found(nodes: Nodes) -> None:
+    """It is DOWN for the nameserver, while the others still get answers from it, late."""
+    witnesses = Witnesses(nodes.clock, "abc")
+    assert witnesses.run(15) == set()
+    witnesses.mute = "b"
+    witnesses.rule.silent("b")
+    assert witnesses.run(2, b=25.0) == {"b"}
+    witnesses.mute = ""
+    assert witnesses.run(1, b=25.0) == {"b"}
+    witnesses.run(2)
+    assert witnesses.run(1) == set()
+
+
+def test_of_a_node_that_is_gone_nothing_is_believed(nodes: Nodes) -> None:
+    """Others may tell of it a little longer."""
+    witnesses = Witnesses(nodes.clock, "abc")
+    assert witnesses.run(15) == set()
+    witnesses.mute = "b"
+    witnesses.rule.forget("b")
+    assert witnesses.run(15, b=25.0) == set()
 
 
 def test_one_witness_is_not_believed(nodes: Nodes) -> None:
