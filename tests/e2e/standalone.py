@@ -156,9 +156,8 @@ class Standalone:
 def free_port() -> int:
     """Return a port nothing listens on."""
     for port in random.sample(PORTS, 100):
+        # Without SO_REUSEADDR, so that it meets ports that `strata local up` holds for its servers.
         with socket.socket() as probe:
-            # As a server does: a port whose old connections are still closing is free.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -150,3 +151,12 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 2}))
     with pytest.raises(PlanError, match="format 2, this version reads 1"):
         load(tmp_path)
+
+
+def test_a_port_that_was_given_out_is_nobody_elses() -> None:
+    """Its server comes up later: others look elsewhere until then, and it can listen."""
+    port = next(free_ports())
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+    with socket.create_server(("127.0.0.1", port)) as server:
+        assert server.getsockname()[1] == port

@@ -307,12 +307,27 @@ def _split(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+# Ports that were given out, bound until this process ends: its servers are not up yet.
+_held: list[socket.socket] = []
+
+
 def _is_free(port: int) -> bool:
+    """Whether nobody has a port, or holds it; it is held from now on.
+
+    Who binds without SO_REUSEADDR meets a port that is held. A server binds with it, so it does
+    not, as long as nobody listens.
+    """
     with socket.socket() as probe:
-        # As a server does: a port whose old connections are still closing is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError:
             return False
-        return True
+    holder = socket.socket()
+    try:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind((HOST, port))
+    except OSError:
+        holder.close()
+        return False
+    _held.append(holder)
+    return True
