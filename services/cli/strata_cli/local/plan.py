@@ -288,7 +288,7 @@ def free_ports(
         PlanError: there is no free port any more.
     """
     excluded = set(taken)
-    check = is_free or _is_free
+    check = is_free or _hold
     for port in random.sample(_PORTS, len(_PORTS)):
         if port not in excluded and check(port):
             yield port
@@ -311,8 +311,8 @@ def _split(address: str) -> tuple[str, int]:
 _held: list[socket.socket] = []
 
 
-def _is_free(port: int) -> bool:
-    """Whether nobody has a port, or holds it; it is held from now on.
+def _hold(port: int) -> bool:
+    """Hold a port until this process ends; return False if somebody has it, or holds it.
 
     Who binds without SO_REUSEADDR meets a port that is held. A server binds with it, so it does
     not, as long as nobody listens.
