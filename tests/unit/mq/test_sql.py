@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,6 +148,69 @@ def test_the_largest_expressions_are_compiled_and_evaluated() -> None:
     row = "a" + " = 1" + " = TRUE" * 62
     for expression in (deep, wide, chain, row):
         assert compile_sql(expression).evaluate({"a": "1", "yes": "true"}) is True
+
+
+def on_a_stack_of(frames: int, work: Callable[[], None]) -> None:
+    """Call `work` with so many Python frames below it, as in a server."""
+    if frames:
+        on_a_stack_of(frames - 1, work)
+    else:
+        work()
+
+
+NESTINGS = ["({} IS NULL{row})", "({} = TRUE{row})", "({} <> FALSE{row})", "NOT ({}{row})"]
+NESTINGS += ["({} OR b{row})", "(b AND {}{row})", "(b = {}{row})", "({} CONTAINS 'x'{row})"]
+ROWS = [" IS NULL", " IS NOT NULL", " = TRUE", " <> TRUE", " CONTAINS 'x'", " NOT STARTSWITH 'x'"]
+
+
+def test_products_of_the_limits_are_refused_or_work() -> None:
+    """Rows of tests inside parentheses inside one another never run out of stack.
+
+    Whatever is accepted is compiled and evaluated with 400 frames below it; what is refused is
+    ILLEGAL_FILTER_EXPRESSION. Rows and levels multiply, so each alone may be within its limit.
+    """
+    refused = accepted = 0
+
+    def check(expression: str) -> None:
+        nonlocal refused, accepted
+        try:
+            condition = compile_sql(expression)
+        except RequestError as bad:
+            assert bad.code is Code.ILLEGAL_FILTER_EXPRESSION
+            refused += 1
+            return
+        assert condition.evaluate({"a": "true", "b": "false"}) in (True, False, None)
+        accepted += 1
+
+    for nesting, row in itertools.product(NESTINGS, ROWS):
+        for levels, width in itertools.product((1, 2, 12, 64), (0, 2, 31, 62)):
+            expression = "a"
+            for _ in range(levels):
+                expression = nesting.format(expression, row=row * width)
+            on_a_stack_of(400, partial(check, expression))
+    assert refused > 50
+    assert accepted > 50
+
+
+def test_a_filter_of_6_kb_that_ended_a_node_is_refused() -> None:
+    """Twelve levels of 63 tests each: each limit was kept, and the stack was not enough."""
+    expression = "a"
+    for _ in range(12):
+        expression = "(" + expression + " IS NULL" * 62 + ")"
+    with pytest.raises(RequestError, match="nested more than 64 deep"):
+        compile_sql(expression)
+
+
+def test_a_caller_without_stack_gets_the_one_error() -> None:
+    """A RecursionError never leaves the compiler."""
+    expression = "(" * 60 + "a" + ")" * 60
+
+    def check() -> None:
+        with pytest.raises(RequestError, match="nested too deep"):
+            compile_sql(expression)
+
+    used = len(inspect.stack(0))
+    on_a_stack_of(sys.getrecursionlimit() - used - 200, check)
 
 
 def test_garbage_is_refused_by_the_one_error() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strata_mq.sql.compiler import Decide, EvaluationError, compile_condition, names_in
+from strata_mq.sql.lexer import illegal
 from strata_mq.sql.parser import SqlLimits, parse
 from strata_mq.sql.syntax import All, Condition, Equality, Literal, Membership, Property
 
@@ -55,5 +56,9 @@ def compile_sql(expression: str, limits: SqlLimits = _DEFAULT_LIMITS) -> SqlCond
     Raises:
         RequestError: ILLEGAL_FILTER_EXPRESSION, with the character at which it is wrong.
     """
-    tree = parse(expression, limits)
-    return SqlCondition(compile_condition(tree), names_in(tree), tree)
+    try:
+        tree = parse(expression, limits)
+        return SqlCondition(compile_condition(tree), names_in(tree), tree)
+    except RecursionError as failure:
+        # The limits are far below Python's; the caller's own stack may be deep.
+        raise illegal(1, "conditions are nested too deep") from failure

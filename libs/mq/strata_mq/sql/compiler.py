@@ -28,6 +28,7 @@ from strata_mq.sql.syntax import (
     Truth,
     Value,
     ValueType,
+    operands_of,
 )
 
 Properties = Mapping[str, str]
@@ -94,14 +95,8 @@ def names_in(value: Value) -> frozenset[str]:
     match value:
         case Property() | Truth() | Membership():
             return frozenset((value.name,))
-        case Not() | NullTest() | TextTest():
-            return names_in(value.operand)
-        case All() | Any():
-            return frozenset().union(*map(names_in, value.operands))
-        case Equality() | Comparison():
-            return names_in(value.left) | names_in(value.right)
         case _:
-            return frozenset()
+            return frozenset().union(*map(names_in, operands_of(value)))
 
 
 # Logic ------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from strata_mq.sql.syntax import (
     Truth,
     Value,
     ValueType,
+    height_of,
 )
 
 _LONG_MAX = (1 << 63) - 1
@@ -56,7 +57,8 @@ class SqlLimits:
     Attributes:
         max_length: characters.
         max_tokens: words and symbols.
-        max_depth: parentheses, NOT and signs inside one another, and comparisons in a row.
+        max_depth: parentheses, NOT and signs inside one another, comparisons in a row, and the
+            height of the tree that they make together: whoever walks it needs as much stack.
     """
 
     max_length: int = 65_536
@@ -72,7 +74,11 @@ def parse(expression: str, limits: SqlLimits) -> Condition:
     """
     if len(expression) > limits.max_length:
         raise illegal(limits.max_length + 1, f"longer than {limits.max_length} characters")
-    return _Parser(tokens_of(expression, limits.max_tokens), limits.max_depth).whole()
+    tree = _Parser(tokens_of(expression, limits.max_tokens), limits.max_depth).whole()
+    # Each level of parentheses may hold a row of comparisons: only the tree shows their product.
+    if height_of(tree) > limits.max_depth:
+        raise illegal(1, f"conditions are nested more than {limits.max_depth} deep")
+    return tree
 
 
 class _Parser:

@@ -158,3 +158,26 @@ Condition = (
 )
 
 Value = Literal | Property | Nothing | Condition
+
+
+def operands_of(value: Value) -> tuple[Value, ...]:
+    """Return the values that a node is made of; () for a leaf."""
+    match value:
+        case Not() | NullTest() | TextTest():
+            return (value.operand,)
+        case All() | Any():
+            return value.operands
+        case Equality() | Comparison():
+            return (value.left, value.right)
+        case _:
+            return ()
+
+
+def height_of(value: Value) -> int:
+    """Return how many nodes stand inside one another; 0 for a leaf. Takes no stack."""
+    height = 0
+    level = operands_of(value)
+    while level:
+        height += 1
+        level = tuple(operand for node in level for operand in operands_of(node))
+    return height
