@@ -55,6 +55,14 @@ ACCEPTED_TYPES: dict[TopicType, tuple[MessageType, ...]] = {
     TopicType.DEAD_LETTER: (MessageType.NORMAL,),
 }
 
+ORDERED_TYPES: frozenset[int] = frozenset(
+    (TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION, TopicType.MIXED)
+)
+"""Topics whose messages may have a message group, which keeps its queue (rule 23)."""
+
+UNSUPPORTED_TYPES: frozenset[int] = frozenset((TopicType.LITE, TopicType.PRIORITY))
+"""Topics of which no message can be sent yet."""
+
 
 def message_type_of(
     declared: int,

@@ -18,6 +18,7 @@ from strata_mq.errors import RequestError
 from strata_mq.names import check_namespace, check_topic, is_dead_letter_topic
 from strata_mq.slots import slot_base, slot_of
 from strata_mq.tier_policy import normalised_attributes
+from strata_mq.types import ORDERED_TYPES, UNSUPPORTED_TYPES, TopicType
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
@@ -29,7 +30,6 @@ _USER_TYPES = frozenset(meta_pb2.TopicType.values()) - {
     meta_pb2.TOPIC_TYPE_UNSPECIFIED,
     meta_pb2.TOPIC_TYPE_DEAD_LETTER,
 }
-_ORDERED_TYPES = frozenset((meta_pb2.TOPIC_TYPE_FIFO, meta_pb2.TOPIC_TYPE_MIXED))
 _MUTABLE = ("queue_count", "retention_ms", "type", "attributes")
 _MAX_RETENTION_MS = 100 * 365 * 86_400_000
 _MIN_RETENTION_MS = 1_000
@@ -53,6 +53,7 @@ def create_topic(draft: Draft, wanted: meta_pb2.Topic, config: NameserverConfig)
         retention_ms=wanted.retention_ms or config.default_retention_ms,
         attributes=_attributes(wanted),
     )
+    _check_type(topic)
     _check_values(topic, config)
     if draft.get(topic_key(topic.namespace, topic.name)) is not None:
         raise MetaRefused(
@@ -96,6 +97,11 @@ def update_topic(
             topic.attributes.update(attributes)
         else:
             setattr(topic, field, getattr(wanted, field))
+    if topic.type != old_type:
+        _check_type(topic)
+    had_message_groups = topic.had_message_groups or old_type in ORDERED_TYPES
+    if had_message_groups and topic.type not in ORDERED_TYPES:
+        topic.had_message_groups = True
     if topic.queue_count < old_queue_count:
         raise invalid(
             f"topic {topic.name} has {old_queue_count} queues; their number may only grow"
@@ -103,7 +109,7 @@ def update_topic(
     if not dead_letter:
         _check_values(topic, config)
         append_homes(topic, range(old_queue_count, topic.queue_count), draft.topology)
-    if topic.queue_count > old_queue_count and old_type in _ORDERED_TYPES:
+    if topic.queue_count > old_queue_count and had_message_groups:
         _keep_old_queue_count(topic, old_queue_count)
     topic.updated_at_ms = draft.now_ms
     draft.put(topic)
@@ -255,6 +261,13 @@ def _keep_old_queue_count(topic: meta_pb2.Topic, old_queue_count: int) -> None:
             "group has consumed those",
         )
     topic.previous_queue_count = old_queue_count
+
+
+def _check_type(topic: meta_pb2.Topic) -> None:
+    """Let a type pass that a topic may be given; one that exists already keeps what it has."""
+    if topic.type in UNSUPPORTED_TYPES:
+        kind = TopicType(topic.type).name
+        raise invalid(f"topic {topic.name}: topics of type {kind} are not supported yet")
 
 
 def _check_values(topic: meta_pb2.Topic, config: NameserverConfig) -> None:

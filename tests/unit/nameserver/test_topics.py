@@ -10,6 +10,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_mq.slots import slot_base, slot_of
+from strata_mq.types import ORDERED_TYPES, UNSUPPORTED_TYPES, TopicType
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import Nameserver
@@ -88,7 +89,7 @@ async def test_queues_may_grow_and_keep_their_names(nameserver: Nameserver) -> N
         await nameserver.metadata.update_topic(topic(queue_count=5), ["queue_count"])
 
 
-@pytest.mark.parametrize("kind", [meta_pb2.TOPIC_TYPE_FIFO, meta_pb2.TOPIC_TYPE_MIXED])
+@pytest.mark.parametrize("kind", sorted(ORDERED_TYPES))
 async def test_a_topic_with_message_groups_grows_in_two_steps(
     nameserver: Nameserver, kind: meta_pb2.TopicType.ValueType
 ) -> None:
@@ -112,6 +113,42 @@ async def test_a_topic_with_message_groups_grows_in_two_steps(
     assert nameserver.machine.revision == revision
     wider = await metadata.update_topic(topic(queue_count=16), ["queue_count"])
     assert (wider.queue_count, wider.previous_queue_count) == (16, 8)
+
+
+async def test_a_topic_that_had_message_groups_grows_in_two_steps(nameserver: Nameserver) -> None:
+    """Whatever its type is while it grows: what it had as a FIFO topic still is in its queues."""
+    metadata = nameserver.metadata
+    await metadata.create_topic(topic(type=meta_pb2.TOPIC_TYPE_FIFO, queue_count=4))
+    await metadata.update_topic(topic(type=meta_pb2.TOPIC_TYPE_NORMAL), ["type"])
+    await metadata.update_topic(topic(queue_count=8), ["queue_count"])
+    again = await metadata.update_topic(topic(type=meta_pb2.TOPIC_TYPE_FIFO), ["type"])
+    assert (again.queue_count, again.previous_queue_count) == (8, 4)
+
+
+async def test_a_topic_that_changes_its_type_while_it_grows_keeps_its_old_count(
+    nameserver: Nameserver,
+) -> None:
+    """The messages that are there had message groups."""
+    metadata = nameserver.metadata
+    await metadata.create_topic(topic(type=meta_pb2.TOPIC_TYPE_DELAY, queue_count=4))
+    wanted = topic(type=meta_pb2.TOPIC_TYPE_NORMAL, queue_count=8)
+    grown = await metadata.update_topic(wanted, ["type", "queue_count"])
+    assert grown.previous_queue_count == 4
+
+
+@pytest.mark.parametrize("kind", sorted(UNSUPPORTED_TYPES))
+async def test_topics_that_would_refuse_every_send_are_not_made(
+    nameserver: Nameserver, kind: int
+) -> None:
+    """Neither as a new one nor out of another one."""
+    metadata = nameserver.metadata
+    await metadata.create_topic(topic())
+    for wrong in (
+        metadata.create_topic(topic("late", type=kind)),
+        metadata.update_topic(topic(type=kind), ["type"]),
+    ):
+        with pytest.raises(MetaRefused, match=f"type {TopicType(kind).name} are not supported yet"):
+            await wrong
 
 
 async def test_a_topic_without_message_groups_grows_at_once(nameserver: Nameserver) -> None:

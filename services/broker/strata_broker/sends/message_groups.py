@@ -13,12 +13,7 @@ from typing import NamedTuple
 from strata_broker.storage.metadata import LEADER_CHOOSES, TopicRow
 from strata_mq.batch import OutgoingMessage
 from strata_mq.slots import queue_of_hash
-from strata_mq.types import TopicType
-
-# Topics whose messages may have a message group: it keeps its queue with every type.
-_ORDERED_TYPES: frozenset[int] = frozenset(
-    (TopicType.FIFO, TopicType.DELAY, TopicType.TRANSACTION, TopicType.MIXED)
-)
+from strata_mq.types import ORDERED_TYPES
 
 
 class QueueChoice(NamedTuple):
@@ -40,7 +35,7 @@ class MessageGroups:
     ) -> list[tuple[QueueChoice, Sequence[int]]]:
         """Return every queue that messages go to with their indexes, in order."""
         any_queue = QueueChoice(LEADER_CHOOSES, topic.queue_count)
-        if topic.topic_type not in _ORDERED_TYPES:
+        if topic.topic_type not in ORDERED_TYPES:
             return [(any_queue, indexes)]
         chosen: dict[QueueChoice, list[int]] = {}
         for index in indexes:

@@ -342,6 +342,7 @@ class Topic(_message.Message):
     SLOT_BASE_FIELD_NUMBER: _builtins.int
     HOMES_FIELD_NUMBER: _builtins.int
     PREVIOUS_QUEUE_COUNT_FIELD_NUMBER: _builtins.int
+    HAD_MESSAGE_GROUPS_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.int
     """Given once, never reused."""
     namespace: _builtins.str
@@ -357,6 +358,8 @@ class Topic(_message.Message):
     """crc32c(namespace, topic) mod 4096 (rule 19)."""
     previous_queue_count: _builtins.int
     """Message groups may still be in the queue that this count gives them (rule 23); 0: in none."""
+    had_message_groups: _builtins.bool
+    """Its type once was one with message groups: they are in its queues, whatever its type is now."""
     @_builtins.property
     def attributes(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -379,10 +382,11 @@ class Topic(_message.Message):
         slot_base: _builtins.int = ...,
         homes: _abc.Iterable[Global___HomeQueues] | None = ...,
         previous_queue_count: _builtins.int = ...,
+        had_message_groups: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "created_at_ms", b"created_at_ms", "homes", b"homes", "name", b"name", "namespace", b"namespace", "previous_queue_count", b"previous_queue_count", "queue_count", b"queue_count", "retention_ms", b"retention_ms", "revision", b"revision", "slot_base", b"slot_base", "topic_id", b"topic_id", "type", b"type", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attributes", b"attributes", "created_at_ms", b"created_at_ms", "had_message_groups", b"had_message_groups", "homes", b"homes", "name", b"name", "namespace", b"namespace", "previous_queue_count", b"previous_queue_count", "queue_count", b"queue_count", "retention_ms", b"retention_ms", "revision", b"revision", "slot_base", b"slot_base", "topic_id", b"topic_id", "type", b"type", "updated_at_ms", b"updated_at_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
