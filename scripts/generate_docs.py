@@ -106,7 +106,14 @@ def modules(package: str) -> Iterator[object]:
     root = importlib.import_module(package)
     yield root
     for found in pkgutil.walk_packages(root.__path__, f"{package}."):
-        if found.name.rpartition(".")[2] in {"metrics", "limits", "loop", "tracing", "otlp"}:
+        if found.name.rpartition(".")[2] in {
+            "metrics",
+            "limits",
+            "loop",
+            "tasks",
+            "tracing",
+            "otlp",
+        }:
             yield importlib.import_module(found.name)
 
 

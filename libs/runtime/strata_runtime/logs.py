@@ -2,6 +2,10 @@
 
 Events are short constant sentences, what varies is a key. Request and trace ids are context
 variables, so that every line of a request carries them without being passed around.
+
+A stack is written without the local variables of its frames: bodies of messages, keys and signed
+requests are among them. Warnings and errors of one event are written so many times only
+(`log_limiter`), those of libraries too.
 """
 
 from __future__ import annotations
@@ -10,13 +14,20 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, TextIO, cast
 
 import structlog
 
+from strata_runtime.log_limiter import LogLimiter
+
 LogFormat = Literal["auto", "console", "json"]
 
 _LEVELS = logging.getLevelNamesMapping()
+_STACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
+_CALLER_GONE = "ExecuteBatchError raised in core"
 # Lowest level that is written, of this process: loggers that exist already obey a change, too.
 _threshold = logging.INFO
 
@@ -44,10 +55,15 @@ def configure(
     out = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
     renderer: list[Any] = (
-        [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        [
+            structlog.dev.ConsoleRenderer(
+                colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
         if console
-        else [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        else [_STACKS, structlog.processors.JSONRenderer()]
     )
+    limiter = LogLimiter()
 
     def add_common(_: Any, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
         return {**common, **event}
@@ -55,6 +71,7 @@ def configure(
     structlog.configure(
         processors=[
             _drop_below_threshold,
+            partial(_drop_floods, limiter),
             structlog.contextvars.merge_contextvars,
             add_common,
             structlog.processors.add_log_level,
@@ -67,6 +84,8 @@ def configure(
     )
     # Libraries that use the standard module (grpc, asyncio) write warnings to the same stream.
     logging.basicConfig(stream=out, force=True)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(partial(_is_wanted, limiter))
     set_level(level)
 
 
@@ -98,6 +117,35 @@ def _drop_below_threshold(
     if _LEVELS.get(method_name.upper(), logging.ERROR) < _threshold:
         raise structlog.DropEvent
     return event
+
+
+def _drop_floods(
+    limiter: LogLimiter, _: Any, method_name: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    if _LEVELS.get(method_name.upper(), logging.ERROR) < logging.WARNING:
+        return event
+    source = str(event.get("component", ""))
+    left_out = limiter.admit(source, str(event.get("event")), stack=bool(event.get("exc_info")))
+    if left_out is None:
+        raise structlog.DropEvent
+    if left_out:
+        event["lines_left_out"] = left_out
+    return event
+
+
+def _is_wanted(limiter: LogLimiter, record: logging.LogRecord) -> bool:
+    """Whether a library's line is written; its text before the values are filled in is its event.
+
+    gRPC's "ExecuteBatchError" says that a caller has gone before its answer: no failure of ours.
+    """
+    event = str(record.msg)
+    if event.startswith(_CALLER_GONE):
+        return False
+    stack = bool(record.exc_info)
+    left_out = limiter.admit(record.name, event, stack=stack)
+    if left_out:
+        record.msg = f"{event} ({left_out} more lines like this were left out)"
+    return left_out is not None
 
 
 def get_logger(component: str) -> structlog.typing.FilteringBoundLogger:

@@ -1,8 +1,12 @@
 """Background tasks that have an owner: none is lost, none fails unseen, all end with the owner.
 
+There are two kinds of owner (rule 33). `Tasks` owns the permanent loops of a component: when one
+of them fails, the component cannot go on, so the process ends. `RequestTasks` owns what is done
+for one request: its failure ends that request and nothing else.
+
 `asyncio.TaskGroup` must be entered and left by one task and cancels that task when a child
 fails. A service is started by one task and stopped by another, and a failure must reach its
-supervisor rather than whoever happened to call `start`; hence this owner, which gives the same
+supervisor rather than whoever happened to call `start`; hence these owners, which give the same
 guarantees with `spawn` and `stop`. Invariant: a task is in `_running` until its end was examined.
 """
 
@@ -13,30 +17,42 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from strata_runtime.errors import one_line
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics, MetricSpec
+
 Result = TypeVar("Result")
 
 OnFatal = Callable[[str, BaseException], None]
+OnFailure = Callable[[BaseException], None]
+
+METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "strata_request_failures_total",
+        "counter",
+        "1",
+        "Requests that ended by an exception nobody expected: a mistake of ours, see the log.",
+        ("component",),
+    ),
+)
 
 
 class TooManyTasksError(RuntimeError):
     """The owner already runs as many tasks as its limit allows."""
 
 
-class Tasks:
-    """Owns named tasks of one component.
+class TaskOwner:
+    """What both kinds of owner do; whoever does not care which kind it has takes this one.
 
     Args:
         owner: name of the component, the prefix of every task's name.
-        on_fatal: called on the event loop with a task's name and its exception when it failed.
-            A cancelled task did not fail.
         max_tasks: limit on tasks running at once.
     """
 
-    __slots__ = ("_closed", "_max_tasks", "_on_fatal", "_owner", "_running")
+    __slots__ = ("_closed", "_max_tasks", "_owner", "_running")
 
-    def __init__(self, owner: str, on_fatal: OnFatal, *, max_tasks: int = 10_000) -> None:
+    def __init__(self, owner: str, max_tasks: int) -> None:
         self._owner = owner
-        self._on_fatal = on_fatal
         self._max_tasks = max_tasks
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -52,12 +68,17 @@ class Tasks:
     def spawn(self, name: str, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Run `work` in the background until it ends or `stop` cancels it.
 
-        Whoever awaits the returned task sees its exception as well as `on_fatal` does.
+        Whoever awaits the returned task sees its exception as well as the owner does.
 
         Raises:
             TooManyTasksError: `max_tasks` are running.
             RuntimeError: the owner was stopped.
         """
+        return self._spawn(name, work, None)
+
+    def _spawn(
+        self, name: str, work: Coroutine[Any, Any, Result], on_failure: OnFailure | None
+    ) -> asyncio.Task[Result]:
         if self._closed or len(self._running) >= self._max_tasks:
             work.close()
             if self._closed:
@@ -66,7 +87,7 @@ class Tasks:
         full_name = f"{self._owner}.{name}"
         task = asyncio.get_running_loop().create_task(work, name=full_name)
         self._running.add(task)
-        task.add_done_callback(partial(self._ended, full_name))
+        task.add_done_callback(partial(self._ended, full_name, on_failure))
         return task
 
     async def drain(self, timeout_s: float) -> bool:
@@ -96,10 +117,92 @@ class Tasks:
         # A task may stop its own owner; it must not wait for itself.
         return self._running - {asyncio.current_task()}
 
-    def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
+    def _ended(self, name: str, on_failure: OnFailure | None, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if task.cancelled():
             return
         failure = task.exception()
         if failure is not None:
-            self._on_fatal(name, failure)
+            self._failed(name, failure, on_failure)
+
+    def _failed(self, name: str, failure: BaseException, on_failure: OnFailure | None) -> None:
+        """Examine a failure; each kind of owner does what it is there for."""
+        raise AssertionError(f"{type(self).__name__} examines no failure of {name}: {failure}")
+
+
+class Tasks(TaskOwner):
+    """Owns the permanent loops of one component; the failure of one of them is fatal.
+
+    Args:
+        owner: name of the component, the prefix of every task's name.
+        on_fatal: called on the event loop with a task's name and its exception when it failed.
+            A cancelled task did not fail.
+        max_tasks: limit on tasks running at once.
+    """
+
+    __slots__ = ("_on_fatal",)
+
+    def __init__(self, owner: str, on_fatal: OnFatal, *, max_tasks: int = 10_000) -> None:
+        super().__init__(owner, max_tasks)
+        self._on_fatal = on_fatal
+
+    def _failed(self, name: str, failure: BaseException, on_failure: OnFailure | None) -> None:
+        self._on_fatal(name, failure)
+
+
+class RequestTasks(TaskOwner):
+    """Owns what is done for single requests; a failure ends its request and is never fatal.
+
+    A failure is logged with its stack and without local variables (the log limits how often),
+    counted, and given to whoever spawned the task, who answers the request.
+
+    Args:
+        owner: name of the component, the prefix of every task's name.
+        metrics: where failures are counted.
+        max_tasks: limit on tasks running at once.
+    """
+
+    __slots__ = ("_failures", "_labels", "_log")
+
+    def __init__(
+        self, owner: str, metrics: Metrics | None = None, *, max_tasks: int = 10_000
+    ) -> None:
+        super().__init__(owner, max_tasks)
+        metrics = metrics or Metrics.disabled()
+        metrics.declare(METRICS)
+        self._failures = metrics.counter("strata_request_failures_total")
+        self._labels = {"component": owner}
+        self._log = get_logger(owner)
+
+    def spawn(
+        self,
+        name: str,
+        work: Coroutine[Any, Any, Result],
+        on_failure: OnFailure | None = None,
+    ) -> asyncio.Task[Result]:
+        """See `TaskOwner.spawn`.
+
+        Args:
+            name: what is done; the same for all requests of a kind.
+            work: ends with its request.
+            on_failure: called on the event loop with the exception when `work` raised; answers
+                the request. Not called when the task was cancelled.
+        """
+        return self._spawn(name, work, on_failure)
+
+    def failed(self, name: str, failure: BaseException) -> None:
+        """Log and count a failure of a request that no task of this owner was made for.
+
+        For handlers that answer many requests in one call: they catch what one of them raises,
+        report it here, answer INTERNAL and go on with the next.
+        """
+        self._report(f"{self._owner}.{name}", failure)
+
+    def _failed(self, name: str, failure: BaseException, on_failure: OnFailure | None) -> None:
+        self._report(name, failure)
+        if on_failure is not None:
+            on_failure(failure)
+
+    def _report(self, name: str, failure: BaseException) -> None:
+        self._failures.add(1, self._labels)
+        self._log.error("request failed", task=name, error=one_line(failure), exc_info=failure)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
-from strata_runtime.tasks import Tasks, TooManyTasksError
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks, Tasks, TooManyTasksError
 
 
 class Failures:
@@ -94,3 +96,37 @@ async def test_task_may_stop_its_own_owner() -> None:
         return await tasks.stop(grace_s=0.01)
 
     assert await tasks.spawn("stop", stop()) == []
+
+
+async def test_a_request_that_fails_ends_alone() -> None:
+    """Its failure is counted, logged with its stack and answered; the others run on."""
+    metrics = Metrics()
+    requests = RequestTasks("broker.receive", metrics)
+    other = requests.spawn("pop", asyncio.Event().wait())
+    answered: list[str] = []
+    with structlog.testing.capture_logs() as lines:
+        requests.spawn("pop", _fail(), lambda failure: answered.append(str(failure)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    (line,) = lines
+    assert (line["event"], line["task"]) == ("request failed", "broker.receive.pop")
+    assert line["error"] == "ValueError: broken"
+    assert isinstance(line["exc_info"], ValueError)
+    assert answered == ["broken"]
+    labels = {"component": "broker.receive"}
+    assert metrics.counter("strata_request_failures_total").value(labels) == 1
+    assert requests.names == ["broker.receive.pop"]
+    assert await requests.stop() == []
+    assert other.cancelled()
+    assert answered == ["broken"]
+
+
+async def test_a_request_of_many_is_reported_without_a_task() -> None:
+    """A handler of many requests reports the one that failed and goes on."""
+    metrics = Metrics()
+    requests = RequestTasks("broker.hot", metrics)
+    with structlog.testing.capture_logs() as lines:
+        requests.failed("SendMessage", ValueError("broken"))
+    assert [line["task"] for line in lines] == ["broker.hot.SendMessage"]
+    labels = {"component": "broker.hot"}
+    assert metrics.counter("strata_request_failures_total").value(labels) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from cryptography import x509
 
 from strata_runtime import logs, tls
 from strata_runtime.errors import ConfigError
+from strata_runtime.log_limiter import LogLimiter
 
 TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -99,3 +101,63 @@ def test_the_level_changes_for_loggers_that_exist(stream: io.StringIO) -> None:
     assert events == ["written", "written too"]
     with pytest.raises(ValueError, match="loud"):
         logs.set_level("loud")
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_stack_shows_no_values(stream: io.StringIO, log_format: logs.LogFormat) -> None:
+    """A logged exception carries its frames and nothing of what their variables hold."""
+    logs.configure(stream=stream, log_format=log_format)
+
+    def sign(body: str) -> None:
+        key = f"key of {body}"
+        raise ValueError(len(key))
+
+    try:
+        sign("SECRET".lower())
+    except ValueError as error:
+        logs.get_logger("edge").error("request failed", exc_info=error)
+    written = stream.getvalue()
+    assert "ValueError" in written
+    assert "sign" in written
+    assert "secret" not in written
+
+
+def test_a_flood_of_one_event_is_a_few_lines(stream: io.StringIO) -> None:
+    """Of 1,000 equal failures some are written; another event and informative lines all are."""
+    logs.configure(stream=stream)
+    logger = logs.get_logger("edge")
+    for number in range(1_000):
+        logger.error("request failed", number=number, exc_info=ValueError("broken"))
+        logger.warning("slow", number=number)
+        logger.info("told", number=number)
+    logger.error("another failure", exc_info=ValueError("broken"))
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events.count("request failed") == 5
+    assert events.count("slow") == 100
+    assert events.count("told") == 1_000
+    assert events.count("another failure") == 1
+
+
+def test_the_next_line_says_how_many_were_left_out() -> None:
+    """After the interval an event is written again, with the number of those that were not."""
+    now_s = 0.0
+    limiter = LogLimiter(max_lines=2, max_stacks=1, interval_s=10.0, monotonic_s=lambda: now_s)
+    first = [limiter.admit("edge", "slow", stack=False) for _ in range(5)]
+    now_s = 9.9
+    before = limiter.admit("edge", "slow", stack=False)
+    now_s = 10.0
+    after = [limiter.admit("edge", "slow", stack=False) for _ in range(2)]
+    assert (first, before, after) == ([0, 0, None, None, None], None, [4, 0])
+
+
+def test_lines_of_libraries_are_limited_too(stream: io.StringIO) -> None:
+    """Grpc's stacks are written a few times; that a caller has gone is no failure at all."""
+    logs.configure(stream=stream)
+    library = logging.getLogger("grpc._cython.cygrpc")
+    for _ in range(100):
+        failure = ValueError("broken")
+        library.error("Unexpected [%s]", "ValueError", exc_info=failure)
+        library.error("ExecuteBatchError raised in core by servicer method [/a]", exc_info=failure)
+    written = stream.getvalue()
+    assert written.count("Unexpected [ValueError]") == 5
+    assert "ExecuteBatchError" not in written
