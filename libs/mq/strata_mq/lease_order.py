@@ -94,6 +94,9 @@ class PlainOrder:
 class FifoOrder:
     """Per message group only the first row is deliverable, and after it those behind it.
 
+    A first row that was delivered before takes along only what was delivered before, too: nothing
+    new goes out behind a message that somebody has not acked.
+
     Invariant: the first offset of every group's list has a row. Behind it the list may name rows
     that are gone: acked out of order within one batch.
     """
@@ -105,7 +108,8 @@ class FifoOrder:
         self._groups: dict[int, list[int]] = {}
         # Heap of (first offset, message group); entries may be outdated.
         self._ready: list[tuple[int, int]] = []
-        # Message groups of which the current batch has every row: new messages may follow.
+        # Message groups of which the current batch has every row, each for the first time: new
+        # messages may follow.
         self._open: set[int] = set()
         self._one_per_group = False
 
@@ -154,7 +158,7 @@ class FifoOrder:
         return False
 
     def candidates(self, *, one_per_message_group: bool) -> Iterator[int]:
-        """See `Order`. A group's rows follow one another, in order, until one is held."""
+        """See `Order`. A group's rows follow one another, in order, until one has to wait."""
         self._open.clear()
         self._one_per_group = one_per_message_group
         return self._runs()
@@ -171,6 +175,7 @@ class FifoOrder:
     def _run(self, group_hash: int) -> Iterator[int]:
         rows = self._rows
         offsets = self._groups[group_hash]
+        was_delivered = False
         position = 0
         while position < len(offsets):
             offset = offsets[position]
@@ -178,10 +183,12 @@ class FifoOrder:
             if lease is None:
                 del offsets[position]
                 continue
-            if not is_deliverable(lease):
+            if not is_deliverable(lease) or (was_delivered and not lease.attempts):
                 return
+            was_delivered = was_delivered or lease.attempts > 0
             yield offset
             if self._one_per_group:
                 return
             position += 1
-        self._open.add(group_hash)
+        if not was_delivered:
+            self._open.add(group_hash)

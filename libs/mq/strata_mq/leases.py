@@ -10,7 +10,8 @@ long as `holder` lives), WAITING (visible again), or BLOCKED (FIFO: looked at, n
 because its message group has an earlier message un-acked). cursor = lowest row, else head.
 
 FIFO lock per message group: a message of a group is delivered only when no earlier message of the
-group is leased, waiting or blocked, except together with it in the same batch, in order.
+group is leased, waiting or blocked, except together with it in the same batch, in order. A batch
+that delivers a message again takes along what was delivered behind it and not acked, nothing new.
 A message without a message group in a FIFO consumer group counts as the group with hash 0.
 
 Cost: no method looks at all rows, except construction, a switch between FIFO and plain, and
@@ -273,6 +274,20 @@ class QueueLeases(LeaseRows):
             self._rows[offset] = changed
             self._deadlines.push(changed.visible_at_ms, (offset,), self.in_flight)
         return changed, LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def release_undelivered(
+        self, offset: int, lease_number: int, generation: int, now_ms: int
+    ) -> LeaseChange | None:
+        """Make a message that nobody was given visible again; None: the lease holds no more.
+
+        The attempt does not count (rule 36): a message becomes a dead letter by deliveries only.
+        """
+        lease = self._rows.get(offset)
+        if lease is None or not self._is_held(lease, lease_number, generation, now_ms):
+            return None
+        lease = lease._replace(attempts=max(lease.attempts - 1, 0))
+        changed = self._make_visible(offset, lease, now_ms)
+        return LeaseChange(self.generation, self.head, False, ((offset, changed),))
 
     def changed_before(
         self,

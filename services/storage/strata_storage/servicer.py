@@ -200,6 +200,17 @@ class StorageServicer(ReadServicer):
             self._instruments.acked.add(sum(valid))
         return response
 
+    async def release(self, request: pb.ReleaseRequest, context: CallContext) -> pb.ReleaseResponse:
+        """Give back leases on messages that nobody was given."""
+        response = pb.ReleaseResponse()
+        try:
+            leader = self._engines.engine(request.raft_group).leading()
+            refs = [lease_ref(lease) for lease in request.undelivered]
+            response.released = await leader.leases.release(refs)
+        except Refused as refused:
+            self._refuse(response.refusal, refused)
+        return response
+
     async def change_invisible(
         self, request: pb.ChangeInvisibleRequest, context: CallContext
     ) -> pb.ChangeInvisibleResponse:

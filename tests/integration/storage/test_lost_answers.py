@@ -132,22 +132,47 @@ async def test_a_repeated_forward_copies_nothing_twice(tmp_path: Path) -> None:
 
 
 async def test_a_pop_that_is_cancelled_keeps_nothing(tmp_path: Path) -> None:
-    """However far it has come, the next one gets the message, not when a lease is over."""
+    """However far it has come, the next one gets the message, and it is the first attempt."""
     async with NodeUnderTest(tmp_path) as node:
         await node.append([b"only"])
         for turns in range(60):
-            leaves = asyncio.ensure_future(node.rpc.pop(pop_request(max_attempts=1_000), CONTEXT))
+            leaves = asyncio.ensure_future(node.rpc.pop(pop_request(max_attempts=1), CONTEXT))
             for _ in range(turns):
                 await asyncio.sleep(0 if turns < 30 else 0.000_2)
             leaves.cancel()
             await asyncio.wait({leaves})
             if leaves.cancelled():
-                request = pop_request(max_attempts=1_000, wait_ms=5_000)
+                request = pop_request(max_attempts=1, wait_ms=5_000)
                 response = await node.rpc.pop(request, CONTEXT)
             else:
                 response = leaves.result()
             assert [each.message for each in response.messages] == [b"only"], turns
-            given_back = pb.ChangeInvisibleRequest(
-                raft_group=GROUP, lease=lease_of(response.messages[0]), invisible_ms=0
+            assert response.messages[0].attempt_count == 1
+            given_back = pb.ReleaseRequest(
+                raft_group=GROUP, undelivered=[lease_of(response.messages[0])]
             )
-            assert not (await node.rpc.change_invisible(given_back, CONTEXT)).HasField("refusal")
+            assert (await node.rpc.release(given_back, CONTEXT)).released == 1
+
+
+async def test_a_release_is_one_entry_and_no_attempt(tmp_path: Path) -> None:
+    """Of many leases on several queues; also when it is repeated after a restart."""
+    async with NodeUnderTest(tmp_path) as node:
+        for queue in range(4):
+            await node.append([b"%d" % number for number in range(8)], queue=queue)
+        popped = await node.pop(max_messages=32, max_attempts=1)
+        assert len(popped.messages) == 32
+        release = pb.ReleaseRequest(
+            raft_group=GROUP, undelivered=[lease_of(message) for message in popped.messages]
+        )
+        (engine,) = node.app.node.engines()
+        before = engine.machine.applied_index()
+        assert (await node.rpc.release(release, CONTEXT)).released == 32
+        assert engine.machine.applied_index() == before + 1
+        assert (await node.rpc.release(release, CONTEXT)).released == 0
+    async with NodeUnderTest(tmp_path) as node:
+        assert (await node.rpc.release(release, CONTEXT)).released == 0
+        again = await node.pop(max_messages=32, max_attempts=1)
+        assert [message.attempt_count for message in again.messages] == [1] * 32
+        assert (await node.rpc.release(release, CONTEXT)).released == 0
+        acked = await node.ack(*(lease_of(message) for message in again.messages))
+        assert set(acked.outcomes) == {pb.OUTCOME_OK}

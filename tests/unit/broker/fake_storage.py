@@ -42,6 +42,8 @@ class FakeStorage:
         self.heads: dict[tuple[int, int, int], int] = defaultdict(int)
         self.leases: dict[tuple[int, int, int, int], int] = {}
         self.waiting: deque[tuple[int, int, int, int]] = deque()
+        # How many of a message's leases were released because nobody was given it.
+        self.undelivered: dict[tuple[int, int, int, int], int] = defaultdict(int)
         # What the next calls of an RPC answer instead: a refusal, or a failure.
         self.trouble: dict[str, deque[storage_pb2.Refusal | AngeliaError]] = defaultdict(deque)
         self.gate: asyncio.Event | None = None
@@ -270,7 +272,7 @@ class FakeStorage:
         response.messages.add(
             queue=key[2],
             offset=offset,
-            attempt_count=number,
+            attempt_count=number - self.undelivered[*key, offset],
             lease_number=number,
             visible_at_ms=0 if request.auto_renew else 1_700_000_000_000 + request.invisible_ms,
             store_time_ms=1_700_000_000_123,
@@ -296,6 +298,20 @@ class FakeStorage:
             return storage_pb2.OUTCOME_INVALID_HANDLE
         del self.leases[key]
         return storage_pb2.OUTCOME_OK
+
+    def _release(
+        self, request: storage_pb2.ReleaseRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.ReleaseResponse:
+        if trouble is not None:
+            return storage_pb2.ReleaseResponse(refusal=trouble)
+        released = 0
+        for lease in request.undelivered:
+            key = (lease.consumer_group_id, lease.topic_id, lease.queue, lease.offset)
+            if self.leases.get(key) == lease.lease_number and key not in self.waiting:
+                self.waiting.append(key)
+                self.undelivered[key] += 1
+                released += 1
+        return storage_pb2.ReleaseResponse(released=released)
 
     def _changeinvisible(
         self, request: storage_pb2.ChangeInvisibleRequest, trouble: storage_pb2.Refusal | None

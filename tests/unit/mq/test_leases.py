@@ -11,60 +11,18 @@ from strata_mq.leases import (
     LeaseChange,
     LeaseState,
     QueueLeases,
-    TakeRequest,
     merge_changes,
 )
-
-NOW_MS = 1_000_000
-INVISIBLE_MS = 30_000
-LATER_MS = NOW_MS + INVISIBLE_MS
-HOLDER = 77
-
-
-def request(
-    max_messages: int = 32,
-    *,
-    max_bytes: int = 1 << 30,
-    auto_renew: bool = False,
-    attempt: int = 0,
-    fifo: bool = False,
-    max_attempts: int = 17,
-    one_per_message_group: bool = False,
-    broker: int = 0,
-) -> TakeRequest:
-    return TakeRequest(
-        max_messages,
-        max_bytes,
-        INVISIBLE_MS,
-        auto_renew,
-        HOLDER,
-        attempt,
-        fifo,
-        max_attempts,
-        5,
-        one_per_message_group,
-        broker,
-    )
-
-
-def columns(
-    count: int,
-    *,
-    groups: list[int] | None = None,
-    selected: list[int] | None = None,
-    base: int = 0,
-) -> list[Columns]:
-    return [Columns(base, count, selected, groups or [0] * count, [100] * count)]
-
-
-def offsets(leases: object) -> list[int]:
-    assert isinstance(leases, list)
-    return [offset for offset, _ in leases]
-
-
-def ack(leases: QueueLeases, offset: int, lease: Lease, now_ms: int = NOW_MS + 1) -> bool:
-    ok, _ = leases.ack(offset, lease.lease_number, leases.generation, lease.visible_at_ms, now_ms)
-    return ok
+from tests.unit.mq.lease_examples import (
+    HOLDER,
+    INVISIBLE_MS,
+    LATER_MS,
+    NOW_MS,
+    ack,
+    columns,
+    offsets,
+    request,
+)
 
 
 def test_a_plain_pop_takes_new_messages_in_order_and_moves_the_head() -> None:
@@ -236,62 +194,18 @@ def test_a_new_leader_lists_exhausted_rows_at_once() -> None:
     assert leases.expire(NOW_MS) == (None, [(0, spent)])
 
 
-def test_fifo_gives_a_message_group_only_after_its_earlier_messages() -> None:
-    """Group 7 is locked by its first message; group 8 flows; the rest is blocked, not lost."""
+def test_a_release_without_delivery_is_no_attempt() -> None:
+    """With one attempt in all the message is still delivered; a repeat of the release is void."""
     leases = QueueLeases(head=0)
-    first = leases.take(request(1, fifo=True), NOW_MS, 4, columns(4, groups=[7, 7, 8, 7]))
-    assert offsets(first.leases) == [0]
-    second = leases.take(request(fifo=True), NOW_MS, 4, columns(4, groups=[7, 7, 8, 7]))
-    assert offsets(second.leases) == [2]
-    assert (leases.head, leases.blocked, leases.in_flight) == (4, 2, 2)
-    assert not leases.peek_ready(NOW_MS, 4)
-    assert ack(leases, 0, first.leases[0][1])
-    assert leases.peek_ready(NOW_MS, 4)
-    third = leases.take(request(fifo=True), NOW_MS, 4, ())
-    assert offsets(third.leases) == [1, 3]
-
-
-def test_fifo_gives_several_messages_of_a_group_in_one_batch_in_order() -> None:
-    """Redelivery starts at the first un-acked message and new ones may follow in the batch."""
-    leases = QueueLeases(head=0)
-    taken = dict(leases.take(request(2, fifo=True), NOW_MS, 2, columns(2, groups=[7, 7])).leases)
-    assert ack(leases, 1, taken[1])
-    again = leases.take(request(fifo=True), LATER_MS, 4, columns(4, groups=[7, 7, 7, 7]))
-    assert [(offset, lease.attempts) for offset, lease in again.leases] == [(0, 2), (2, 1), (3, 1)]
-
-
-def test_fifo_messages_without_a_group_are_one_group() -> None:
-    """Hash 0 locks like any other message group."""
-    leases = QueueLeases(head=0)
-    assert offsets(leases.take(request(1, fifo=True), NOW_MS, 2, columns(2)).leases) == [0]
-    assert leases.take(request(fifo=True), NOW_MS, 2, columns(2)).leases == []
-    assert leases.blocked == 1
-
-
-def test_the_same_attempt_gets_the_same_leases_until_they_end() -> None:
-    """A FIFO pop repeated with its attempt id gives what is left of the first answer."""
-    leases = QueueLeases(head=0)
-    pop = request(2, fifo=True, attempt=42)
-    first = leases.take(pop, NOW_MS, 3, columns(3))
-    repeat = leases.take(pop, NOW_MS + 5, 3, columns(3))
-    assert repeat.repeated
-    assert repeat.change is None
-    assert list(repeat.leases) == list(first.leases)
-    assert ack(leases, 0, first.leases[0][1])
-    assert offsets(leases.take(pop, NOW_MS + 6, 3, ()).leases) == [1]
-    after = leases.take(pop, LATER_MS, 3, columns(3))
-    assert not after.repeated
-    assert [(offset, lease.attempts) for offset, lease in after.leases] == [(1, 2), (2, 1)]
-
-
-def test_an_exhausted_message_holds_its_group_until_it_is_dropped() -> None:
-    """FIFO order survives the dead-letter copy: the next message waits for it."""
-    leases = QueueLeases(head=0)
-    leases.take(request(1, fifo=True, max_attempts=1), NOW_MS, 2, columns(2))
-    leases.expire(LATER_MS)
-    assert leases.take(request(fifo=True), LATER_MS, 2, columns(2)).leases == []
-    leases.drop_exhausted(0)
-    assert offsets(leases.take(request(fifo=True), LATER_MS, 2, ()).leases) == [1]
+    only = request(max_attempts=1)
+    ((_, lease),) = leases.take(only, NOW_MS, 1, columns(1)).leases
+    assert leases.release_undelivered(0, lease.lease_number, 0, NOW_MS + 1) is not None
+    assert leases.release_undelivered(0, lease.lease_number, 0, NOW_MS + 1) is None
+    assert leases.expire(NOW_MS + 2) == (None, [])
+    ((_, again),) = leases.take(only, NOW_MS + 3, 1, columns(1)).leases
+    assert (again.attempts, again.lease_number) == (1, lease.lease_number + 1)
+    assert leases.release_undelivered(0, lease.lease_number, 0, NOW_MS + 4) is None
+    assert ack(leases, 0, again)
 
 
 def test_an_auto_renewed_lease_lives_with_its_holder() -> None:
@@ -470,20 +384,6 @@ def test_a_change_too_long_for_one_section_takes_several() -> None:
     assert [len(section.deletes) for section in sections] == [65_535, 4_465]
     assert [section.clear for section in sections] == [True, False]
     assert all(section.head == 70_000 for section in sections)
-
-
-def test_one_per_message_group_gives_the_next_message_only_after_the_ack() -> None:
-    """Two message groups give one message each; redelivery and the next one keep that limit."""
-    leases = QueueLeases(head=0)
-    ask = request(fifo=True, one_per_message_group=True)
-    first = leases.take(ask, NOW_MS, 5, columns(5, groups=[7, 7, 8, 7, 8])).leases
-    assert offsets(list(first)) == [0, 2]
-    assert offsets(list(leases.take(ask, NOW_MS, 5, ()).leases)) == []
-    assert ack(leases, *first[0])
-    assert offsets(list(leases.take(ask, NOW_MS + 2, 5, ()).leases)) == [1]
-    again = leases.take(ask, LATER_MS + 2, 5, ()).leases
-    assert offsets(list(again)) == [1, 2]
-    assert [lease.attempts for _, lease in again] == [2, 2]
 
 
 def test_what_a_lost_broker_took_last_is_visible_again() -> None:

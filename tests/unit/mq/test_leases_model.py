@@ -112,7 +112,9 @@ class Naive:
                 return
             if len(groups) - len(blocked) >= MAX_IN_FLIGHT:
                 return
-            behind = any(groups[o] == group and o not in pop.given for o in groups)
+            behind = any(
+                groups[o] == group and (o not in pop.given or self.was_delivered(o)) for o in groups
+            )
             if fifo and behind:
                 blocked.add(offset)
             elif not pop.give(offset, length):
@@ -134,10 +136,14 @@ class Naive:
             if of_group[0] != offset:
                 continue
             for follower in of_group:
-                if follower not in visible:
+                again = any(map(self.was_delivered, of_group[: of_group.index(follower)]))
+                if follower not in visible or (again and not self.was_delivered(follower)):
                     break
                 ordered.append(follower)
         return ordered
+
+    def was_delivered(self, offset: int) -> bool:
+        return offset in self.rows and self.rows[offset].attempts > 0
 
 
 class NaivePop:
@@ -248,6 +254,8 @@ class LeaseMachine(RuleBasedStateMachine):
         self.order_in_use = self.fifo
         if not taken.repeated:
             assert not held_before & set(offsets), "one message, two holders"
+            if self.fifo:
+                self.nothing_new_goes_out_behind_what_was_delivered(offsets)
         self.naive.apply(taken.change)
         for offset in range(head_before, self.leases.head):
             if offset not in self.naive.rows:
@@ -259,6 +267,21 @@ class LeaseMachine(RuleBasedStateMachine):
             self.handles.append(
                 (offset, lease.lease_number, self.leases.generation, lease.visible_at_ms)
             )
+
+    def nothing_new_goes_out_behind_what_was_delivered(self, offsets: list[int]) -> None:
+        """Of one message group, a first delivery follows none that an earlier batch gave."""
+        for offset in offsets:
+            if self.naive.was_delivered(offset):
+                continue
+            group = self.messages[offset][1]
+            unacked = {
+                earlier
+                for earlier in self.naive.rows
+                if earlier < offset
+                and self.messages[earlier][1] == group
+                and self.naive.was_delivered(earlier)
+            }
+            assert not unacked, f"{offset} goes out while {unacked} are not acked"
 
     def columns(self, head: int, cuts: list[int], wanted: frozenset[int] | None) -> list[Columns]:
         """Cover head .. end by several runs, the first one starting before head."""
@@ -314,6 +337,20 @@ class LeaseMachine(RuleBasedStateMachine):
             assert lease == self.naive.rows[offset]
             assert lease.lease_number == number + 1
             self.handles.append((offset, lease.lease_number, generation, lease.visible_at_ms))
+
+    @precondition(lambda self: self.handles)
+    @rule(choice=st.data())
+    def release_undelivered(self, choice: st.DataObject) -> None:
+        offset, number, generation, _ = self.pick(choice)
+        valid = self.handle_is_valid(offset, number, generation)
+        before = self.naive.rows.get(offset)
+        change = self.leases.release_undelivered(offset, number, generation, self.now_ms)
+        assert (change is not None) == valid
+        self.naive.apply(change)
+        if valid:
+            assert before is not None
+            row = self.naive.rows[offset]
+            assert (row.state, row.attempts) == (LeaseState.WAITING, before.attempts - 1)
 
     @precondition(lambda self: self.handles)
     @rule(choice=st.data())

@@ -75,21 +75,23 @@ class Deliverer:
         topic: TopicRow,
         popped: storage_pb2.PopResponse,
     ) -> None:
-        """Make messages visible again whose client went away before they came.
+        """Make messages visible again that nobody was given; that was no attempt (rule 36).
 
         Raises:
             RequestError: storage did not take it; the leases run out or die with their holder.
         """
-        for leased in popped.messages:
-            await self._storage.call(
-                raft_group,
-                "ChangeInvisible",
-                storage_pb2.ChangeInvisibleRequest(
-                    raft_group=raft_group, lease=_lease_ref(group, topic, leased), invisible_ms=0
-                ),
-                storage_pb2.ChangeInvisibleResponse,
-            )
-            self._released.add()
+        if not popped.messages:
+            return
+        response = await self._storage.call(
+            raft_group,
+            "Release",
+            storage_pb2.ReleaseRequest(
+                raft_group=raft_group,
+                undelivered=[_lease_ref(group, topic, leased) for leased in popped.messages],
+            ),
+            storage_pb2.ReleaseResponse,
+        )
+        self._released.add(response.released)
 
     def _response(
         self,

@@ -151,6 +151,40 @@ class LeaseCalls:
         else:
             await committed(future)
 
+    async def release(self, refs: Sequence[LeaseRef]) -> int:
+        """Give back leases on messages that nobody was given; return how many of them held.
+
+        One entry for all. A repeat finds none, and waits for what may be the first one's entry.
+
+        Raises:
+            Refused: not now; nothing was released, or leadership was lost.
+        """
+        self._sets.check_open()
+        places: dict[ConsumerKey, list[LeaseRef]] = {}
+        for ref in refs:
+            places.setdefault(ref.key, []).append(ref)
+        # Found before anything changes: finding may be refused.
+        sets = {key: self._sets.find(key) for key in places}
+        now_ms = self._proposer.now_ms()
+        released = 0
+        sections: list[Section] = []
+        for key, lease_set in sets.items():
+            if lease_set is None:
+                continue
+            release = lease_set.leases.release_undelivered
+            found = [
+                release(ref.offset, ref.lease_number, ref.generation, now_ms) for ref in places[key]
+            ]
+            changes = [change for change in found if change is not None]
+            if changes:
+                released += len(changes)
+                sections.append((lease_set, merge_changes(changes)))
+        future = self._sets.propose(sections) if sections else None
+        for consumer_group_id, topic_id, queue in places:
+            self._waiters.wake_group(topic_id, consumer_group_id, queue)
+        await self.settle(future)
+        return released
+
     async def change_invisible(
         self, ref: LeaseRef, invisible_ms: int, *, repeated: bool = False
     ) -> LeaseRef:

@@ -433,8 +433,8 @@ class Popper:
         now_ms = self._proposer.now_ms()
         for lease_set, _, offset, lease, _ in catch.leases:
             leases = lease_set.leases
-            _, change = leases.change_invisible(
-                offset, lease.lease_number, leases.generation, lease.visible_at_ms, 0, now_ms
+            change = leases.release_undelivered(
+                offset, lease.lease_number, leases.generation, now_ms
             )
             if change is not None:
                 self._sets.keep(lease_set, change)

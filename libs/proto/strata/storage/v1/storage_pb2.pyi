@@ -1041,6 +1041,55 @@ class AckResponse(_message.Message):
 Global___AckResponse: _TypeAlias = AckResponse  # noqa: Y015
 
 @_typing.final
+class ReleaseRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    UNDELIVERED_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    @_builtins.property
+    def undelivered(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseRef]:
+        """Those that hold no more are passed over, so the call may be repeated freely."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        undelivered: _abc.Iterable[Global___LeaseRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "undelivered", b"undelivered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseRequest: _TypeAlias = ReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    released: _builtins.int
+    """How many of them held."""
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        released: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal", "released", b"released"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseResponse: _TypeAlias = ReleaseResponse  # noqa: Y015
+
+@_typing.final
 class ChangeInvisibleRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

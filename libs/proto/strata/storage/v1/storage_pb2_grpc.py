@@ -59,6 +59,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.AckRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.AckResponse.FromString,
                 _registered_method=True)
+        self.Release = channel.unary_unary(
+                '/strata.storage.v1.StorageService/Release',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReleaseRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReleaseResponse.FromString,
+                _registered_method=True)
         self.ChangeInvisible = channel.unary_unary(
                 '/strata.storage.v1.StorageService/ChangeInvisible',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ChangeInvisibleRequest.SerializeToString,
@@ -200,6 +205,14 @@ class StorageServiceServicer(object):
 
     def Ack(self, request, context):
         """Removes leases: the messages are consumed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Release(self, request, context):
+        """Gives back leases on messages that nobody was given, all of a call in one entry: they are visible
+        at once, and the attempt does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -379,6 +392,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.Ack,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.AckRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.AckResponse.SerializeToString,
+            ),
+            'Release': grpc.unary_unary_rpc_method_handler(
+                    servicer.Release,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReleaseRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ReleaseResponse.SerializeToString,
             ),
             'ChangeInvisible': grpc.unary_unary_rpc_method_handler(
                     servicer.ChangeInvisible,
@@ -621,6 +639,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/Ack',
             strata_dot_storage_dot_v1_dot_storage__pb2.AckRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.AckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Release(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/Release',
+            strata_dot_storage_dot_v1_dot_storage__pb2.ReleaseRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.ReleaseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,10 @@ class StorageServiceStub:
     """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
     Ack: _grpc.UnaryUnaryMultiCallable[_storage_pb2.AckRequest, _storage_pb2.AckResponse]
     """Removes leases: the messages are consumed."""
+    Release: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReleaseRequest, _storage_pb2.ReleaseResponse]
+    """Gives back leases on messages that nobody was given, all of a call in one entry: they are visible
+    at once, and the attempt does not count.
+    """
     ChangeInvisible: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ChangeInvisibleRequest, _storage_pb2.ChangeInvisibleResponse]
     """Sets a new time at which leased messages become visible again."""
     ForwardToDeadLetter: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ForwardToDeadLetterRequest, _storage_pb2.ForwardToDeadLetterResponse]
@@ -104,6 +108,10 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
     Ack: _aio.UnaryUnaryMultiCallable[_storage_pb2.AckRequest, _storage_pb2.AckResponse]  # type: ignore[assignment]
     """Removes leases: the messages are consumed."""
+    Release: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReleaseRequest, _storage_pb2.ReleaseResponse]  # type: ignore[assignment]
+    """Gives back leases on messages that nobody was given, all of a call in one entry: they are visible
+    at once, and the attempt does not count.
+    """
     ChangeInvisible: _aio.UnaryUnaryMultiCallable[_storage_pb2.ChangeInvisibleRequest, _storage_pb2.ChangeInvisibleResponse]  # type: ignore[assignment]
     """Sets a new time at which leased messages become visible again."""
     ForwardToDeadLetter: _aio.UnaryUnaryMultiCallable[_storage_pb2.ForwardToDeadLetterRequest, _storage_pb2.ForwardToDeadLetterResponse]  # type: ignore[assignment]
@@ -189,6 +197,16 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.AckResponse, _abc.Awaitable[_storage_pb2.AckResponse]]:
         """Removes leases: the messages are consumed."""
+
+    @_abc_1.abstractmethod
+    def Release(
+        self,
+        request: _storage_pb2.ReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.ReleaseResponse, _abc.Awaitable[_storage_pb2.ReleaseResponse]]:
+        """Gives back leases on messages that nobody was given, all of a call in one entry: they are visible
+        at once, and the attempt does not count.
+        """
 
     @_abc_1.abstractmethod
     def ChangeInvisible(
