@@ -67,16 +67,22 @@ class Flusher:
         run_blocking: runs a blocking call beside the event loop and waits for it.
     """
 
-    __slots__ = ("_persisted", "_run_blocking", "_store")
+    __slots__ = ("_openings", "_persisted", "_run_blocking", "_store")
 
     def __init__(self, store: StateStore, run_blocking: RunBlocking) -> None:
         self._store = store
         self._run_blocking = run_blocking
         self._persisted: dict[int, int] = {}
+        # Raft group -> how often it was opened: what a flush covers are rows of one opening.
+        self._openings: dict[int, int] = {}
 
     def opened(self, raft_group: int, applied_index: int) -> None:
-        """Take in what a store that was just opened holds: all of it is persisted."""
+        """Take in what a store that was just opened holds: all of it is persisted.
+
+        Also what a snapshot put there: a flush under way says nothing of it.
+        """
         self._persisted[raft_group] = applied_index
+        self._openings[raft_group] = self._openings.get(raft_group, 0) + 1
 
     def persisted_index(self, raft_group: int) -> int:
         """Return the applied index that survives a crash; 0: none."""
@@ -88,8 +94,9 @@ class Flusher:
         Raises:
             StateError: the flush failed; `persisted_index` stays.
         """
-        before = dict(applied)
+        before, openings = dict(applied), dict(self._openings)
         await self._run_blocking(self._store.flush)
         for raft_group, index in before.items():
-            if index > self._persisted.get(raft_group, 0):
+            is_same = self._openings.get(raft_group) == openings.get(raft_group)
+            if is_same and index > self._persisted.get(raft_group, 0):
                 self._persisted[raft_group] = index

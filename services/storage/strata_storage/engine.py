@@ -133,6 +133,14 @@ class GroupEngine:
             )
         return leader
 
+    def whole_rows(self) -> int | None:
+        """Return which rows these are; None: they are not whole, a snapshot is being written.
+
+        Work that goes on after an await compares it with what it was before: if it is another one,
+        the rows were replaced meanwhile, or are about to be (rule 38).
+        """
+        return None if self.replica.installing else self.machine.generation
+
     def close(self) -> None:
         """Refuse everything: the replica is not hosted here any more."""
         self._follow(0, 0)

@@ -81,6 +81,7 @@ class GroupMachine:
         moves: (topic, queue) -> where a sealed queue went.
         tier: what of its messages is in the tier.
         plugins: parts of it that are not of the core.
+        generation: raised when a snapshot replaced the rows.
     """
 
     def __init__(
@@ -113,6 +114,7 @@ class GroupMachine:
             tier_metadata(store, raft_group), self.rows.tier, self.state.raft_index
         )
         self.plugins = MachinePlugins()
+        self.generation = 0
         self.moves = self._read_moves()
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
@@ -176,6 +178,7 @@ class GroupMachine:
 
     def reload(self) -> None:
         """Take in rows that a snapshot put in the place of the old ones."""
+        self.generation += 1
         self.state = self.rows.applied.get()
         self._forget()
         self.plugins.reload()

@@ -389,7 +389,7 @@ class StorageNode:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             if self._flush_policy.due(self._parts.log.end_position, clock.monotonic_s()):
                 await self.flush_once()
-            await self._checkpointer.write_due(self._whole_engines(), self._replicas)
+            await self._checkpointer.write_due(self.engines(), self._replicas)
 
     async def flush_once(self) -> bool:
         """Flush the rows; note what is persisted. False: the store could not, the log keeps all."""
@@ -397,7 +397,8 @@ class StorageNode:
         position, began_s = self._parts.log.end_position, clock.monotonic_s()
         try:
             self._settle()
-            applied = {each.raft_group: each.machine.applied_index() for each in self.engines()}
+            whole = self._whole_engines()
+            applied = {each.raft_group: each.machine.applied_index() for each in whole}
             await self._parts.flusher.flush(applied)
         except StateError as error:
             self._logger.warning("rows are not flushed", reason=str(error))
@@ -428,19 +429,15 @@ class StorageNode:
         if not await self.flush_once():
             return
         await self._reclaimer.reclaim(
-            self._whole_engines(),
+            self.engines(),
             self._replicas,
             disk_is_low=self.disk_guard.mark > DiskMark.NORMAL,
         )
         self._parts.raft.log_trimmed()
 
     def _whole_engines(self) -> Sequence[GroupEngine]:
-        """Return the engines whose rows are whole: no snapshot is being written over them."""
-        return [
-            engine
-            for raft_group, engine in self._engines.items()
-            if not self._replicas[raft_group].installing
-        ]
+        """Return the engines whose rows are whole now: no snapshot is written over them."""
+        return [engine for engine in self.engines() if engine.whole_rows() is not None]
 
     async def _trim(self, engine: GroupEngine, leader: Leader, floor_index: int) -> None:
         try:

@@ -98,6 +98,9 @@ class Proposer:
         Raises:
             Refused: nothing was proposed.
         """
+        if self._dropped:
+            # The replica may lead again, in another term: what was decided in this one is void.
+            raise self._lost_leadership()
         try:
             future = self.replica.propose(payload)
         except (NotLeader, Overloaded, ReadOnly, DiskFull) as error:
@@ -142,9 +145,11 @@ class Proposer:
         if self._in_flight:
             await committed(self._in_flight[-1][0])
         if self._dropped:
-            raise Refused(
-                pb.OUTCOME_NOT_LEADER, "leadership was lost", self.replica.leader_replica_id
-            )
+            raise self._lost_leadership()
+
+    def _lost_leadership(self) -> Refused:
+        leader_replica_id = self.replica.leader_replica_id
+        return Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost", leader_replica_id)
 
     async def applied(self) -> None:
         """Wait until everything proposed before the call is applied.

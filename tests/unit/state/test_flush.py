@@ -47,3 +47,17 @@ async def test_persisted_index_moves_only_after_a_completed_flush() -> None:
     with pytest.raises(StateError):
         await broken.flush(applied)
     assert broken.persisted_index(1) == 0
+
+
+async def test_a_flush_says_nothing_of_rows_that_a_snapshot_put_there_meanwhile() -> None:
+    """Rows that were given up while the flush ran are not persisted under their old index."""
+
+    async def run(work: Callable[[], None]) -> None:
+        flusher.opened(1, 0)
+        work()
+
+    flusher = Flusher(MemoryStore(), run)
+    flusher.opened(1, 5)
+    flusher.opened(2, 5)
+    await flusher.flush({1: 10, 2: 10})
+    assert (flusher.persisted_index(1), flusher.persisted_index(2)) == (0, 10)

@@ -9,12 +9,14 @@ from typing import cast
 
 import pytest
 
+from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.rows import AppliedRow
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog
 from strata_state.ports import Row
 from strata_storage.config import RetentionOptions
 from strata_storage.engine import GroupEngine
+from strata_storage.errors import Refused
 from strata_storage.recovery.checkpointer import Checkpointer, CheckpointReplica
 
 MIB = 1024 * 1024
@@ -43,7 +45,7 @@ class FakeEngine:
     def __init__(self, log: FakeLog, replica_id: int, row_count: int) -> None:
         self.log = log
         self.replica_id = self.raft_group = replica_id
-        self.replica = SimpleNamespace(read_only="")
+        self.replica = SimpleNamespace(read_only="", installing=False)
         self.row_count = row_count
         self.applied = 0
         self.written: list[int] = []
@@ -52,7 +54,12 @@ class FakeEngine:
             settle=lambda: None,
             rows=SimpleNamespace(checkpoint=self.rows),
             low_index=0,
+            generation=0,
         )
+
+    def whole_rows(self) -> int | None:
+        """See `GroupEngine.whole_rows`."""
+        return None if self.replica.installing else self.machine.generation
 
     def append(self, size_bytes: int) -> None:
         """Have an entry applied."""
@@ -139,3 +146,73 @@ async def test_two_checkpoints_of_a_replica_do_not_mingle(node: Node) -> None:
     await asyncio.gather(node.write_due(), behind())
     assert node.large.written == sorted(node.large.written)
     assert set(node.large.written) == {2, 3}
+
+
+async def test_a_replica_that_begins_an_install_while_another_is_written_is_left_out(
+    node: Node,
+) -> None:
+    """Its rows are neither settled nor written: they are a mix of two states."""
+    settled: list[bool] = []
+    node.small.machine.settle = lambda: settled.append(node.small.replica.installing)
+    write = node.large.write_checkpoint
+
+    async def slow(frames: Sequence[Frame]) -> int:
+        node.small.replica.installing = True
+        return await write(frames)
+
+    node.large.write_checkpoint = slow  # type: ignore[method-assign]
+    node.large.append(DUE_BYTES)
+    node.small.append(1)
+    await node.write_due()
+    assert set(node.large.written) == {2}
+    assert settled == []
+    assert node.small.written == []
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+async def test_an_install_voids_the_checkpoint_that_is_being_written(
+    node: Node, is_done: bool
+) -> None:
+    """It ends without its last part, counts as none, and what the install asked for is written."""
+    write, engine = node.large.write_checkpoint, node.large
+    parts: list[bytes] = []
+
+    async def slow(frames: Sequence[Frame]) -> int:
+        parts.extend(frame.payload[0] for frame in frames)
+        if len(parts) == len(frames):
+            engine.replica.installing = True
+            if is_done:
+                engine.replica.installing = False
+                engine.machine.generation += 1
+                node.checkpointer.want(engine.replica_id)
+        return await write(frames)
+
+    engine.write_checkpoint = slow  # type: ignore[method-assign]
+    engine.append(DUE_BYTES)
+    await node.write_due()
+    assert not any(part[1] for part in parts), "the last part was written"
+    assert engine.replica_id not in node.checkpointer.indexes
+    engine.replica.installing = False
+    engine.machine.generation = 1
+    node.checkpointer.want(engine.replica_id)
+    await node.write_due()
+    assert parts[-1][1], "no checkpoint of the new rows"
+    assert node.checkpointer.indexes[engine.replica_id] == 2
+
+
+async def test_reads_that_are_refused_put_a_checkpoint_off(node: Node) -> None:
+    """Too many reads wait: the checkpoint is written later, and nothing ends."""
+    node.large.append(DUE_BYTES)
+    refused = [True]
+
+    async def run(read: Callable[[], list[Frame]]) -> list[Frame]:
+        if refused:
+            refused.pop()
+            raise Refused(pb.OUTCOME_OVERLOADED, "many reads wait")
+        return read()
+
+    node.checkpointer._run_read = run
+    await node.write_due()
+    assert node.large.written == []
+    await node.write_due()
+    assert set(node.large.written) == {2}

@@ -87,3 +87,14 @@ async def test_nothing_is_settled_after_leadership_was_lost(
     proposer.drop()
     with pytest.raises(Refused, match="leadership was lost"):
         await proposer.settled()
+
+
+async def test_what_was_decided_in_an_ended_term_is_not_proposed_in_the_next(
+    replica: FakeReplica, proposer: Proposer
+) -> None:
+    """The replica may lead again by the time that slow work ends; its decisions are void."""
+    proposer.drop()
+    with pytest.raises(Refused) as refused:
+        proposer.propose((b"trim",))
+    assert refused.value.outcome == pb.OUTCOME_NOT_LEADER
+    assert replica.futures == []

@@ -26,6 +26,7 @@ from strata_storage.config import RetentionOptions
 from strata_storage.disk.pin_sweep import holds_entry
 from strata_storage.disk.retention import low_indexes
 from strata_storage.engine import GroupEngine
+from strata_storage.errors import Refused
 from strata_storage.jobs import RunJob
 from strata_storage.machine import GroupMachine
 from strata_storage.metering.instruments import Instruments
@@ -96,7 +97,7 @@ class Reclaimer:
             freed = await self._run_write(lambda: self._log.free_before(low))
             self._instruments.freed_segments.add(len(freed))
             self.at_limit = await self._relocate(engines, replicas, disk_is_low=disk_is_low)
-        except (DiskFull, WriteFailed, CorruptFrame, ReadFailed, MissingEntry) as error:
+        except (DiskFull, WriteFailed, CorruptFrame, ReadFailed, MissingEntry, Refused) as error:
             self._logger.warning("the oldest segment stays", reason=str(error))
 
     def floor_indexes(self) -> dict[int, int]:
@@ -165,16 +166,21 @@ class Reclaimer:
         retained: dict[int, set[int]] = {}
         for engine in engines:
             held = segment.replicas.get(engine.replica_id)
-            if held is None or engine.replica.read_only:
-                # Rows of a damaged replica may lack what its log has.
+            generation = engine.whole_rows()
+            if held is None or engine.replica.read_only or generation is None:
+                # Rows of a damaged replica may lack what its log has, and rows that a snapshot is
+                # written over say nothing.
                 continue
-            covered[engine.replica_id] = min(
+            until = min(
                 engine.machine.persisted_index(),
                 self._checkpointer.indexes.get(engine.replica_id, 0),
                 # The newest entry stays: it tells recovery where the replica's log ends.
                 engine.machine.applied_index() - 1,
             )
-            retained[engine.replica_id] = await _retained_indexes(engine.machine, held[1])
+            found = await _retained_indexes(engine.machine, held[1])
+            if engine.whole_rows() == generation:
+                # A snapshot that begins later brings nothing into a segment that is sealed.
+                covered[engine.replica_id], retained[engine.replica_id] = until, found
 
         def is_needed(replica_id: int, index: int) -> bool:
             return index > covered.get(replica_id, 0) or index in retained[replica_id]

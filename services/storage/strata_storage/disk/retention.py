@@ -135,7 +135,8 @@ def low_indexes(
 
     An entry may go when its trim is applied, its rows are persisted, and a checkpoint covers it,
     so that rows can still be rebuilt (rule 6). The entry at the applied index stays: raft asks
-    for its term.
+    for its term. While a snapshot is taken in nothing goes: what the log needs then, the rows that
+    are being replaced do not say.
     """
     return {
         engine.replica_id: min(
@@ -143,5 +144,7 @@ def low_indexes(
             engine.machine.persisted_index(),
             checkpoint_indexes.get(engine.replica_id, 0) + 1,
         )
+        if engine.whole_rows() is not None
+        else 0
         for engine in engines
     }

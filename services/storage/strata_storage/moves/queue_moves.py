@@ -21,6 +21,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView, MetadataClient, MetaRefused
 from strata_metadata.channels import Channels
+from strata_mq.rows import MoveRow
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -151,16 +152,19 @@ class QueueMoves:
     def _is_opening(self, engine: GroupEngine, topic_id: int, queue: int) -> bool:
         """Whether a sealed queue's next epoch is not recorded yet."""
         override = self._view.queue_override(topic_id, queue)
-        epoch = engine.machine.moves[topic_id, queue].epoch
-        return override is not None and all(each.epoch <= epoch for each in override.epochs)
+        move = engine.machine.moves.get((topic_id, queue))
+        if override is None or move is None:
+            return False
+        return all(each.epoch <= move.epoch for each in override.epochs)
 
     def _is_drained(self, engine: GroupEngine, topic_id: int, queue: int) -> bool:
         """Whether a sealed queue holds no message any more and is still the oldest epoch."""
         override = self._view.queue_override(topic_id, queue)
         row = engine.machine.queues.get(topic_id, queue)
-        if override is None or len(override.epochs) < 2:
+        move = engine.machine.moves.get((topic_id, queue))
+        if override is None or move is None or len(override.epochs) < 2:
             return False
-        is_oldest = override.epochs[0].epoch == engine.machine.moves[topic_id, queue].epoch
+        is_oldest = override.epochs[0].epoch == move.epoch
         return is_oldest and (row is None or row.min_offset == row.next_offset)
 
     # One move -----------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class QueueMoves:
                 await engine.barrier()
                 await self._open(engine, topic_id, queue, leader)
             elif self._is_opening(engine, topic_id, queue):
-                leader = await self._leader_of(engine.machine.moves[topic_id, queue].destination)
+                leader = await self._leader_of(self._move(engine, topic_id, queue).destination)
                 await self._open(engine, topic_id, queue, leader)
             else:
                 await self._report_drained(engine, topic_id, queue)
@@ -186,6 +190,17 @@ class QueueMoves:
         finally:
             self._running.discard((topic_id, queue))
             self._moves_total.add(1, {"result": result})
+
+    def _move(self, engine: GroupEngine, topic_id: int, queue: int) -> MoveRow:
+        """Return where a sealed queue goes, as it is applied now.
+
+        Raises:
+            MoveFailed: it is led elsewhere by now, or the queue is sealed no more.
+        """
+        move = engine.machine.moves.get((topic_id, queue))
+        if engine.leader is None or move is None:
+            raise MoveFailed("leadership was lost, or the queue came back")
+        return move
 
     async def _leader_of(self, raft_group: int) -> str:
         """Return the endpoint of a raft group's leader.
@@ -208,7 +223,7 @@ class QueueMoves:
         raise MoveFailed(f"raft group {raft_group} has no leader that answers")
 
     async def _open(self, engine: GroupEngine, topic_id: int, queue: int, endpoint: str) -> None:
-        move = engine.machine.moves[topic_id, queue]
+        move = self._move(engine, topic_id, queue)
         row = engine.machine.queues.get(topic_id, queue)
         response = await self._channels.get(endpoint).call(
             _SERVICE + "Open",
@@ -236,7 +251,9 @@ class QueueMoves:
         self._logger.info("queue moved", topic=topic_id, queue=queue, to=move.destination)
 
     async def _report_drained(self, engine: GroupEngine, topic_id: int, queue: int) -> None:
-        epoch = engine.machine.moves[topic_id, queue].epoch
+        if not self._is_drained(engine, topic_id, queue):
+            return
+        epoch = self._move(engine, topic_id, queue).epoch
         await self._client.call(
             "ReportQueueDrained",
             meta.ReportQueueDrainedRequest(topic_id=topic_id, queue=queue, epoch=epoch),

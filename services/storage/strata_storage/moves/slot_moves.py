@@ -126,8 +126,11 @@ class SlotMoves:
         raft_group, version = engine.raft_group, self._view.version
         result = "ok"
         try:
+            _check_leads(engine, term)
             await self._give_up(engine)
+            _check_leads(engine, term)
             await self._take(engine)
+            _check_leads(engine, term)
             self._settled[raft_group] = (term, version)
         except (MoveWaits, Refused, MetaRefused, AngeliaError) as error:
             result = "failed"
@@ -148,6 +151,8 @@ class SlotMoves:
             await self._report_revoked(move, [], [])
             await self._revoke(engine, move)
             slots = revoked(engine.machine.ownership, move)
+        if engine.leader is None:
+            raise MoveWaits("leadership was lost")
         kept = kept_in(self._view, engine.machine.ownership, slots)
         await self._report_revoked(move, slots, kept)
         self._logger.info(
@@ -161,7 +166,8 @@ class SlotMoves:
     async def _revoke(self, engine: GroupEngine, move: meta.SlotMove) -> None:
         """Give up slots of a move, as many as the limit on queues allows."""
         machine, leader = engine.machine, engine.leading()
-        machine.ownership.closing = frozenset(move.slots)
+        ownership = machine.ownership
+        ownership.closing = frozenset(move.slots)
         try:
             # What was let in before must be in the rows before they are looked at.
             leader.sets.flush_kept()
@@ -170,9 +176,12 @@ class SlotMoves:
             with_state = await self._queues_with_state(machine, frozenset(move.slots))
             slots = first_slots(move.slots, with_state, self._options.max_kept_queues)
             kept = chain.from_iterable(with_state[slot] for slot in slots if slot in with_state)
-            await engine.own(revocation_of(self._view, machine.ownership, slots, kept))
+            if engine.leader is not leader or machine.ownership is not ownership:
+                # Meanwhile queues may have begun to have state.
+                raise MoveWaits("leadership was lost while queues were looked at")
+            await engine.own(revocation_of(self._view, ownership, slots, kept))
         finally:
-            machine.ownership.closing = frozenset()
+            ownership.closing = frozenset()
 
     async def _queues_with_state(
         self, machine: GroupMachine, slots: frozenset[int]
@@ -232,6 +241,16 @@ class SlotMoves:
             ),
             meta.ReportSlotsRevokedResponse,
         )
+
+
+def _check_leads(engine: GroupEngine, term: int) -> None:
+    """Let a step pass as long as the leader goes on that it was begun for.
+
+    Raises:
+        MoveWaits: it does not; rows of another replica's leader may be newer than those here.
+    """
+    if engine.leader is None or engine.leader.term != term:
+        raise MoveWaits("leadership was lost")
 
 
 def _keys(machine: GroupMachine) -> Iterator[Queue]:

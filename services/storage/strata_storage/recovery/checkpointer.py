@@ -1,4 +1,8 @@
-"""When checkpoints are written, and up to which entry the newest one of a replica is (rule 6)."""
+"""When checkpoints are written, and up to which entry the newest one of a replica is (rule 6).
+
+A checkpoint is of whole rows: of a replica that takes in a snapshot none is begun, and one that was
+begun before is left without its last part, so that it counts as none (rule 38).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,10 @@ from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog
+from strata_state.ports import StateError
 from strata_storage.config import RetentionOptions
 from strata_storage.engine import GroupEngine
+from strata_storage.errors import Refused
 from strata_storage.recovery.checkpoint import encode_checkpoint
 
 # Of one group commit, unless one frame alone has more; it must fit into the smallest segment.
@@ -113,27 +119,39 @@ class Checkpointer:
 
     def _is_whole(self, engine: GroupEngine) -> bool:
         """Whether its rows may stand for its log: those of a damaged replica must not."""
-        return bool(engine.machine.applied_index()) and not engine.replica.read_only
+        has_rows = bool(engine.machine.applied_index()) and engine.whole_rows() is not None
+        return has_rows and not engine.replica.read_only
 
     def _has_news(self, engine: GroupEngine) -> bool:
         return engine.machine.applied_index() > self.indexes.get(engine.replica_id, 0)
 
     async def _write(self, engine: GroupEngine, replica: CheckpointReplica | None) -> None:
+        """Write a checkpoint of a replica that was just found to be whole."""
         if replica is None:
             # It was removed since the caller looked.
             return
-        # The rows are as of now; a thread reads them, for there may be many.
-        engine.machine.settle()
-        rows, applied = engine.machine.rows.checkpoint(), engine.machine.state
-        frames = encode_checkpoint(rows, engine.raft_group, engine.replica_id, applied)
-        position = self._log.end_position
+        generation, position = engine.whole_rows(), self._log.end_position
         try:
+            # The rows are as of now; a thread reads them, for there may be many.
+            engine.machine.settle()
+            rows, applied = engine.machine.rows.checkpoint(), engine.machine.state
+            frames = encode_checkpoint(rows, engine.raft_group, engine.replica_id, applied)
             # Some at a time: the rows of key-value tables may be more than memory.
             while some := await self._run_read(lambda: _some(frames)):
+                if engine.whole_rows() != generation:
+                    return
                 await replica.write_checkpoint(some)
                 self._checkpoint_bytes += sum(_size_bytes(frame) for frame in some)
         except DiskFull:
             # The older one still holds; it is tried again.
+            return
+        except (StateError, Refused) as error:
+            self._logger.warning(
+                "checkpoint waits", raft_group=engine.raft_group, reason=str(error)
+            )
+            return
+        if engine.whole_rows() != generation:
+            # A snapshot came: one of its rows is wanted now.
             return
         self._wanted.discard(engine.replica_id)
         self._positions[engine.replica_id] = position

@@ -76,7 +76,10 @@ class Publisher:
 
     async def _publish(self) -> None:
         engine, home = self._engine, self._parts.home
-        machine = engine.machine
+        machine, generation = engine.machine, engine.whole_rows()
+        if generation is None:
+            # It led until a moment ago, and takes in a snapshot now.
+            return
         machine.settle()
         state = machine.state
         name = ManifestName(engine.raft_group, state.term, state.raft_index)
@@ -96,6 +99,9 @@ class Publisher:
         parts, manifest = await self._run_read(
             partial(self._prepare, description, name, rows, waiting)
         )
+        if engine.whole_rows() != generation:
+            # The log that the entries were read from was voided meanwhile.
+            return
         store = self._parts.store
         await store.put(archive_key, parts_of(parts), size_bytes=sum(map(len, parts)))
         await store.put(manifest_key(home, name), manifest)
