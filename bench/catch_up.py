@@ -97,7 +97,7 @@ class Node:
 
 async def measure(folder: Path, entry_bytes: int) -> dict[str, float]:
     """Fill a log, add a learner, time it."""
-    network = MemoryNetwork(max_queued=1 << 20)
+    network = MemoryNetwork()
     leader, learner = Node(1, folder, network), Node(2, folder, network)
     await leader.multiraft.start()
     await learner.multiraft.start()

@@ -1,15 +1,18 @@
 """A `Transport` between drivers in one process: for tests and simulation.
 
-Delivery is a callback on the event loop; a filter decides what gets through. Queues are bounded
+What one turn of the event loop sends to a node arrives in the next, in the order in which the real
+transport sends it: by class (`PeerQueue`). A filter decides what gets through. Queues are bounded
 per node and class, so that dropping (rule 15) can be exercised.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from strata_multiraft.peer_queue import PeerQueue
+from strata_multiraft.peering_options import TransportOptions
 from strata_multiraft.ports import Envelope, TrafficClass
 
 Receiver = Callable[[Sequence[Envelope]], None]
@@ -21,16 +24,25 @@ class MemoryNetwork:
 
     Args:
         passes: tells whether messages get from one node to another now.
-        max_queued: messages under way to one node in one class.
+        options: limits of what waits from one node to another.
+
+    Attributes:
+        is_full: nothing is taken, as if all queues were full.
     """
 
     def __init__(
-        self, passes: Passes = lambda source, target: True, max_queued: int = 4096
+        self,
+        passes: Passes = lambda source, target: True,
+        options: TransportOptions | None = None,
     ) -> None:
+        options = options or TransportOptions()
+        self.is_full = False
         self._passes = passes
-        self._max_queued = max_queued
+        self._max_frame_bytes = options.max_frame_bytes
         self._receivers: dict[str, Receiver] = {}
-        self._queued: Counter[tuple[str, TrafficClass]] = Counter()
+        self._queues: defaultdict[tuple[str, str], PeerQueue] = defaultdict(
+            lambda: PeerQueue(options)
+        )
 
     def connect(self, node_id: str, receiver: Receiver) -> None:
         """Let a node receive; a node that connects again replaces its earlier life."""
@@ -44,20 +56,21 @@ class MemoryNetwork:
         self, source: str, target: str, envelopes: Sequence[Envelope], traffic: TrafficClass
     ) -> bool:
         """Deliver in the next turn of the event loop."""
-        queue = (target, traffic)
-        if self._queued[queue] + len(envelopes) > self._max_queued:
+        queue = self._queues[source, target]
+        waits = queue.has_any()
+        if self.is_full or not queue.offer(envelopes, traffic):
             return False
-        self._queued[queue] += len(envelopes)
-        asyncio.get_running_loop().call_soon(self._deliver, source, target, envelopes, traffic)
+        if not waits:
+            asyncio.get_running_loop().call_soon(self._deliver, source, target)
         return True
 
-    def _deliver(
-        self, source: str, target: str, envelopes: Sequence[Envelope], traffic: TrafficClass
-    ) -> None:
-        self._queued[(target, traffic)] -= len(envelopes)
-        receiver = self._receivers.get(target)
-        if receiver is not None and self._passes(source, target):
-            receiver(envelopes)
+    def _deliver(self, source: str, target: str) -> None:
+        queue = self._queues[source, target]
+        while queue.has_any():
+            envelopes, _ = queue.take(self._max_frame_bytes, only_control=False)
+            receiver = self._receivers.get(target)
+            if receiver is not None and self._passes(source, target):
+                receiver(envelopes)
 
 
 class MemoryTransport:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from strata_multiraft.ports import Envelope, NodeOf, TrafficClass, Transport
 from strata_multiraft.replica import Replica
 from strata_raft import Message
-from strata_raft.messages import AppendRequest, VoteRequest
+from strata_raft.messages import AppendRequest, TimeoutNow, VoteRequest
 from strata_runtime.metrics import Metrics
 
 
@@ -58,7 +58,9 @@ class Outbox:
                 continue  # not ours to place: the nameserver has not named its node yet
             if isinstance(message, VoteRequest) and not (message.transfer or self._may_campaign()):
                 continue  # a clock that is off must not lead (rule 4)
-            is_append = isinstance(message, AppendRequest) and message.entries
+            # Without entries too: a question, or the call to campaign, that overtakes entries
+            # meets a follower which does not have them yet.
+            is_append = isinstance(message, (AppendRequest, TimeoutNow))
             traffic = TrafficClass.APPEND if is_append else TrafficClass.CONTROL
             self._ready.setdefault((node_id, traffic), []).append(
                 (replica, Envelope(replica.raft_group, message))

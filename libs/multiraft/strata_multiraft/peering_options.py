@@ -12,9 +12,9 @@ class TransportOptions:
     """Limits per peer node (rule 15); how full they are shows in `strata_peer_queued_bytes`.
 
     Attributes:
-        max_control_bytes: raft messages without entries that wait to be sent.
+        max_control_bytes: raft messages but append requests that wait to be sent.
         max_lease_bytes: ack and lease release traffic that waits.
-        max_append_bytes: append requests with entries that wait.
+        max_append_bytes: append requests that wait.
         max_fetch_bytes: fetch traffic that waits.
         max_frame_bytes: one frame; a single larger envelope goes alone.
         max_calls_in_flight: frames that the peer has not answered yet.

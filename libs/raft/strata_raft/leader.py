@@ -169,6 +169,8 @@ class Leader:
     def tick(self) -> Role | None:
         """Send heartbeats; step down without a quorum's answers for an election timeout."""
         options = self._state.options
+        for progress in self.progress.values():
+            progress.ticked()
         self._quorum_ticks += 1
         if self._quorum_ticks >= options.election_ticks:
             self._quorum_ticks = 0
@@ -231,9 +233,12 @@ class Leader:
         if progress.state is ProgressState.SNAPSHOT:
             # The request may be lost; a follower that is at it ignores the repetition.
             self._send_snapshot(response.source, progress)
-        elif progress.match < self._state.log.last_index or progress.state is ProgressState.PROBE:
+        elif progress.state is ProgressState.PROBE or (
+            progress.match < self._state.log.last_index and progress.may_be_lost()
+        ):
             # With nothing new to send, an empty request finds out whether one was lost, and that
             # a follower which came back still holds everything.
+            progress.asked()
             self._send_append(response.source, even_empty=True)
         self._reads.acknowledge(response.source, response.context)
         self._confirm_reads()

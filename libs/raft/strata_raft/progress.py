@@ -15,6 +15,9 @@ from enum import StrEnum
 
 from strata_raft.options import RaftOptions
 
+_STALLED_TICKS = 2
+"""Ticks without news after which a request under way may be lost: one whole tick at least."""
+
 
 class ProgressState(StrEnum):
     """How a follower is being sent entries."""
@@ -48,6 +51,7 @@ class Progress:
 
     __slots__ = (
         "_options",
+        "_stalled_ticks",
         "_window",
         "_window_bytes",
         "is_active",
@@ -64,6 +68,8 @@ class Progress:
         self._options = options
         self._window: deque[tuple[int, int]] = deque()
         self._window_bytes = 0
+        # Ticks since the oldest request under way was sent, or since the last news.
+        self._stalled_ticks = 0
         self.match = 0
         self.next = next_index
         self.state = ProgressState.PROBE
@@ -91,11 +97,29 @@ class Progress:
             or self._window_bytes >= self._options.max_inflight_bytes
         )
 
+    def may_be_lost(self) -> bool:
+        """Tell whether it is worth asking what a pipelined follower holds.
+
+        While answers keep coming it is not: each question costs two messages, and there is one
+        for every round of heartbeats.
+        """
+        return not self._window or self._stalled_ticks >= _STALLED_TICKS
+
+    def asked(self) -> None:
+        """Note a question about what the follower holds: give it time to answer."""
+        self._stalled_ticks = 0
+
+    def ticked(self) -> None:
+        """Let one tick pass."""
+        self._stalled_ticks += 1
+
     def sent(self, last_index: int, size_bytes: int) -> None:
         """Note a request whose entries end at `last_index` (`next - 1`: it had none)."""
         if self.state is ProgressState.PROBE:
             self.probe_sent = True
         elif last_index >= self.next:
+            if not self._window:
+                self._stalled_ticks = 0
             self.next = last_index + 1
             self._window.append((last_index, size_bytes))
             self._window_bytes += size_bytes
@@ -113,6 +137,7 @@ class Progress:
         is_news = index > self.match
         if is_news:
             self.match = index
+            self._stalled_ticks = 0
             self.next = max(self.next, index + 1)
         while self._window and self._window[0][0] <= index:
             self._window_bytes -= self._window.popleft()[1]
@@ -145,7 +170,7 @@ class Progress:
         """Note a sign of life: a probe, or the oldest request of a full window, may be lost."""
         self.is_active = True
         self.probe_sent = False
-        if self.state is ProgressState.REPLICATE and self.is_window_full():
+        if self.state is ProgressState.REPLICATE and self.is_window_full() and self.may_be_lost():
             self._window_bytes -= self._window.popleft()[1]
 
     def quorum_checked(self) -> None:
@@ -178,5 +203,6 @@ class Progress:
         self.probe_sent = False
         self._window.clear()
         self._window_bytes = 0
+        self._stalled_ticks = 0
         if state is not ProgressState.PROBE:
             self.snapshot_index = 0

@@ -362,7 +362,7 @@ async def test_a_full_disk_before_the_install_changes_nothing(cluster: Cluster) 
             refused.add_done_callback(asyncio.Future.exception)
 
     cluster.fault = fill
-    await cluster.tick(1)
+    await cluster.tick(1, times=2)
     assert cluster.machines[3].payloads() == before
     assert not cluster.replica(3).installing
     await asyncio.sleep(0.002)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.memory_transport import MemoryNetwork
-from strata_raft import Role
+from strata_multiraft.ports import Envelope
+from strata_raft import Entry, EntryKind, Message, Role
+from strata_raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, TimeoutNow
 
 Settled = Callable[[], Awaitable[None]]
 NODES = (1, 2, 3)
@@ -22,7 +24,7 @@ class Cluster:
     def __init__(self, make_node: Any, settled: Settled) -> None:
         self.cut: set[int] = set()
         self.network = MemoryNetwork(
-            lambda source, target: not self.cut & {int(source), int(target)}, max_queued=64
+            lambda source, target: not self.cut & {int(source), int(target)}
         )
         self._make_node = make_node
         self._settled = settled
@@ -173,9 +175,61 @@ async def test_full_peer_queue_drops_and_recovers(cluster: Cluster, settled: Set
     """A queue without room drops messages; the follower is probed later (rule 15)."""
     await cluster.tick(1, times=7)
     futures = [cluster.replica(1).propose((b"%d" % number,)) for number in range(5)]
-    cluster.network._max_queued = 0
+    cluster.network.is_full = True
     await settled()
     assert not any(future.done() for future in futures)
-    cluster.network._max_queued = 64
+    cluster.network.is_full = False
     await cluster.tick(1, times=3)
     assert await asyncio.gather(*futures) == [2, 3, 4, 5, 6]
+
+
+async def test_heartbeats_under_load_make_no_follower_refuse(
+    cluster: Cluster, settled: Settled
+) -> None:
+    """What a heartbeat's answer makes the leader ask never overtakes entries; all go once."""
+    await cluster.tick(1, times=7)
+    seen: list[Message] = []
+    for node_id in NODES:
+        receive = cluster.nodes[node_id].multiraft.receive
+
+        def listen(envelopes: Sequence[Envelope], receive: Any = receive) -> None:
+            seen.extend(each.message for each in envelopes if each.raft_group == 1)
+            receive(envelopes)
+
+        cluster.network.connect(str(node_id), listen)
+    leader, futures = cluster.replica(1), []
+    for turn in range(200):
+        futures.append(leader.propose((b"%d" % turn,)))
+        if turn % 5 == 0:
+            cluster.nodes[1].multiraft.tick()
+        if turn % 20 == 10:
+            # Syncs that take a while: answers come for many requests at once.
+            for node_id in (2, 3):
+                cluster.nodes[node_id].gate.close()
+        if turn % 20 == 19:
+            for node_id in (2, 3):
+                cluster.nodes[node_id].gate.open()
+        await asyncio.sleep(0)
+    await settled()
+    await asyncio.gather(*futures)
+    answers = [message for message in seen if isinstance(message, AppendResponse)]
+    sent = [entry for each in seen if isinstance(each, AppendRequest) for entry in each.entries]
+    assert any(isinstance(message, HeartbeatResponse) for message in seen)
+    assert [answer for answer in answers if answer.rejected] == []
+    assert len(sent) == 2 * len(futures)
+
+
+async def test_the_call_to_campaign_overtakes_no_entries(cluster: Cluster) -> None:
+    """Who is told to campaign has taken what the leader sent before (rule 15)."""
+    leader = cluster.replica(1)
+    await cluster.tick(1, times=7)
+    heard: list[Message] = []
+    cluster.network.connect("2", lambda envelopes: heard.extend(e.message for e in envelopes))
+    outbox = cluster.nodes[1].multiraft._outbox
+    outbox.add(
+        leader, (AppendRequest(11, 12, 1, 1, 1, (Entry(1, 2, EntryKind.NORMAL, (b"x",)),), 1),)
+    )
+    outbox.add(leader, (TimeoutNow(11, 12, 1),))
+    outbox.flush()
+    await asyncio.sleep(0)
+    assert [type(message) for message in heard] == [AppendRequest, TimeoutNow]
