@@ -152,9 +152,15 @@ class BenchCall:
     def on_gone(self, callback: Callable[[], None]) -> None:
         """The client never goes."""
 
-    def complete(self, responses: Sequence[bytes]) -> None:
-        """Count the answer."""
+    def complete(
+        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
+    ) -> None:
+        """Count the answer; it is always taken."""
         self._done(responses)
+
+    def fail(self, status: str, reason: str) -> None:
+        """Never: what is measured succeeds."""
+        raise AssertionError(f"{status}: {reason}")
 
 
 class BenchEdge:

@@ -7,182 +7,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from strata_edge.grpcio_edge import GrpcioEdge
-from strata_edge.health import Health
 from strata_edge.options import EdgeOptions
-from strata_edge.ports import CallError, CallInfo, HotCall
-from strata_runtime.metrics import Metrics
-from strata_runtime.tls import Certificate, self_signed
-
-SERVICE = "strata.test.v1.EdgeService"
-MIB = 1 << 20
-
-# Way to the edge: through the front with TLS, through the front in plaintext, without a front.
-WAYS = ("tls", "plaintext", "direct")
-
-
-class Broker:
-    """A hot handler that answers what the request says, and rare handlers."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[HotCall]] = []
-        self.gone: list[bytes] = []
-        self.ended = 0
-
-    def handle(self, calls: Sequence[HotCall]) -> None:
-        self.batches.append(list(calls))
-        for call in calls:
-            if call.request.startswith(b"hold"):
-                call.on_gone(lambda call=call: self.gone.append(call.request))  # type: ignore[misc]
-            elif call.method == "ReceiveMessage":
-                call.complete([call.request + b"%d" % number for number in range(3)])
-            else:
-                call.complete([call.request])
-
-    @property
-    def calls(self) -> list[HotCall]:
-        return [call for batch in self.batches for call in batch]
-
-    async def reverse(self, request: bytes, info: CallInfo) -> bytes:
-        if request == b"refuse":
-            raise CallError("FAILED_PRECONDITION", "not like this")
-        if request == b"wait":
-            await asyncio.sleep(60)
-        return request[::-1] + info.metadata.get("suffix", "").encode()
-
-    async def count(self, request: bytes, info: CallInfo) -> AsyncIterator[bytes]:
-        for number in range(int(request)):
-            yield b"%d" % number
-
-    async def echo(self, requests: AsyncIterator[bytes], info: CallInfo) -> AsyncIterator[bytes]:
-        try:
-            yield b"hello"
-            async for request in requests:
-                yield request.upper()
-        finally:
-            self.ended += 1
-
-
-@dataclass
-class Way:
-    """A running edge and a client's channel to it."""
-
-    edge: GrpcioEdge
-    broker: Broker
-    health: Health
-    metrics: Metrics
-    port: int
-    channel: grpc.aio.Channel
-    open_channel: Callable[[], grpc.aio.Channel]
-
-    async def send(
-        self,
-        request: bytes,
-        timeout: float | None = 10,  # noqa: ASYNC109 (gRPC's own word)
-        metadata: tuple[tuple[str, str], ...] = (),
-    ) -> bytes:
-        return await _unary(self.channel, "SendMessage")(
-            request, timeout=timeout, metadata=metadata
-        )
-
-    def gauge(self, name: str) -> float:
-        self.metrics.read_gauges()
-        for line in self.metrics.render().decode().splitlines():
-            if line.startswith(f"{name} "):
-                return float(line.split()[1])
-        raise AssertionError(f"{name} is not on the scrape")
-
-
-UnaryCall: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
-StreamCall: TypeAlias = "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
-TalkCall: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
-
-
-def _unary(channel: grpc.aio.Channel, name: str) -> UnaryCall:
-    return channel.unary_unary(f"/{SERVICE}/{name}")
-
-
-def _stream(channel: grpc.aio.Channel, name: str) -> StreamCall:
-    return channel.unary_stream(f"/{SERVICE}/{name}")
-
-
-def _talk(channel: grpc.aio.Channel) -> TalkCall:
-    return channel.stream_stream(f"/{SERVICE}/Echo")
-
-
-OpenWay = Callable[[str, EdgeOptions], Awaitable[Way]]
-
-
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return self_signed(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture
-async def open_way(certificate: Certificate) -> AsyncIterator[OpenWay]:
-    opened: list[Way] = []
-
-    async def open_one(kind: str, options: EdgeOptions) -> Way:
-        way = await _open(kind, options, certificate)
-        opened.append(way)
-        return way
-
-    yield open_one
-    for way in opened:
-        await way.channel.close()
-        await way.edge.stop(0)
-
-
-@pytest.fixture(params=WAYS)
-async def way(request: pytest.FixtureRequest, open_way: OpenWay) -> Way:
-    return await open_way(request.param, EdgeOptions(port=0))
-
-
-@pytest.fixture
-async def fronted(open_way: OpenWay) -> Way:
-    return await open_way("plaintext", EdgeOptions(port=0))
-
-
-async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Way:
-    front = kind != "direct"
-    metrics = Metrics()
-    edge = GrpcioEdge(replace(options, front=front, certificate=certificate), metrics)
-    broker, health = Broker(), Health(edge)
-    edge.set_hot_handler(SERVICE, broker)
-    edge.add_unary(f"/{SERVICE}/Reverse", broker.reverse)
-    edge.add_server_stream(f"/{SERVICE}/Count", broker.count)
-    edge.add_stream(f"/{SERVICE}/Echo", broker.echo)
-    port = await edge.start()
-
-    def open_channel() -> grpc.aio.Channel:
-        arguments = [
-            ("grpc.max_receive_message_length", 16 * MIB),
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
-        ]
-        if kind != "tls":
-            return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=arguments)
-        root = certificate.certificate_file.read_bytes()
-        credentials = grpc.ssl_channel_credentials(root)
-        return grpc.aio.secure_channel(f"localhost:{port}", credentials, options=arguments)
-
-    return Way(edge, broker, health, metrics, port, open_channel(), open_channel)
-
-
-async def _eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (what is waited for is in another process)
-            await asyncio.sleep(0.01)
+from strata_runtime.tls import Certificate
+from tests.contract.edge_ways import MIB, OpenWay, Way, eventually, stream, talk, unary
+from tests.contract.edge_ways import certificate as certificate
+from tests.contract.edge_ways import fronted as fronted
+from tests.contract.edge_ways import open_way as open_way
+from tests.contract.edge_ways import way as way
 
 
 async def test_hot_unary(way: Way) -> None:
@@ -202,14 +39,14 @@ async def test_hot_deadline(way: Way) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await way.send(b"hold", timeout=0.3)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await _eventually(lambda: way.broker.gone == [b"hold"])
+    await eventually(lambda: way.broker.gone == [b"hold"])
     assert way.broker.calls[0].done()
 
 
 async def test_hot_time_left(way: Way) -> None:
     """A call's time left is what the client gave, and None when it gave none."""
     call = asyncio.ensure_future(way.send(b"hold", timeout=30))
-    await _eventually(lambda: len(way.broker.calls) == 1)
+    await eventually(lambda: len(way.broker.calls) == 1)
     left_s = way.broker.calls[0].time_left_s()
     assert left_s is not None
     # gRPC rounds a timeout of this size up to the next tenth of a second.
@@ -217,7 +54,7 @@ async def test_hot_time_left(way: Way) -> None:
     way.broker.calls[0].complete([b"done"])
     assert await call == b"done"
     call = asyncio.ensure_future(way.send(b"hold", timeout=None))
-    await _eventually(lambda: len(way.broker.calls) == 2)
+    await eventually(lambda: len(way.broker.calls) == 2)
     assert way.broker.calls[1].time_left_s() is None
     way.broker.calls[1].complete([b"done"])
     await call
@@ -225,7 +62,7 @@ async def test_hot_time_left(way: Way) -> None:
 
 async def test_hot_stream(way: Way) -> None:
     """ReceiveMessage is answered by all its responses in order, or by none."""
-    call = _stream(way.channel, "ReceiveMessage")
+    call = stream(way.channel, "ReceiveMessage")
     assert [response async for response in call(b"m", timeout=10)] == [b"m0", b"m1", b"m2"]
 
 
@@ -241,9 +78,9 @@ async def test_hot_batches(way: Way) -> None:
 async def test_client_gone(way: Way) -> None:
     """`on_gone` is called once when the client cancels; a late answer does nothing."""
     call = asyncio.ensure_future(way.send(b"hold"))
-    await _eventually(lambda: len(way.broker.calls) == 1)
+    await eventually(lambda: len(way.broker.calls) == 1)
     call.cancel()
-    await _eventually(lambda: way.broker.gone == [b"hold"])
+    await eventually(lambda: way.broker.gone == [b"hold"])
     way.broker.calls[0].complete([b"late"])
     assert way.broker.gone == [b"hold"]
     assert await way.send(b"on") == b"on"
@@ -252,10 +89,10 @@ async def test_client_gone(way: Way) -> None:
 async def test_client_connection_lost(way: Way) -> None:
     """`on_gone` is called when the client's connection ends."""
     other = way.open_channel()
-    call = _unary(other, "SendMessage")(b"hold lost", timeout=10)
-    await _eventually(lambda: len(way.broker.calls) == 1)
+    call = unary(other, "SendMessage")(b"hold lost", timeout=10)
+    await eventually(lambda: len(way.broker.calls) == 1)
     await other.close()
-    await _eventually(lambda: way.broker.gone == [b"hold lost"])
+    await eventually(lambda: way.broker.gone == [b"hold lost"])
     call.cancel()
 
 
@@ -263,7 +100,7 @@ async def test_too_many_hot_calls(open_way: OpenWay) -> None:
     """Hot calls above the limit are refused at once and counted, the others are answered."""
     way = await open_way("direct", EdgeOptions(port=0, max_hot_calls=2))
     held = [asyncio.ensure_future(way.send(b"hold")) for _ in range(2)]
-    await _eventually(lambda: len(way.broker.calls) == 2)
+    await eventually(lambda: len(way.broker.calls) == 2)
     assert way.gauge("strata_edge_hot_calls") == 2
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await way.send(b"three")
@@ -276,7 +113,7 @@ async def test_too_many_hot_calls(open_way: OpenWay) -> None:
 
 async def test_rare_unary(way: Way) -> None:
     """A rare RPC is answered by its coroutine; CallError becomes a gRPC status."""
-    call = _unary(way.channel, "Reverse")
+    call = unary(way.channel, "Reverse")
     assert await call(b"abc", timeout=10, metadata=(("suffix", "!"),)) == b"cba!"
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call(b"refuse", timeout=10)
@@ -289,35 +126,35 @@ async def test_rare_unary(way: Way) -> None:
 
 async def test_server_stream(way: Way) -> None:
     """A server-streaming RPC brings all responses in order."""
-    call = _stream(way.channel, "Count")
+    call = stream(way.channel, "Count")
     numbers = [response async for response in call(b"500", timeout=10)]
     assert numbers == [b"%d" % number for number in range(500)]
 
 
 async def test_bidirectional_stream(way: Way) -> None:
     """A stream talks both ways before the client is done, and ends with it."""
-    call = _talk(way.channel)(timeout=10)
+    call = talk(way.channel)(timeout=10)
     assert await call.read() == b"hello"
     for word in (b"a", b"b"):
         await call.write(word)
         assert await call.read() == word.upper()
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
-    await _eventually(lambda: way.broker.ended == 1)
+    await eventually(lambda: way.broker.ended == 1)
 
 
 async def test_bidirectional_stream_cancelled(way: Way) -> None:
     """A client that leaves a stream ends its handler."""
-    call = _talk(way.channel)()
+    call = talk(way.channel)()
     assert await call.read() == b"hello"
     call.cancel()
-    await _eventually(lambda: way.broker.ended == 1)
+    await eventually(lambda: way.broker.ended == 1)
 
 
 async def test_unknown_method(way: Way) -> None:
     """A method nobody serves is UNIMPLEMENTED."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await _unary(way.channel, "Nothing")(b"", timeout=10)
+        await unary(way.channel, "Nothing")(b"", timeout=10)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -350,7 +187,7 @@ async def test_health(way: Way) -> None:
 async def test_drain_on_stop(way: Way) -> None:
     """Stop answers running calls within the grace, refuses new connections, then is gone."""
     held = asyncio.ensure_future(way.send(b"hold"))
-    await _eventually(lambda: len(way.broker.calls) == 1)
+    await eventually(lambda: len(way.broker.calls) == 1)
     stop = asyncio.ensure_future(way.edge.stop(5.0))
     await asyncio.sleep(0.2)
     assert not stop.done()
@@ -364,7 +201,7 @@ async def test_drain_on_stop(way: Way) -> None:
 async def test_stop_ends_calls_after_grace(way: Way) -> None:
     """A call that outlives the grace is ended."""
     held = asyncio.ensure_future(way.send(b"hold"))
-    await _eventually(lambda: len(way.broker.calls) == 1)
+    await eventually(lambda: len(way.broker.calls) == 1)
     await way.edge.stop(0.1)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await held
@@ -383,7 +220,7 @@ async def test_tls_and_plaintext_on_one_port(fronted: Way, certificate: Certific
     assert await fronted.send(b"plain") == b"plain"
     credentials = grpc.ssl_channel_credentials(certificate.certificate_file.read_bytes())
     channel = grpc.aio.secure_channel(f"127.0.0.1:{fronted.port}", credentials)
-    call = _unary(channel, "SendMessage")
+    call = unary(channel, "SendMessage")
     assert await call(b"secret", timeout=10) == b"secret"
     await channel.close()
 
@@ -413,12 +250,12 @@ async def _send_until_answered(way: Way, request: bytes) -> bytes:
 async def test_idle_connections(fronted: Way) -> None:
     """2,000 silent connections are held and cost the server none; a talking client is served."""
     idle = [socket.create_connection(("127.0.0.1", fronted.port)) for _ in range(2_000)]
-    await _eventually(lambda: fronted.gauge("strata_edge_connections") >= 2_000)
+    await eventually(lambda: fronted.gauge("strata_edge_connections") >= 2_000)
     assert await fronted.send(b"on") == b"on"
     idle[0].sendall(b"no HTTP/2 at all\r\n\r\n")
     for connection in idle:
         connection.close()
-    await _eventually(lambda: fronted.gauge("strata_edge_connections") == 1)
+    await eventually(lambda: fronted.gauge("strata_edge_connections") == 1)
 
 
 async def test_connection_limit(open_way: OpenWay) -> None:
@@ -426,13 +263,13 @@ async def test_connection_limit(open_way: OpenWay) -> None:
     way = await open_way("plaintext", EdgeOptions(port=0, max_connections=3))
     assert await way.send(b"one") == b"one"
     idle = [socket.create_connection(("127.0.0.1", way.port)) for _ in range(2)]
-    await _eventually(lambda: way.gauge("strata_edge_connections") == 3)
+    await eventually(lambda: way.gauge("strata_edge_connections") == 3)
     reader, writer = await asyncio.open_connection("127.0.0.1", way.port)
     assert await reader.read() == b""
     writer.close()
     assert await way.send(b"on") == b"on"
     refused = way.metrics.counter("strata_edge_refused_connections_total")
-    await _eventually(lambda: refused.value() == 1)
+    await eventually(lambda: refused.value() == 1)
     for connection in idle:
         connection.close()
 
@@ -445,7 +282,7 @@ async def test_bad_tls_handshake(fronted: Way) -> None:
         await reader.read()
     writer.close()
     failures = fronted.metrics.counter("strata_edge_tls_failures_total")
-    await _eventually(lambda: failures.value() == 1)
+    await eventually(lambda: failures.value() == 1)
     assert await fronted.send(b"on") == b"on"
 
 
@@ -453,10 +290,10 @@ async def test_slow_reader_blocks_nobody(way: Way) -> None:
     """A client that reads nothing of a large answer does not delay another client."""
     if not way.edge._options.front:
         pytest.skip("the kernel's buffers are all there is without a front")
-    slow = _stream(way.channel, "Count")(b"2000000", timeout=60)
+    slow = stream(way.channel, "Count")(b"2000000", timeout=60)
     assert await slow.read() == b"0"
     other = way.open_channel()
-    call = _unary(other, "SendMessage")
+    call = unary(other, "SendMessage")
     for number in range(50):
         assert await call(b"%d" % number, timeout=5) == b"%d" % number
     slow.cancel()
@@ -492,7 +329,7 @@ async def test_front_dies_with_its_parent(
     assert not _is_gone(front_pid)
     server.kill()
     await server.wait()
-    await _eventually(lambda: _is_gone(front_pid))
+    await eventually(lambda: _is_gone(front_pid))
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", port)
     left = _make_old(_socket_folders(tmp_path))

@@ -10,16 +10,17 @@ advertised port (front.py); it knows nothing of TLS. Without one it listens itse
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 import grpc
 
 from strata_edge.front_process import FrontProcess
+from strata_edge.grpcio_context import MISTAKE, Context, GrpcioCallInfo, abort
+from strata_edge.grpcio_hot import GrpcioHotCalls
 from strata_edge.metrics import METRICS
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import (
@@ -32,10 +33,7 @@ from strata_edge.ports import (
 )
 from strata_edge.socket_folder import FOLDER_PREFIX, SOCKET_NAME
 from strata_runtime.metrics import Metrics
-
-_STREAMING_HOT_METHODS = frozenset({"ReceiveMessage"})
-
-Context = grpc.aio.ServicerContext[bytes, bytes]
+from strata_runtime.tasks import RequestTasks
 
 
 class GrpcioEdge:
@@ -54,6 +52,7 @@ class GrpcioEdge:
         self._options = options
         self._metrics = metrics or Metrics.disabled()
         self._metrics.declare(METRICS)
+        self._mistakes = RequestTasks("edge", self._metrics)
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         self._server: grpc.aio.Server | None = None
         self._front: FrontProcess | None = None
@@ -70,9 +69,9 @@ class GrpcioEdge:
 
         async def serve(request: bytes, context: Context) -> bytes:
             try:
-                return await handler(request, _CallInfo(context))
-            except CallError as error:
-                await _abort(context, error)
+                return await handler(request, GrpcioCallInfo(context))
+            except Exception as error:  # noqa: BLE001 (see _end)
+                await self._end(context, path, error)
 
         self._add(path, grpc.unary_unary_rpc_method_handler(serve))
 
@@ -81,10 +80,10 @@ class GrpcioEdge:
 
         async def serve(request: bytes, context: Context) -> AsyncIterator[bytes]:
             try:
-                async for response in handler(request, _CallInfo(context)):
+                async for response in handler(request, GrpcioCallInfo(context)):
                     yield response
-            except CallError as error:
-                await _abort(context, error)
+            except Exception as error:  # noqa: BLE001 (see _end)
+                await self._end(context, path, error)
 
         self._add(path, grpc.unary_stream_rpc_method_handler(serve))
 
@@ -93,16 +92,16 @@ class GrpcioEdge:
 
         async def serve(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
             try:
-                async for response in handler(requests, _CallInfo(context)):
+                async for response in handler(requests, GrpcioCallInfo(context)):
                     yield response
-            except CallError as error:
-                await _abort(context, error)
+            except Exception as error:  # noqa: BLE001 (see _end)
+                await self._end(context, path, error)
 
         self._add(path, grpc.stream_stream_rpc_method_handler(serve))
 
     def set_hot_handler(self, service: str, handler: HotHandler) -> None:
         """See `ports.Edge.set_hot_handler`; `service` is `package.Service`."""
-        hot = _HotCalls(handler, self._options, self._metrics)
+        hot = GrpcioHotCalls(handler, self._options, self._metrics)
         for method in HOT_METHODS:
             self._add(f"/{service}/{method}", hot.method_handler(method))
 
@@ -156,6 +155,18 @@ class GrpcioEdge:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
+    async def _end(self, context: Context, path: str, failure: Exception) -> NoReturn:
+        """End a rare call whose handler raised: with the status it chose, or INTERNAL.
+
+        The boundary that a mistake of one handler does not pass (rule 33).
+        """
+        if isinstance(failure, grpc.aio.BaseError):
+            raise failure  # gRPC's own: the client has gone, or the server stops
+        if not isinstance(failure, CallError):
+            self._mistakes.failed(path, failure)
+            failure = CallError("INTERNAL", MISTAKE)
+        await abort(context, failure)
+
     def _add(self, path: str, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
         if self._server is not None:
             raise RuntimeError("methods are added before the start")
@@ -180,134 +191,6 @@ class GrpcioEdge:
         ]
 
 
-class _HotCall:
-    """One call of a hot method; see `ports.HotCall`."""
-
-    __slots__ = ("_context", "_future", "method", "request")
-
-    def __init__(
-        self, method: str, request: bytes, context: Context, future: asyncio.Future[Sequence[bytes]]
-    ) -> None:
-        self.method = method
-        self.request = request
-        self._context = context
-        self._future = future
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return _metadata(self._context)
-
-    @property
-    def peer(self) -> str:
-        return _peer(self._context)
-
-    def time_left_s(self) -> float | None:
-        return _time_left_s(self._context)
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def on_gone(self, callback: Callable[[], None]) -> None:
-        # grpc.aio cancels the servicer's coroutine when the client cancels, its deadline passes
-        # or its connection ends, and with it the future it waits for.
-        def check(future: asyncio.Future[Sequence[bytes]]) -> None:
-            if future.cancelled():
-                callback()
-
-        self._future.add_done_callback(check)
-
-    def complete(self, responses: Sequence[bytes]) -> None:
-        if not self._future.done():
-            self._future.set_result(responses)
-
-
-class _HotCalls:
-    """Collects the hot calls of one turn of the loop and hands them over together."""
-
-    def __init__(self, handler: HotHandler, options: EdgeOptions, metrics: Metrics) -> None:
-        self._handler = handler
-        self._max_calls = options.max_hot_calls
-        self._max_unread_bytes = options.max_unread_bytes
-        self._waiting = 0
-        # Answers of streams that gRPC has not taken: their clients read slowly.
-        self._unread_bytes = 0
-        self._arrived: list[_HotCall] = []
-        self._calls = metrics.counter("strata_edge_calls_total")
-        self._refused = metrics.counter("strata_edge_refused_calls_total")
-        self._batches = metrics.histogram("strata_edge_batch_calls")
-        self._labels = {method: {"method": method} for method in HOT_METHODS}
-        metrics.gauge("strata_edge_hot_calls", lambda: self._waiting)
-        metrics.gauge("strata_edge_unread_bytes", lambda: self._unread_bytes)
-
-    def method_handler(self, method: str) -> grpc.RpcMethodHandler[bytes, bytes]:
-        """What grpc calls for `method`."""
-
-        async def unary(request: bytes, context: Context) -> bytes:
-            responses = await self._answer(method, request, context)
-            return responses[0]
-
-        async def stream(request: bytes, context: Context) -> AsyncIterator[bytes]:
-            if self._unread_bytes >= self._max_unread_bytes:
-                self._refused.add()
-                await context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, "clients have not read what they received"
-                )
-            responses = await self._answer(method, request, context)
-            size_bytes = sum(map(len, responses))
-            self._unread_bytes += size_bytes
-            try:
-                for response in responses:
-                    yield response
-            finally:
-                self._unread_bytes -= size_bytes
-
-        if method in _STREAMING_HOT_METHODS:
-            return grpc.unary_stream_rpc_method_handler(stream)
-        return grpc.unary_unary_rpc_method_handler(unary)
-
-    async def _answer(self, method: str, request: bytes, context: Context) -> Sequence[bytes]:
-        if self._waiting >= self._max_calls:
-            self._refused.add()
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls under way")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Sequence[bytes]] = loop.create_future()
-        if not self._arrived:
-            loop.call_soon(self._hand_over)
-        self._arrived.append(_HotCall(method, request, context, future))
-        self._waiting += 1
-        try:
-            return await future
-        finally:
-            self._waiting -= 1
-
-    def _hand_over(self) -> None:
-        calls, self._arrived = self._arrived, []
-        self._batches.record(len(calls))
-        for call in calls:
-            self._calls.add(1, self._labels[call.method])
-        self._handler.handle(calls)
-
-
-class _CallInfo:
-    """What a rare RPC's handler sees of its call; see `ports.CallInfo`."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return _metadata(self._context)
-
-    @property
-    def peer(self) -> str:
-        return _peer(self._context)
-
-    def time_left_s(self) -> float | None:
-        return _time_left_s(self._context)
-
-
 class _Router(grpc.GenericRpcHandler):
     """Finds the handler of a path; an unknown one is UNIMPLEMENTED."""
 
@@ -318,29 +201,3 @@ class _Router(grpc.GenericRpcHandler):
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         return self._methods.get(handler_call_details.method)
-
-
-async def _abort(context: Context, error: CallError) -> NoReturn:
-    await context.abort(grpc.StatusCode[error.status], error.reason)
-
-
-def _metadata(context: Context) -> Mapping[str, str]:
-    # Binary headers (`-bin`) carry bytes and are nobody's business here.
-    return {
-        str(key): value
-        for key, value in context.invocation_metadata() or ()
-        if isinstance(value, str)
-    }
-
-
-def _peer(context: Context) -> str:
-    """`host:port`; the front puts it at the end of its socket's name (relay.py)."""
-    peer: str = context.peer()
-    if peer.startswith("unix"):
-        return peer.rpartition("/")[2]
-    return peer.partition(":")[2]
-
-
-def _time_left_s(context: Context) -> float | None:
-    left_s: float | None = context.time_remaining()
-    return left_s

@@ -21,6 +21,12 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "strata_edge_unread_bytes", "gauge", "bytes", "Answers of receives that wait for clients."
     ),
+    MetricSpec(
+        "strata_edge_answers_not_taken_total",
+        "counter",
+        "1",
+        "Answers whose client had gone before the transport took them.",
+    ),
     MetricSpec("strata_edge_connections", "gauge", "1", "Client connections at the front."),
     MetricSpec(
         "strata_edge_connections_maximum", "gauge", "1", "Client connections the front allows."

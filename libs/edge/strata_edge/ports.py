@@ -55,11 +55,28 @@ class HotCall(Protocol):
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call back once if the client goes away before the answer."""
 
-    def complete(self, responses: Sequence[bytes]) -> None:
+    def complete(
+        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
+    ) -> None:
         """Answer: one response (unary) or all responses of the stream, then end the call.
 
-        A call that is done already takes no answer: nothing happens.
+        A call that is done already takes no answer.
+
+        Args:
+            responses: never empty.
+            on_not_taken: called once, on the event loop and never from within `complete`, when
+                the client does not get this answer: the call was done already, or the client
+                reset it, its connection ended or the edge stopped before the transport had taken
+                the last response. Whoever gave something away with the answer (leases) takes all
+                of it back there: a client whose stream breaks throws away what came before.
+                Not called otherwise. An adapter knows what its transport took, not what the
+                client reads: bytes that are on their way when a connection breaks count as taken.
+                One that sees the reset of a stream which it ended a moment ago reports that, too.
+                Of a unary answer an adapter may know no more than whether the call was done.
         """
+
+    def fail(self, status: str, reason: str) -> None:
+        """End the call with a gRPC status (`INTERNAL`) and no response; nothing if it is done."""
 
 
 class HotHandler(Protocol):
@@ -69,7 +86,9 @@ class HotHandler(Protocol):
         """Take all hot calls that arrived in one turn of the loop; never blocks, never raises.
 
         Each call is completed at once or later. A call that the broker cannot take (limits) is
-        completed with TOO_MANY_REQUESTS.
+        completed with TOO_MANY_REQUESTS; one that it fails at by a mistake ends with INTERNAL,
+        and the others are served (rule 33). Should it raise nevertheless, the edge ends every
+        call of the batch that is not answered with INTERNAL, logs and counts it.
         """
 
 

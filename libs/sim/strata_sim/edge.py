@@ -231,9 +231,20 @@ class _HotCall:
         """See the port."""
         self._call.on_gone.append(callback)
 
-    def complete(self, responses: Sequence[bytes]) -> None:
-        """See the port."""
+    def complete(
+        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
+    ) -> None:
+        """See the port; what the network loses on its way counts as taken."""
+        if self.done():
+            if on_not_taken is not None:
+                self._call.network.loop.call_soon(on_not_taken)
+            return
         self._call.answer(responses)
+
+    def fail(self, status: str, reason: str) -> None:
+        """See the port."""
+        if not self.done():
+            self._call.fail(CallRefused(f"{status}: {reason}"))
 
 
 class SimConnection:

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from strata_angelia.ports import UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
 from strata_edge.ports import (
+    CallError,
     HotHandler,
     ServerStreamHandler,
     StreamHandler,
@@ -41,6 +42,7 @@ class FakeCall:
         self._time_left_s = time_left_s
         self._gone = False
         self._on_gone: list[Callable[[], None]] = []
+        self._on_not_taken: Callable[[], None] | None = None
         self.answer: asyncio.Future[Sequence[bytes]] = asyncio.get_running_loop().create_future()
 
     def time_left_s(self) -> float | None:
@@ -52,10 +54,24 @@ class FakeCall:
     def on_gone(self, callback: Callable[[], None]) -> None:
         self._on_gone.append(callback)
 
-    def complete(self, responses: Sequence[bytes]) -> None:
+    def complete(
+        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
+    ) -> None:
         if not self.done():
             assert responses, "a call is answered with something"
             self.answer.set_result(responses)
+            self._on_not_taken = on_not_taken
+        elif on_not_taken is not None:
+            asyncio.get_running_loop().call_soon(on_not_taken)
+
+    def fail(self, status: str, reason: str) -> None:
+        if not self.done():
+            self.answer.set_exception(CallError(status, reason))
+
+    def refuse_answer(self) -> None:
+        """The client resets the call before the transport has taken its answer."""
+        if self._on_not_taken is not None:
+            self._on_not_taken()
 
     def leave(self) -> None:
         """The client goes away."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.sends.send import SEND, Sender
+from strata_edge.ports import CallError
 
 
 class InternalCall:
@@ -32,10 +33,19 @@ class InternalCall:
     def on_gone(self, callback: Callable[[], None]) -> None:
         """See `HotCall`; it never goes away."""
 
-    def complete(self, responses: Sequence[bytes]) -> None:
+    def complete(
+        self, responses: Sequence[bytes], on_not_taken: Callable[[], None] | None = None
+    ) -> None:
         """See `HotCall`."""
         if not self.answer.done():
             self.answer.set_result(responses[0])
+        elif on_not_taken is not None:
+            asyncio.get_running_loop().call_soon(on_not_taken)
+
+    def fail(self, status: str, reason: str) -> None:
+        """See `HotCall`."""
+        if not self.answer.done():
+            self.answer.set_exception(CallError(status, reason))
 
 
 class InternalSends:

@@ -1,0 +1,142 @@
+"""Every call of an edge gets an answer, and whoever gave one learns when it was not taken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import grpc
+import pytest
+
+from strata_edge.options import EdgeOptions
+from tests.contract.edge_ways import OpenWay, Way, eventually, stream, unary
+from tests.contract.edge_ways import certificate as certificate
+from tests.contract.edge_ways import open_way as open_way
+from tests.contract.edge_ways import way as way
+
+FEW = 1_000_000
+
+
+async def test_an_answer_that_is_taken_tells_nobody(way: Way) -> None:
+    """`on_not_taken` stays silent for an answer that the client reads."""
+    told: list[str] = []
+    call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=20)
+    await eventually(lambda: len(way.broker.calls) == 1)
+    way.broker.calls[0].complete([b"one", b"two"], lambda: told.append("not taken"))
+    assert [response async for response in call] == [b"one", b"two"]
+    assert await way.send(b"on") == b"on"
+    assert told == []
+
+
+async def test_an_answer_to_a_client_that_has_gone(way: Way) -> None:
+    """An answer to a call that is done is not taken: told once, never from within `complete`."""
+    told: list[str] = []
+    call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=20)
+    await eventually(lambda: len(way.broker.calls) == 1)
+    call.cancel()
+    await eventually(way.broker.calls[0].done)
+    way.broker.calls[0].complete([b"one"], lambda: told.append("not taken"))
+    assert told == []
+    await eventually(lambda: told == ["not taken"])
+    assert await way.send(b"on") == b"on"
+    assert told == ["not taken"]
+
+
+async def test_an_answer_in_the_turn_in_which_its_client_goes(way: Way) -> None:
+    """Of 200 clients that leave while they are answered, each got its answer or is told of."""
+    told: set[bytes] = set()
+    rest = stream(way.channel, "ReceiveMessage")
+    calls = {b"hold %d" % number: rest(b"hold %d" % number, timeout=60) for number in range(200)}
+    await eventually(lambda: len(way.broker.calls) == len(calls))
+    for call in way.broker.calls:
+        request = call.request
+        # Two that fit at once, and one that no client takes without reading.
+        answer = [b"one", bytes(20 * FEW)]
+        call.complete(answer, lambda request=request: told.add(request))  # type: ignore[misc]
+        calls[request].cancel()
+    await eventually(lambda: told == set(calls))
+    assert await way.send(b"on") == b"on"
+
+
+async def test_a_slow_reader_that_leaves(way: Way) -> None:
+    """A client that read the beginning of an answer and resets it did not take it."""
+    told: list[str] = []
+    call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=60)
+    await eventually(lambda: len(way.broker.calls) == 1)
+    answer = [b"first", *(bytes(FEW) for _ in range(60))]
+    way.broker.calls[0].complete(answer, lambda: told.append("not taken"))
+    assert await call.read() == b"first"
+    assert told == []
+    call.cancel()
+    await eventually(lambda: told == ["not taken"])
+    assert way.metrics.counter("strata_edge_answers_not_taken_total").value() == 1
+
+
+async def test_a_connection_that_ends_takes_no_more(open_way: OpenWay) -> None:
+    """An answer that was not out when its connection was lost (the front died) was not taken."""
+    way = await open_way("tls", EdgeOptions(port=0))
+    told: list[str] = []
+    call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=60)
+    await eventually(lambda: len(way.broker.calls) == 1)
+    answer = [b"first", *(bytes(FEW) for _ in range(60))]
+    way.broker.calls[0].complete(answer, lambda: told.append("not taken"))
+    assert await call.read() == b"first"
+    assert way.edge.front_pid is not None
+    os.kill(way.edge.front_pid, signal.SIGKILL)
+    await eventually(lambda: told == ["not taken"])
+
+
+async def test_a_stop_takes_no_more(way: Way) -> None:
+    """An answer that was not out when the edge stopped was not taken."""
+    told: list[str] = []
+    call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=60)
+    await eventually(lambda: len(way.broker.calls) == 1)
+    answer = [b"first", *(bytes(FEW) for _ in range(60))]
+    way.broker.calls[0].complete(answer, lambda: told.append("not taken"))
+    assert await call.read() == b"first"
+    await way.edge.stop(0)
+    await eventually(lambda: told == ["not taken"])
+    call.cancel()
+
+
+async def test_a_failed_call(way: Way) -> None:
+    """A hot call ends with the status that the broker gives it, stream or not."""
+    for call in (
+        unary(way.channel, "SendMessage")(b"fail", timeout=10),
+        stream(way.channel, "ReceiveMessage")(b"fail", timeout=10).read(),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert caught.value.details() == "not like this"
+
+
+async def test_a_batch_whose_handler_raises(way: Way) -> None:
+    """A handler that raises at one call of a batch leaves no call of it without an answer."""
+    requests = [b"raise" if number % 3 == 1 else b"%d" % number for number in range(60)]
+    outcomes = await asyncio.gather(*(_outcome(way, request) for request in requests))
+    for request, outcome in zip(requests, outcomes, strict=True):
+        expected = {b"INTERNAL"} if request == b"raise" else {request, b"INTERNAL"}
+        assert outcome in expected
+    assert await way.send(b"on") == b"on"
+    failures = way.metrics.counter("strata_request_failures_total")
+    assert failures.value({"component": "edge"}) >= 1
+
+
+async def test_a_rare_handler_that_raises(way: Way) -> None:
+    """A mistake of a rare RPC's handler is INTERNAL without its words, and counted."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await unary(way.channel, "Reverse")(b"raise", timeout=10)
+    assert caught.value.code() is grpc.StatusCode.INTERNAL
+    assert "a mistake of its own" in (caught.value.details() or "")
+    failures = way.metrics.counter("strata_request_failures_total")
+    assert failures.value({"component": "edge"}) == 1
+    assert await way.send(b"on") == b"on"
+
+
+async def _outcome(way: Way, request: bytes) -> bytes:
+    try:
+        return await way.send(request)
+    except grpc.aio.AioRpcError as error:
+        return error.code().name.encode()
