@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from strata_broker.config import BrokerConfig, ReceiveSection, SessionSection
+from strata_broker.config import BrokerConfig, SessionSection
+from strata_broker.receives.config import ReceiveSection
 from strata_nameserver.config import NameserverConfig
 from strata_sim.network import NetworkOptions
 from strata_storage.config import StorageConfig

@@ -216,7 +216,9 @@ class BrokerApp:
             recorder,
             self._traces,
         )
-        acknowledger = Acknowledger(view, provisioner, storage.acker, config, clock, recorder)
+        acknowledger = Acknowledger(
+            view, provisioner, storage.acker, config, clock, recorder, metrics
+        )
         self._puller = Puller(
             view,
             provisioner,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from strata_broker.receives.config import AckSection, PullSection, ReceiveSection
 from strata_metadata.options import (
     MetadataClientOptions,
     MetadataFollowerOptions,
@@ -103,90 +104,6 @@ class TransactionSection(Section):
     )
 
 
-class ReceiveSection(Section):
-    """ReceiveMessage."""
-
-    max_messages: int = Field(default=32, ge=1, description="Messages of one answer.")
-    max_bytes: int = Field(
-        default=8 * 1024 * 1024,
-        ge=1,
-        description="Messages of one answer, except that one always goes.",
-    )
-    max_bytes_in_flight: int = Field(
-        default=128 * 1024 * 1024,
-        ge=1,
-        description="Shared by the receives under way: each may get as much as an equal part.",
-    )
-    min_polling_ms: int = Field(default=5_000, ge=0, description="Shortest wait for messages.")
-    max_polling_ms: int = Field(default=20_000, ge=1_000, description="Longest wait for messages.")
-    deadline_margin_ms: int = Field(
-        default=100, ge=0, description="Kept free before the client's deadline."
-    )
-    min_invisible_ms: int = Field(default=10_000, ge=0, description="Shortest lease of a receive.")
-    max_invisible_ms: int = Field(default=43_200_000, ge=1, description="Longest lease.")
-    max_parked: int = Field(default=20_000, ge=1, description="Receives under way.")
-    max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
-    gone_grace_ms: int = Field(
-        default=1_000,
-        ge=0,
-        description="A pop whose client has gone may still end by itself this long.",
-    )
-    first_slice_ms: int = Field(
-        default=100,
-        ge=1,
-        description="First wait at one of the raft groups behind a public queue that moved.",
-    )
-    max_slice_ms: int = Field(
-        default=1_000, ge=1, description="Longest such wait; they double while nothing comes."
-    )
-    moved_pause_ms: int = Field(
-        default=20, ge=1, description="Pause when a queue is not where the metadata say."
-    )
-    moved_grace_ms: int = Field(
-        default=1_000,
-        ge=0,
-        description="A pop that waits where a queue just left may still be answered for this long.",
-    )
-    drained_cache_ms: int = Field(
-        default=2_000,
-        ge=0,
-        description="How long an older epoch counts as drained before storage is asked again.",
-    )
-    max_cached_drains: int = Field(
-        default=10_000, ge=1, description="Older epochs known to be drained."
-    )
-    start_from_latest: bool = Field(
-        default=False,
-        description="Where a new consumer group starts: at new messages, or at the oldest.",
-    )
-    max_cached_filters: int = Field(default=4_096, ge=1, description="Parsed filters.")
-    max_cached_filter_characters: int = Field(
-        default=1024 * 1024, ge=1, description="Their expressions together."
-    )
-
-
-class PullSection(Section):
-    """PullMessage."""
-
-    max_messages: int = Field(default=1_024, ge=1, description="Messages of one answer.")
-    max_bytes: int = Field(
-        default=8 * 1024 * 1024,
-        ge=1,
-        description="Messages of one answer, except that one always goes.",
-    )
-    max_bytes_in_flight: int = Field(
-        default=64 * 1024 * 1024,
-        ge=1,
-        description="Shared by the pulls under way: each may get as much as an equal part.",
-    )
-    max_parked: int = Field(default=10_000, ge=1, description="Pulls under way.")
-    max_slice_ms: int = Field(
-        default=2_000,
-        ge=1,
-        description="Longest wait in storage; then the raft group is looked up again.",
-    )
-
-
 class PeerSection(Section):
     """What brokers ask each other for operators: which clients they hold."""
 
@@ -210,6 +127,11 @@ class CallsSection(Section):
 
     max_in_flight: int = Field(
         default=20_000, ge=1, description="Calls under way; beyond it TOO_MANY_REQUESTS."
+    )
+    max_timeout_ms: int = Field(
+        default=30_000,
+        ge=1_000,
+        description="Longest time for any call, whatever deadline its client set.",
     )
 
 
@@ -270,7 +192,6 @@ class StorageClientSection(Section):
         default=10_000, ge=1, description="Topics of raft groups whose reads are counted."
     )
     max_acks_per_call: int = Field(default=4_096, ge=1, description="Acks in one call.")
-    max_acks_waiting: int = Field(default=200_000, ge=1, description="Acks not yet answered.")
 
 
 class TelemetrySection(Section):
@@ -451,6 +372,7 @@ class BrokerConfig(Config):
     transaction: TransactionSection = TransactionSection()
     receive: ReceiveSection = ReceiveSection()
     pull: PullSection = PullSection()
+    ack: AckSection = AckSection()
     peer: PeerSection = PeerSection()
     calls: CallsSection = CallsSection()
     storage_client: StorageClientSection = StorageClientSection()

@@ -194,6 +194,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Dead letters sent back to the topics they came from.",
     ),
     MetricSpec(
+        "strata_broker_share_refused_total",
+        "counter",
+        "1",
+        "Calls refused because their client or connection holds its share of a limit already.",
+        ("of", "by"),
+    ),
+    MetricSpec(
         "strata_broker_released_total",
         "counter",
         "1",

@@ -70,6 +70,17 @@ def milliseconds(value: Duration | Timestamp) -> int:
     return max(-_MOST_MS, min(wanted_ms, _MOST_MS))
 
 
+def time_for(left_s: float | None, default_s: float, most_s: float) -> float:
+    """Return how long a call may take.
+
+    Args:
+        left_s: until the deadline that its client chose, which may be years; None: it chose none.
+        default_s: for a call without deadline.
+        most_s: what the broker gives to any call.
+    """
+    return default_s if left_s is None else min(left_s, most_s)
+
+
 def addresses_of(endpoints: definition_pb2.Endpoints) -> list[tuple[str, int]]:
     """Return (host, port) of every address that a client names."""
     return [(address.host, address.port) for address in endpoints.addresses]

@@ -50,7 +50,8 @@ NODES: dict[str, dict[str, dict[str, Any]]] = {
         "receive": SHORT_WAITS | {"max_parked": 1},
         "pull": {"max_parked": 1},
         "send": {"timeout_ms": 1_000, "max_bytes_in_flight": 50_000},
-        "storage_client": {"call_timeout_ms": 1_000, "max_acks_waiting": 1},
+        "storage_client": {"call_timeout_ms": 1_000},
+        "ack": {"max_waiting": 1},
         "metadata": {
             "auto_create_topic": True,
             "auto_create_group": False,

@@ -12,7 +12,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import errors
-from strata_broker.config import ReceiveSection
+from strata_broker.receives.config import ReceiveSection
 from strata_broker.receives.popper import Popped, Popper
 from strata_broker.storage import epochs
 from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow

@@ -8,7 +8,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.config import ReceiveSection
+from strata_broker.receives.config import ReceiveSection
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow

@@ -12,7 +12,7 @@ from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import errors
 from strata_broker.clients.provision import topic_not_found
-from strata_broker.config import PullSection
+from strata_broker.receives.config import PullSection
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage import epochs
 from strata_broker.storage.holder_calls import HolderCalls

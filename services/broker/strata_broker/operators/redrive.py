@@ -383,6 +383,10 @@ class _Acked:
         self._left = count
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def gone(self) -> bool:
+        """See `acks.AckWaiter`."""
+        return False
+
     def settled(self, index: int, failure: RequestError | None) -> None:
         """See `acks.AckWaiter`."""
         self._left -= 1

@@ -5,17 +5,20 @@ All three take receipt handles that any broker gave; none needs anything this br
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors
+from strata_broker import errors, wire
 from strata_broker.clients.provision import Provisioner
 from strata_broker.config import BrokerConfig
 from strata_broker.observability.recorder import Recorder
 from strata_broker.receives.acks import Acker
 from strata_broker.receives.handles import HandleReader
-from strata_broker.requests import Caller, caller_of, milliseconds
+from strata_broker.requests import Caller, caller_of, milliseconds, time_for
+from strata_broker.shares import SHARING, Owner, Shares, owners_of
 from strata_broker.storage.metadata import MetadataView, Name, TopicRow
 from strata_broker.storage.storage_client import StorageClient
 from strata_edge.ports import HotCall
@@ -24,12 +27,19 @@ from strata_mq.handle import ReceiptHandle, encode_handle
 from strata_mq.names import check_consumer_group
 from strata_mq.validation import check_change_invisible
 from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
 
 ACK = "AckMessage"
+_ENTRIES = service_pb2.AckMessageRequest.ENTRIES_FIELD_NUMBER
 
 
 class Acknowledger:
-    """Serves AckMessage."""
+    """Serves AckMessage.
+
+    What a client can send of it is bounded before it is parsed; what waits for storage is bounded
+    in entries and in bytes, for all and for each client and connection.
+    """
 
     def __init__(
         self,
@@ -39,33 +49,44 @@ class Acknowledger:
         config: BrokerConfig,
         clock: Clock,
         recorder: Recorder,
+        metrics: Metrics,
     ) -> None:
         self._view = view
         self._provisioner = provisioner
         self._handles = HandleReader(view)
         self._acker = acker
+        self._config = config.ack
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
+        self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._clock = clock
         self._recorder = recorder
+        limits = config.ack
+        self._bytes = Limit("ack requests", limits.max_bytes_waiting, "bytes", metrics)
+        most = limits.max_bytes_waiting_per_client
+        self._byte_shares = Shares("ack bytes", dict.fromkeys(SHARING, most), metrics)
+        most = limits.max_waiting_per_client
+        self._entry_shares = Shares("acks", dict.fromkeys(SHARING, most), metrics)
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered when storage has answered for every entry."""
         started_s = self._clock.monotonic_s()
-        request = service_pb2.AckMessageRequest()
+        pending = _PendingAck(call, self._recorder, started_s)
         try:
             caller = caller_of(call.metadata)
-            try:
-                request.ParseFromString(call.request)
-            except DecodeError as error:
-                raise RequestError(Code.BAD_REQUEST, "not an AckMessageRequest") from error
+            self._charge(pending, caller)
+            request = self._parsed(call.request)
+            pending.entries = request.entries
+            if not self._entry_shares.try_take(pending.owners, len(request.entries)):
+                raise errors.too_many_requests()
+            pending.charged_entries = len(request.entries)
             group = _checked_group(self._view, caller.name_of(request.group))
             topic = self._provisioner.topic(*caller.name_of(request.topic))
         except RequestError as bad:
-            self._refuse(call, request, bad, started_s)
+            pending.refuse(bad)
             return
-        left_s = call.time_left_s()
-        deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
-        pending = _PendingAck(call, request, self._recorder, started_s)
+        wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
+        deadline_s = started_s + wait_s
+        pending.begin()
         if not request.entries:
             pending.answer()
         for index, entry in enumerate(request.entries):
@@ -76,35 +97,85 @@ class Acknowledger:
             else:
                 self._acker.ack(raft_group, lease, pending, index, deadline_s)
 
-    def _refuse(
-        self,
-        call: HotCall,
-        request: service_pb2.AckMessageRequest,
-        failure: RequestError,
-        started_s: float,
-    ) -> None:
-        pending = _PendingAck(call, request, self._recorder, started_s)
-        pending.refuse(failure)
+    def _charge(self, pending: _PendingAck, caller: Caller) -> None:
+        """Take room for a request's bytes until it is answered.
+
+        Raises:
+            RequestError: PAYLOAD_TOO_LARGE, TOO_MANY_REQUESTS.
+        """
+        size_bytes = len(pending.call.request)
+        if size_bytes > self._config.max_request_bytes:
+            most = self._config.max_request_bytes
+            raise RequestError(Code.PAYLOAD_TOO_LARGE, f"an AckMessage has at most {most} bytes")
+        owners = owners_of(caller.client_id, pending.call.peer)
+        if not self._byte_shares.try_take(owners, size_bytes):
+            raise errors.too_many_requests()
+        if not self._bytes.try_take(size_bytes):
+            self._byte_shares.give_back(owners, size_bytes)
+            raise errors.too_many_requests()
+        pending.owners = owners
+        pending.charged_bytes = size_bytes
+        pending.on_end = self._give_back
+
+    def _give_back(self, pending: _PendingAck) -> None:
+        self._bytes.give_back(pending.charged_bytes)
+        self._byte_shares.give_back(pending.owners, pending.charged_bytes)
+        self._entry_shares.give_back(pending.owners, pending.charged_entries)
+
+    def _parsed(self, data: bytes) -> service_pb2.AckMessageRequest:
+        most = self._config.max_entries
+        # An entry takes two bytes at least.
+        if len(data) > 2 * most and wire.count_fields(data, _ENTRIES, most) > most:
+            raise RequestError(Code.BAD_REQUEST, f"an AckMessage has at most {most} entries")
+        try:
+            return service_pb2.AckMessageRequest.FromString(data)
+        except DecodeError as error:
+            raise RequestError(Code.BAD_REQUEST, "not an AckMessageRequest") from error
 
 
 class _PendingAck:
-    """One AckMessage between arrival and answer; the `AckWaiter` of its entries."""
+    """One AckMessage between arrival and answer; the `AckWaiter` of its entries.
 
-    __slots__ = ("_call", "_failures", "_left", "_recorder", "_request", "_started_s")
+    Attributes:
+        call: what is answered.
+        entries: of the request, as far as it was parsed.
+        owners: whose shares are charged with it.
+        charged_bytes: so much.
+        charged_entries: so much.
+        on_end: called once, when it is answered or its client needs no answer.
+    """
 
-    def __init__(
-        self,
-        call: HotCall,
-        request: service_pb2.AckMessageRequest,
-        recorder: Recorder,
-        started_s: float,
-    ) -> None:
-        self._call = call
-        self._request = request
+    __slots__ = (
+        "_failures",
+        "_left",
+        "_recorder",
+        "_started_s",
+        "call",
+        "charged_bytes",
+        "charged_entries",
+        "entries",
+        "on_end",
+        "owners",
+    )
+
+    def __init__(self, call: HotCall, recorder: Recorder, started_s: float) -> None:
+        self.call = call
+        self.entries: Sequence[service_pb2.AckMessageEntry] = ()
+        self.owners: Sequence[Owner] = ()
+        self.charged_bytes = self.charged_entries = 0
+        self.on_end: Callable[[_PendingAck], None] | None = None
         self._recorder = recorder
         self._started_s = started_s
         self._failures: dict[int, RequestError] = {}
-        self._left = len(request.entries)
+        self._left = 0
+
+    def begin(self) -> None:
+        """Expect one `settled` for each entry."""
+        self._left = len(self.entries)
+
+    def gone(self) -> bool:
+        """See `acks.AckWaiter`."""
+        return self.call.done()
 
     def settled(self, index: int, failure: RequestError | None) -> None:
         """See `acks.AckWaiter`."""
@@ -118,7 +189,7 @@ class _PendingAck:
         """Answer with one status per entry and what they fold to."""
         response = service_pb2.AckMessageResponse()
         codes = []
-        for index, entry in enumerate(self._request.entries):
+        for index, entry in enumerate(self.entries):
             failure = self._failures.get(index)
             codes.append(Code.OK if failure is None else failure.code)
             response.entries.add(
@@ -135,15 +206,18 @@ class _PendingAck:
         """Answer with one error for the request and each entry."""
         status = errors.status_of(failure)
         response = service_pb2.AckMessageResponse(status=status)
-        for entry in self._request.entries:
+        for entry in self.entries:
             response.entries.add(
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
             )
         self._complete(response, failure.code)
 
     def _complete(self, response: service_pb2.AckMessageResponse, code: Code) -> None:
-        self._call.complete([response.SerializeToString()])
+        self.call.complete([response.SerializeToString()])
         self._recorder.answered(ACK, code, self._started_s)
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(self)
 
 
 _OK = errors.ok_status()

@@ -1,6 +1,8 @@
 """Gathers acks of many requests: one Ack call under way per storage node (rule 15: small, first).
 
-Acks may be repeated freely: the ack of a lease that is gone already is OK (rule 24).
+Acks may be repeated freely: the ack of a lease that is gone already is OK (rule 24). One whose
+client has gone is sent once and not repeated. Invariants: every ack is answered soon after its
+deadline, whatever is before it in its lane; a lane is there only while it has something to do.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from strata_runtime.tasks import Tasks
 
 _ACK = SERVICE + "Ack"
 _OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
+# Looking for what is late costs time for each ack that waits.
+_SWEEP_S = 0.25
 
 
 class AckWaiter(Protocol):
@@ -35,6 +39,9 @@ class AckWaiter(Protocol):
 
     def settled(self, index: int, failure: RequestError | None) -> None:
         """The lease is gone, or why it is not."""
+
+    def gone(self) -> bool:
+        """Whether nobody wants to know any more."""
 
 
 class _Ack(NamedTuple):
@@ -47,7 +54,7 @@ class _Ack(NamedTuple):
 class _GroupLane:
     """Acks for one raft group, oldest first."""
 
-    __slots__ = ("acks", "asked", "backoff", "pause", "raft_group")
+    __slots__ = ("acks", "asked", "backoff", "pause", "raft_group", "sweep_at_s")
 
     def __init__(self, raft_group: int, backoff: Backoff) -> None:
         self.raft_group = raft_group
@@ -57,6 +64,12 @@ class _GroupLane:
         self.asked = ""
         # Between a refusal and the repeat nothing is sent.
         self.pause: asyncio.TimerHandle | None = None
+        self.sweep_at_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, is under way or will be repeated."""
+        return not self.acks and not self.asked and self.pause is None
 
 
 class Acker:
@@ -67,6 +80,7 @@ class Acker:
         leaders: LeaderMap,
         channels: NodeChannels,
         config: StorageClientSection,
+        max_waiting: int,
         clock: Clock,
         random: Random,
         tasks: Tasks,
@@ -81,9 +95,14 @@ class Acker:
         self._ready: dict[str, dict[int, _GroupLane]] = {}
         self._lanes = NodeLanes("ack", tasks, self._exchange)
         leaders.on_leader(self._led_elsewhere)
-        self._limit = Limit("acks waiting", config.max_acks_waiting, "acks", metrics)
+        self._limit = Limit("acks waiting", max_waiting, "acks", metrics)
         show_watermark(metrics, "ack", lambda: self._limit.used)
         self._retries = metrics.counter("strata_broker_storage_retries_total")
+
+    @property
+    def lane_count(self) -> int:
+        """How many raft groups something waits for, or is under way to."""
+        return len(self._groups)
 
     def ack(
         self,
@@ -125,9 +144,11 @@ class Acker:
             leases.extend([ack.lease for ack in acks])
             deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
             lane.asked = node
-        try_s = deadline_s - self._clock.monotonic_s()
+        # A call as long as its most patient ack would keep the others waiting behind it.
+        most_ms = self._config.call_timeout_ms
         if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
-            try_s = min(try_s, self._config.try_timeout_ms / 1000)
+            most_ms = self._config.try_timeout_ms
+        try_s = min(deadline_s - self._clock.monotonic_s(), most_ms / 1000)
         try:
             async with self._lanes.attempt(node):
                 response = await self._channels.to(node).call(
@@ -136,11 +157,13 @@ class Acker:
         except (AngeliaError, TimeoutError) as failure:
             for lane, acks in taken:
                 self._lost(lane, acks, node, failure)
+                self._drop_idle(lane)
             return True
         self._leaders.answered(node)
         results = {result.raft_group: result for result in response.groups}
         for lane, acks in taken:
             self._settle(lane, acks, node, results.get(lane.raft_group))
+            self._drop_idle(lane)
         return True
 
     def _take_ready(self, node: str) -> list[tuple[_GroupLane, list[_Ack]]]:
@@ -149,7 +172,8 @@ class Acker:
         room = self._config.max_acks_per_call
         now_s = self._clock.monotonic_s()
         for lane in ready.values():
-            if lane.pause is not None:
+            # One without acks may have been dropped, and another lane of its raft group made.
+            if lane.pause is not None or not lane.acks:
                 continue
             if self._leaders.node_of(lane.raft_group) != node:
                 # It waited behind a call, and another node leads it since.
@@ -162,11 +186,13 @@ class Acker:
             for ack in acks:
                 if ack.deadline_s <= now_s:
                     self._tell(ack, errors.timed_out())
-            if lane.acks:
-                self._make_ready(lane)
             if in_time:
                 room -= len(in_time)
                 taken.append((lane, in_time))
+            if lane.acks:
+                self._make_ready(lane)
+            elif not in_time:
+                self._drop_idle(lane)
         return taken
 
     def _settle(
@@ -213,18 +239,43 @@ class Acker:
 
     def _repeat_later(self, lane: _GroupLane, acks: list[_Ack], reason: str) -> None:
         self._retries.add(1, {"reason": reason})
-        lane.acks.extendleft(reversed(acks))
-        if lane.pause is None:
+        lane.acks.extendleft(ack for ack in reversed(acks) if not self._is_forgotten(ack))
+        if lane.pause is None and lane.acks:
             pause_s = lane.backoff.next_s()
             lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 
     def _repeat(self, lane: _GroupLane) -> None:
         lane.pause = None
-        now_s = self._clock.monotonic_s()
-        while lane.acks and lane.acks[0].deadline_s <= now_s:
-            self._tell(lane.acks.popleft(), errors.timed_out())
+        self._sweep(lane)
         if lane.acks:
             self._make_ready(lane)
+        else:
+            self._drop_idle(lane)
+
+    def _sweep(self, lane: _GroupLane) -> None:
+        """Answer what is late, wherever it stands: clients choose their deadlines."""
+        now_s = self._clock.monotonic_s()
+        if now_s < lane.sweep_at_s:
+            return
+        lane.sweep_at_s = now_s + _SWEEP_S
+        waiting = deque[_Ack]()
+        for ack in lane.acks:
+            if ack.deadline_s <= now_s:
+                self._tell(ack, errors.timed_out(lane.raft_group))
+            elif not self._is_forgotten(ack):
+                waiting.append(ack)
+        lane.acks = waiting
+
+    def _is_forgotten(self, ack: _Ack) -> bool:
+        """Whether an ack that was sent, or could not be, is not worth another try; ends it."""
+        if not ack.waiter.gone():
+            return False
+        self._tell(ack, errors.timed_out())
+        return True
+
+    def _drop_idle(self, lane: _GroupLane) -> None:
+        if lane.is_idle and self._groups.get(lane.raft_group) is lane:
+            del self._groups[lane.raft_group]
 
     def _led_elsewhere(self, raft_group: int, leader: str) -> None:
         """A node says that it leads: the raft group's acks go there."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.config import ReceiveSection
+from strata_broker.receives.config import ReceiveSection
 from strata_mq.errors import Code, RequestError
 from strata_mq.filter_cache import FilterCache
 from strata_mq.filters import EVERYTHING, FilterKind

@@ -18,7 +18,8 @@ class HandleReader:
         """Return (raft group, lease).
 
         Raises:
-            RequestError: INVALID_RECEIPT_HANDLE: damaged, or of another topic or consumer group.
+            RequestError: INVALID_RECEIPT_HANDLE: damaged, of another topic or consumer group, or of
+                a raft group that there is not: handles are not signed.
         """
         handle = decode_handle(text)
         row = self._view.consumer_group(*group)
@@ -26,6 +27,7 @@ class HandleReader:
             row is None
             or row.consumer_group_id != handle.consumer_group_id
             or topic.topic_id != handle.topic_id
+            or self._view.raft_group(handle.raft_group) is None
         ):
             raise RequestError(Code.INVALID_RECEIPT_HANDLE)
         return handle.raft_group, storage_pb2.LeaseRef(

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2
 from strata_broker import errors
-from strata_broker.config import ReceiveSection
 from strata_broker.receives.attempts import Attempts
+from strata_broker.receives.config import ReceiveSection
 from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_broker.storage.places import Place, Wanted, places_of
 from strata_broker.storage.storage_client import StorageClient

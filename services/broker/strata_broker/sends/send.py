@@ -21,7 +21,7 @@ from strata_broker.limits.budget import SendBudget
 from strata_broker.limits.quotas import Quotas
 from strata_broker.observability.message_traces import MessageTraces
 from strata_broker.observability.recorder import Recorder
-from strata_broker.requests import caller_of
+from strata_broker.requests import caller_of, time_for
 from strata_broker.sends.append import Appender, PendingPlace
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.outgoing import (
@@ -91,6 +91,7 @@ class Sender:
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
         self._timeout_s = config.send.timeout_ms / 1000
+        self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._traces = traces if traces is not None and traces.tracer.enabled else None
 
     def take(self, call: HotCall) -> None:
@@ -201,8 +202,8 @@ class Sender:
         outgoing = [prepare(message, topic, sender) for message in parsed.messages]
         if part_kind(outgoing[0]) is PartKind.HALF:
             self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
-        left_s = call.time_left_s()
-        deadline_s = started_s + (self._timeout_s if left_s is None else left_s)
+        wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
+        deadline_s = started_s + wait_s
         pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s, span)
         parts = self.destinations(topic, outgoing, range(len(outgoing)))
         raft_group = parts[0][0].raft_group

@@ -23,7 +23,7 @@ from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
 from strata_broker.receives.ack import LeaseKeeper
 from strata_broker.receives.pulls import IllegalOffset, Puller
-from strata_broker.requests import Caller, addresses_of, caller_of
+from strata_broker.requests import Caller, addresses_of, caller_of, time_for
 from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.transactions import Transactions
 from strata_broker.storage.metadata import MetadataView
@@ -77,6 +77,7 @@ class MessagingServicer:
         self._telemetry = telemetry
         self._sessions = sessions
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
+        self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._clock = clock
         self._recorder = recorder
         self._in_flight = Limit("calls", config.calls.max_in_flight, "calls", metrics)
@@ -378,8 +379,7 @@ class MessagingServicer:
         return response
 
     def _time_left_s(self, info: CallInfo) -> float:
-        left_s = info.time_left_s()
-        return self._timeout_s if left_s is None else left_s
+        return time_for(info.time_left_s(), self._timeout_s, self._max_timeout_s)
 
 
 def _parsed(data: bytes, request_type: type[Request]) -> Request:

@@ -67,7 +67,16 @@ class StorageTier:
             section,
             metrics,
         )
-        self.acker = Acker(self.leaders, self.channels, section, clock, random, tasks, metrics)
+        self.acker = Acker(
+            self.leaders,
+            self.channels,
+            section,
+            config.ack.max_waiting,
+            clock,
+            random,
+            tasks,
+            metrics,
+        )
         self.appender = Appender(
             boot_id,
             self.leaders,
