@@ -18,7 +18,7 @@ LANES := -n 3
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock requirements-traces.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run test unit e2e sim soak bench check fix proto proto-check \
+.PHONY: help setup setup-dev run test unit e2e sim soak chaos bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
 	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark clean
 
@@ -63,6 +63,9 @@ sim: setup-dev ## seeded simulations; SEED=n replays one
 soak: setup-dev ## whole clusters under faults for long; SEEDS=n says how many runs
 	@STRATA_SIM_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/sim/test_cluster.py \
 	  -k survive $(ARGS)
+
+chaos: setup-dev ## everything at work on a cluster under faults; MINUTES=, SEED= (needs root, iproute2)
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: setup-dev bench-load ## measure; JSON into bench/results, table on the screen
 	@$(BIN)/python bench/run.py $(ARGS)

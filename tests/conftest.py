@@ -23,6 +23,7 @@ settings.load_profile("strata")
 
 # Two clusters at once would not fit on two cores.
 CLUSTERS = (
+    "tests/chaos/",
     "tests/e2e/test_cluster",
     "tests/e2e/test_placement_live",
     "tests/e2e/test_replica_reads",

@@ -46,12 +46,18 @@ class Delivered:
 class Client:
     """One connection to one endpoint; a context manager.
 
+    Args:
+        endpoint: host:port.
+        timeout_s: of one call.
+
     Attributes:
         stub: for calls that have no method here.
         metadata: what goes with them.
+        timeout_s: for them, too.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(
             endpoint,
             options=[
@@ -93,7 +99,7 @@ class Client:
             if message_group:
                 properties.message_group = message_group
         response = await self.stub.SendMessage(
-            request, metadata=self.metadata, timeout=REQUEST_TIMEOUT_S
+            request, metadata=self.metadata, timeout=self.timeout_s
         )
         check_status(response.status)
         return [entry.offset for entry in response.entries]
@@ -102,7 +108,7 @@ class Client:
         """Return one queue for each broker name; its id 0 means any queue of the topic there."""
         request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
         response = await self.stub.QueryRoute(
-            request, metadata=self.metadata, timeout=REQUEST_TIMEOUT_S
+            request, metadata=self.metadata, timeout=self.timeout_s
         )
         check_status(response.status)
         return [queue for queue in response.message_queues if queue.id == 0]
@@ -120,7 +126,7 @@ class Client:
         request.long_polling_timeout.seconds = poll_s
         delivered = []
         call = self.stub.ReceiveMessage(
-            request, metadata=self.metadata, timeout=poll_s + REQUEST_TIMEOUT_S
+            request, metadata=self.metadata, timeout=poll_s + self.timeout_s
         )
         async for response in call:
             match response.WhichOneof("content"):
@@ -142,7 +148,7 @@ class Client:
         for message in messages:
             request.entries.add(message_id=message.message_id, receipt_handle=message.handle)
         response = await self.stub.AckMessage(
-            request, metadata=self.metadata, timeout=REQUEST_TIMEOUT_S
+            request, metadata=self.metadata, timeout=self.timeout_s
         )
         check_status(response.status)
 

@@ -41,18 +41,21 @@ class Promises:
         acknowledged: key -> the last number whose put was answered.
         won: (table, key, version) -> who was told that its compare-and-set made this version.
         twice: versions that two were told to have made.
+        pause_s: between two operations of one client.
     """
 
     attempted: dict[tuple[str, bytes], int] = field(default_factory=dict)
     acknowledged: dict[tuple[str, bytes], int] = field(default_factory=dict)
     won: dict[tuple[str, bytes, int], str] = field(default_factory=dict)
     twice: list[tuple[str, bytes, int]] = field(default_factory=list)
+    pause_s: float = 0.0
 
     async def write(self, table_name: str, key: bytes, client: AsyncKvClient) -> None:
         """Put numbers that rise, for ever."""
         table = client.table(table_name)
         name = (table_name, key)
         while True:
+            await asyncio.sleep(self.pause_s)
             number = self.attempted.get(name, 0) + 1
             self.attempted[name] = number
             try:
@@ -66,6 +69,7 @@ class Promises:
         """Raise a counter by compare-and-set, for ever."""
         table = client.table(table_name)
         while True:
+            await asyncio.sleep(self.pause_s)
             try:
                 item = await table.get(key)
                 value, version = (b"0", 0) if item is None else (item.value, item.version)
@@ -123,13 +127,16 @@ class Historians:
     Args:
         chance: what they do.
         consistencies: how they read.
+        pause_s: between two operations of one client.
     """
 
     def __init__(
         self,
         chance: random.Random,
         consistencies: tuple[Consistency, ...] = (Consistency.LEADER, Consistency.FOLLOWER),
+        pause_s: float = 0.0,
     ) -> None:
+        self._pause_s = pause_s
         self._chance = chance
         self._consistencies = consistencies
         self._numbers = 0
@@ -151,6 +158,7 @@ class Historians:
         versions = dict.fromkeys(keys, 0)
         is_unsure = False
         while True:
+            await asyncio.sleep(self._pause_s)
             key = chance.choice(keys)
             self._numbers += 1
             value = b"%d" % self._numbers

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import grpc
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
-from tests.e2e.client import INVISIBLE_S, Client, RefusedError
+from tests.e2e.client import INVISIBLE_S, REQUEST_TIMEOUT_S, Client, RefusedError
 from tests.e2e.cluster import Cluster
 from tests.e2e.history import History, Lease
 
@@ -51,6 +51,7 @@ class Load:
         fifo: topic of type FIFO.
         group: consumer group that consumes meanwhile.
         pause_s: between two sends of one sender.
+        timeout_s: of one try of a send.
     """
 
     endpoint: str
@@ -58,6 +59,7 @@ class Load:
     fifo: str
     group: str
     pause_s: float = 0.1
+    timeout_s: float = REQUEST_TIMEOUT_S
     history: History = field(default_factory=History)
     answers: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     """sender -> its answered sends in their order"""
@@ -130,7 +132,7 @@ class Load:
                     tasks.create_task(self._until_quiet(topic, group, queue, client, quiet_s))
 
     async def _send(self, name: str, topic: str, message_group: str) -> None:
-        async with Client(self.endpoint) as client:
+        async with Client(self.endpoint, self.timeout_s) as client:
             while not self._stop.is_set():
                 message_id = client.new_message_id()
                 body = f"{name} {message_id}".encode()
