@@ -42,9 +42,16 @@ class FlushPolicy:
         """Return how much log a restart would replay now."""
         return log_position - self._flushed_position
 
-    def due(self, log_position: int, now_s: float) -> bool:
-        """Whether to flush now. Nothing written since the last flush: never."""
-        if log_position == self._flushed_position:
+    def due(self, log_position: int, now_s: float, *, has_rows: bool = False) -> bool:
+        """Whether to flush now. Nothing written since the last flush: never.
+
+        Args:
+            log_position: where the log ends.
+            now_s: monotonic time.
+            has_rows: there are rows that a restart would have to write again although the log has
+                not grown: it is being replayed.
+        """
+        if log_position == self._flushed_position and not has_rows:
             return False
         if self._oldest_s is None:
             self._oldest_s = now_s

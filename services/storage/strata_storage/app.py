@@ -48,6 +48,7 @@ from strata_storage.moves.forwarding import Forwarder
 from strata_storage.node import StorageNode
 from strata_storage.node_parts import NodeParts
 from strata_storage.plugins import StoragePlugin
+from strata_storage.recovery.replaying import until_led
 from strata_storage.servicer import ServicerParts, StorageServicer
 from strata_storage.tiering.opening import OpenTier, TierSetup, open_tier
 from strata_storage.tiering.servicer import SERVICE as TIER_SERVICE
@@ -204,7 +205,8 @@ class StorageApp:
         """Open log and rows, recover, lead what has no other voter, serve.
 
         Raises:
-            TimeoutError: a raft group with one voter has no ready leader within 30 s.
+            TimeoutError: a raft group with one voter has no ready leader, and nothing was applied
+                for 30 s. As long as the log is replayed there is no limit.
             LogError, StateError: data that cannot be opened.
         """
         writer = WriterThread("storage-log")
@@ -235,8 +237,7 @@ class StorageApp:
                 windows,
             )
         )
-        async with asyncio.timeout(_READY_TIMEOUT_S):
-            await self._until_ready(running.node)
+        await self._until_ready(running.node)
         self._server.register(SERVICE, servicer)
         self._server.register(TIER_SERVICE, TierServicer(running.node, running.node.tiering))
         for plugin in self._plugins:
@@ -356,6 +357,6 @@ class StorageApp:
 
     async def _until_ready(self, node: StorageNode) -> None:
         """Wait for the leaders of raft groups that have no other member."""
-        for raft_group, replica in node.replicas().items():
+        for raft_group, replica in list(node.replicas().items()):
             if replica.is_sole():
-                await node.until_ready(raft_group)
+                await until_led(node, raft_group, _READY_TIMEOUT_S)

@@ -26,7 +26,6 @@ from strata_raft import Configuration
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from strata_state.flush import FlushPolicy
 from strata_state.ports import StateError
 from strata_storage.disk.damage import Damage
 from strata_storage.disk.disk_guard import DiskGuard, DiskMark
@@ -54,6 +53,7 @@ from strata_storage.pops.holders import Holders
 from strata_storage.proposer import committed, refusal_of
 from strata_storage.reads.payloads import PayloadReader
 from strata_storage.recovery.checkpointer import Checkpointer
+from strata_storage.recovery.flushes import RowFlushes
 from strata_storage.recovery.group_snapshots import GroupSnapshots, drop_rows
 from strata_storage.recovery.row_preparer import Prepared, RowPreparer
 from strata_storage.status import replica_status
@@ -94,7 +94,14 @@ class StorageNode:
         self._rows = RowPreparer(parts.store, parts.log, self.instruments)
         self.tiering = tiering_of(parts, tasks)
         self._reserve = Reserve(parts.ballast, parts.options.disk)
-        self._flush_policy = FlushPolicy(parts.options.flush, parts.log.end_position)
+        self._flushes = RowFlushes(
+            parts.log,
+            parts.flusher,
+            parts.options.flush,
+            parts.clock,
+            self.instruments,
+            self.engines,
+        )
         self._checkpointer = Checkpointer(parts.log, parts.options.retention, parts.run_read)
         self._reclaimer = Reclaimer(
             parts.log,
@@ -235,7 +242,7 @@ class StorageNode:
         """Refuse everything from now on; the driver has stopped."""
         with suppress(StateError):
             # Else the log has it.
-            self._settle()
+            self._flushes.settle()
         for engine in self.engines():
             engine.close()
 
@@ -384,32 +391,15 @@ class StorageNode:
         self.instruments.filtered.add(filtered)
 
     async def _flush_loop(self) -> None:
-        clock = self._parts.clock
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            if self._flush_policy.due(self._parts.log.end_position, clock.monotonic_s()):
+            if self._flushes.is_due():
                 await self.flush_once()
             await self._checkpointer.write_due(self.engines(), self._replicas)
 
     async def flush_once(self) -> bool:
-        """Flush the rows; note what is persisted. False: the store could not, the log keeps all."""
-        clock = self._parts.clock
-        position, began_s = self._parts.log.end_position, clock.monotonic_s()
-        try:
-            self._settle()
-            whole = self._whole_engines()
-            applied = {each.raft_group: each.machine.applied_index() for each in whole}
-            await self._parts.flusher.flush(applied)
-        except StateError as error:
-            self._logger.warning("rows are not flushed", reason=str(error))
-            return False
-        self._flush_policy.flushed(position)
-        self.instruments.flush_ms.record((clock.monotonic_s() - began_s) * 1_000)
-        return True
-
-    def _settle(self) -> None:
-        for engine in self._whole_engines():
-            engine.machine.settle()
+        """Flush the rows; False: the store could not, the log keeps all."""
+        return await self._flushes.flush()
 
     async def _retention_loop(self) -> None:
         while True:
@@ -434,10 +424,6 @@ class StorageNode:
             disk_is_low=self.disk_guard.mark > DiskMark.NORMAL,
         )
         self._parts.raft.log_trimmed()
-
-    def _whole_engines(self) -> Sequence[GroupEngine]:
-        """Return the engines whose rows are whole now: no snapshot is written over them."""
-        return [engine for engine in self.engines() if engine.whole_rows() is not None]
 
     async def _trim(self, engine: GroupEngine, leader: Leader, floor_index: int) -> None:
         try:
@@ -501,10 +487,7 @@ class StorageNode:
         metrics.gauge("strata_storage_used", self._used)
         metrics.gauge("strata_storage_pending", lambda: pending_by_kind(self.engines()))
         metrics.gauge("strata_storage_state_memory", self._parts.store.memory_bytes)
-        metrics.gauge(
-            "strata_storage_unflushed_log",
-            lambda: self._flush_policy.unflushed_bytes(self._parts.log.end_position),
-        )
+        metrics.gauge("strata_storage_unflushed_log", self._flushes.unflushed_bytes)
         metrics.gauge("strata_storage_disk_mark", lambda: int(self.disk_guard.mark))
         metrics.gauge("strata_storage_disk_free", lambda: self.disk_guard.space.free_bytes)
 

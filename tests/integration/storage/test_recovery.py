@@ -6,15 +6,20 @@ import random
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.rows import RowKind
+from strata_seglog.errors import CorruptFrame
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_storage.config import StorageConfig
-from strata_storage.recovery.rebuild import RebuildError, rebuild_if_needed
+from strata_storage.recovery import row_preparer
+from strata_storage.recovery.rebuild import RebuildError, Rebuilt, rebuild_if_needed
+from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -92,6 +97,58 @@ async def test_the_same_state_comes_back_when_the_state_folder_was_deleted(
         assert rows_of(node) == before
 
 
+async def test_a_checkpoint_is_used_also_when_the_log_has_all_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lost rows are not applied again one by one: the same ones come from checkpoint and log."""
+    clock = TestClock()
+    config = small_config()
+    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+        await work(node, random.Random(4), 20)
+        await node.append([b"with a key"] * 3, queue=3, keys=["a", "b", "a"])
+        parts = node.app.node
+        parts._checkpointer.want(100 + GROUP)
+        await parts._checkpointer.write_due(parts.engines(), parts.replicas())
+        assert parts._checkpointer.indexes[100 + GROUP] > 20
+        await work(node, random.Random(5), 20)
+        before = rows_of(node)
+    shutil.rmtree(tmp_path / "state")
+    rebuilt: list[bool] = []
+
+    def noted(*args: Any) -> Rebuilt | None:
+        found = rebuild_if_needed(*args)
+        rebuilt.append(found is not None)
+        return found
+
+    monkeypatch.setattr(row_preparer, "rebuild_if_needed", noted)
+    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+        assert rows_of(node) == before
+    assert rebuilt == [True]
+
+
+async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
+    tmp_path: Path,
+) -> None:
+    """Every entry is applied again."""
+    clock = TestClock()
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        await work(node, random.Random(4), 10)
+        parts = node.app.node
+        parts._checkpointer.want(100 + GROUP)
+        await parts._checkpointer.write_due(parts.engines(), parts.replicas())
+        before = rows_of(node)
+        at = parts._parts.log.checkpoints(100 + GROUP)[0]
+    (segment,) = (tmp_path / "log").iterdir()
+    data = bytearray(segment.read_bytes())
+    data[at + 200] ^= 1
+    segment.write_bytes(bytes(data))
+    shutil.rmtree(tmp_path / "state")
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        assert rows_of(node) == before
+        with pytest.raises(CorruptFrame):
+            node.app.node._parts.log.read_at(at)
+
+
 async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Path) -> None:
     """After segments were freed a checkpoint stands in for them: the same rows come back."""
     clock = TestClock()
@@ -102,16 +159,18 @@ async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Pa
             await node.append([rng.randbytes(200_000) for _ in range(8)], queue=-1)
             clock.advance(10)
         await work(node, rng, 10)
+        await node.append([b"with a key"] * 3, queue=3, keys=["a", "b", "a"])
         for _ in range(2):
             await node.app.node.retain_once()
         first_position = node.app.node.status().log_first_position
         assert first_position > 0, "no segment was freed"
-        await node.append([b"after the checkpoint"], queue=2)
+        await node.append([b"after the checkpoint"], queue=2, keys=["order-1"])
         await node.app.node.engine(GROUP).barrier()
-        before = [row for row in rows_of(node) if row[0][4] not in (6, 7)]
+        before = kept_rows(rows_of(node))
+        assert {RowKind.ID, RowKind.KEY} <= {row[0][4] for row in before}
     shutil.rmtree(tmp_path / "state")
     async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
-        assert [row for row in rows_of(node) if row[0][4] not in (6, 7)] == before
+        assert kept_rows(rows_of(node)) == before
         fetched = await node.rpc.fetch(
             pb.FetchRequest(raft_group=GROUP, topic_id=7, queue=2, offset=0, max_messages=1_000),
             CONTEXT,

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from strata_mq.rows import RowKind
 from strata_multiraft import Replica
 from strata_state.memory_store import MemoryStore
+from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import small_config
 
@@ -121,8 +123,9 @@ async def test_rows_that_came_by_a_snapshot_are_rebuilt_from_their_checkpoint(
     await cluster.start(away)
     await cluster.until_quiet(GROUP)
     # Ids and keys of messages that were trimmed meanwhile come back to none.
-    kept = [row for row in cluster.rows(leader, GROUP) if row[0][4] not in (6, 7)]
-    assert [row for row in cluster.rows(away, GROUP) if row[0][4] not in (6, 7)] == kept
+    kept = kept_rows(cluster.rows(leader, GROUP))
+    assert kept_rows(cluster.rows(away, GROUP)) == kept
+    assert RowKind.ID in {row[0][4] for row in kept}
     await expect_young_messages(cluster)
 
 

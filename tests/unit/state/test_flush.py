@@ -25,6 +25,15 @@ def test_a_flush_is_due_by_log_or_by_age_and_never_without_news() -> None:
     assert policy.unflushed_bytes(1_101) == 1
 
 
+def test_rows_of_a_replayed_log_are_flushed_by_age_though_the_log_does_not_grow() -> None:
+    """A crash in the middle of a long replay does not begin it again from the start."""
+    policy = FlushPolicy(FlushOptions(max_unflushed_log_bytes=100, max_age_s=60), 1_000)
+    assert not policy.due(1_000, 0.0, has_rows=True)
+    assert policy.due(1_000, 60.0, has_rows=True)
+    policy.flushed(1_000)
+    assert not policy.due(1_000, 500.0)
+
+
 async def test_persisted_index_moves_only_after_a_completed_flush() -> None:
     """What was applied while the flush ran is not called persisted; a failed one moves nothing."""
     store = MemoryStore()

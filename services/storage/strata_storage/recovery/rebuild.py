@@ -86,12 +86,21 @@ def rebuild_if_needed(
     applied = rows.applied.get()
     if found is None:
         return None
-    if applied.raft_index + 1 >= (found.first_index or 1) and not rows.unfinished.is_set():
+    reaches = applied.raft_index + 1 >= (found.first_index or 1) and not rows.unfinished.is_set()
+    if reaches and applied.raft_index:
         return None
-    positions = log.checkpoints(replica_id)
-    for position in positions:
-        # Before the old rows go: it must be whole. It may be more than memory.
-        log.read_at(position)
+    try:
+        positions = log.checkpoints(replica_id)
+        for position in positions:
+            # Before the old rows go: it must be whole. It may be more than memory.
+            index = log.read_at(position).index
+    except LogError:
+        if reaches:
+            # The log has all there ever was.
+            return None
+        raise
+    if reaches and (not positions or index > found.last_index):
+        return None
     if not positions:
         raise RebuildError(
             f"raft group {raft_group}: rows end at {applied.raft_index}, the log begins at "
