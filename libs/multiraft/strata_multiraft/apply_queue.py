@@ -60,13 +60,13 @@ class ApplyQueue:
             return None
         return self.applied_index + 1, self.ready_index
 
-    def take(self, max_bytes: int) -> list[Entry]:
-        """Return the next entries in memory that may be applied: one, then up to `max_bytes`."""
+    def take(self, max_bytes: int, max_entries: int) -> list[Entry]:
+        """Return the next entries in memory that may be applied: one, then up to the limits."""
         chosen: list[Entry] = []
         size_bytes = taken_bytes = 0
         while self._entries and self._entries[0].index <= self.ready_index:
             size_bytes += self._entries[0].size_bytes()
-            if chosen and size_bytes > max_bytes:
+            if chosen and (size_bytes > max_bytes or len(chosen) >= max_entries):
                 break
             taken_bytes = size_bytes
             chosen.append(self._entries.popleft())

@@ -25,6 +25,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "Entries read back for followers that are behind.",
     ),
     MetricSpec(
+        "strata_raft_reads_failed_total",
+        "counter",
+        "1",
+        "Reads of entries that the disk failed and that are tried again (rule 40).",
+        ("purpose",),
+    ),
+    MetricSpec(
         "strata_raft_snapshots_open", "gauge", "1", "Snapshots being sent (max_snapshots_open)."
     ),
     MetricSpec(

@@ -5,7 +5,7 @@ Tasks and what they own (all on one event loop, so steps need no locks):
 - `write` (`write_loop.py`): group commits; then it steps `Persisted`, which resolves the futures of
   everything that committed, in one go. While a sync runs, steps go on and the next write
   accumulates.
-- `apply` (`apply_loop.py`): gives committed entries to state machines, off the commit path.
+- `apply`, `read-back` (`apply_loop.py`): gives committed entries to state machines.
 - `catch-up` (`catch_up.py`): reads old entries for followers that are behind.
 - `tick` (`ticker.py`): time for raft groups that need it.
 - `install-N`, `snapshot-*` (`installs.py`, `snapshot_source.py`): snapshots, few at once.
@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 # Tasks that always run; the others are as many as limits of `MultiRaftOptions` allow.
-_LOOPS = 6
+_LOOPS = 7
 
 
 class MultiRaft:
@@ -148,7 +148,7 @@ class MultiRaft:
         self._is_stopping = False
         self._writer = Writer(log, run_blocking, clock, options, metrics, self)
         self.unsynced_bytes = self._writer.unsynced_bytes
-        self._applier = Applier(log, run_reads, options)
+        self._applier = Applier(log, run_reads, options, clock, metrics)
         self._catch_up = CatchUp(log, run_reads, clock, options, metrics, self._entries_fetched)
         self.ticker = Ticker(
             clock, options.tick_ms / 1000, self.tick, lambda replica: self.liveness.woken(replica)
@@ -243,6 +243,7 @@ class MultiRaft:
         """Start the tasks; sole voters elect themselves at once."""
         self._write_task = self._tasks.spawn("write", self._writer.run())
         self._tasks.spawn("apply", self._applier.run())
+        self._tasks.spawn("read-back", self._applier.run_read_backs())
         self._tasks.spawn("catch-up", self._catch_up.run())
         self._tasks.spawn("tick", self.ticker.run())
         self._tasks.spawn("mark", self._writer.idle_mark.run())

@@ -35,8 +35,11 @@ class MultiRaftOptions:
         snapshot_idle_ms: how long a snapshot whose call was cut stays open.
         max_unapplied_bytes: payload bytes per raft group kept in memory until they are applied;
             what is beyond is read back from the log.
-        max_apply_bytes: payload bytes given to a state machine at once; the event loop is free
-            between two such batches.
+        max_apply_bytes: payload bytes of one slice: what is given to a state machine before the
+            other raft groups, and whatever else runs on the event loop, have their turn.
+        max_apply_entries: entries of one slice.
+        max_apply_ms: a slice that took longer makes the next one of its raft group smaller.
+        read_retry_ms: pause before entries that the disk failed to read are read again.
         idle_mark_ms: silence after which the log's end is marked (`idle_mark.py`).
         disk_full_retry_ms: how long proposals are refused after the log had no room.
     """
@@ -62,6 +65,9 @@ class MultiRaftOptions:
     snapshot_idle_ms: int = 10_000
     max_unapplied_bytes: int = 16 << 20
     max_apply_bytes: int = 1 << 20
+    max_apply_entries: int = 256
+    max_apply_ms: int = 10
+    read_retry_ms: int = 500
     idle_mark_ms: int = 1000
     disk_full_retry_ms: int = 1000
 

@@ -446,8 +446,8 @@ class Replica:
         return self.unapplied.missing_range()
 
     def take_ready(self, max_bytes: int) -> list[Entry]:
-        """Return the next committed entries in memory: one, then up to `max_bytes`."""
-        return self.unapplied.take(max_bytes)
+        """Return the next committed entries in memory: one, then up to the limits of a slice."""
+        return self.unapplied.take(max_bytes, self._driver.options.max_apply_entries)
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Apply entries, wake who waits for them; a failure stops apply for good (rule 11)."""

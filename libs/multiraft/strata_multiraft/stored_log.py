@@ -8,7 +8,7 @@ next step.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from strata_multiraft.ports import Log
@@ -138,9 +138,14 @@ class StoredLog:
         for stale in [known for known in self._kinds if known < first_index]:
             del self._kinds[stale]
 
-    def fetched(self, entries: Sequence[Entry]) -> None:
-        """Hold what was asked for, beside what is held, until `forget_fetched`."""
-        self._being_read.clear()
+    def fetched(self, done: Iterable[int], entries: Sequence[Entry]) -> None:
+        """Hold what was asked for, beside what is held, until `forget_fetched`.
+
+        Args:
+            done: first indexes of the ranges that may be asked for again.
+            entries: what was read of them.
+        """
+        self._being_read.difference_update(done)
         self._fetched.update((entry.index, entry) for entry in entries)
 
     def forget_fetched(self) -> None:

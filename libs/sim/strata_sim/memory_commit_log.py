@@ -20,6 +20,8 @@ class MemoryCommitLog:
         self.syncs = 0
         # Raised by the next writes, first one first; None lets one write pass.
         self.failures: list[LogError | None] = []
+        # Raised by the next calls of `entries`, first one first; None lets one call pass.
+        self.read_failures: list[LogError | None] = []
         self.damaged: dict[int, str] = {}
         self.has_recent = True
         self._frames: list[Frame] = []
@@ -79,6 +81,9 @@ class MemoryCommitLog:
         self, replica_id: int, first: int, last: int, max_bytes: int
     ) -> Iterator[StoredFrame]:
         """See `ports.Log`."""
+        failure = self.read_failures.pop(0) if self.read_failures else None
+        if failure is not None:
+            raise failure
         size_bytes = 0
         for index in range(first, last + 1):
             frame = self._entries.get(replica_id, {}).get(index)

@@ -99,7 +99,7 @@ def test_committed_entries_that_are_not_applied_are_told_in_bytes() -> None:
     assert queue.lag_bytes() == 0
     queue.ready_index = 2
     assert queue.lag_bytes() == 20
-    queue.take(1)
+    queue.take(1, 1)
     queue.applied_index = 1
     assert queue.lag_bytes() == 10
 
