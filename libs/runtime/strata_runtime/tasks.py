@@ -162,7 +162,7 @@ class RequestTasks(TaskOwner):
         max_tasks: limit on tasks running at once.
     """
 
-    __slots__ = ("_failures", "_labels", "_log")
+    __slots__ = ("_failures", "_labels", "_log", "_on_failed")
 
     def __init__(
         self, owner: str, metrics: Metrics | None = None, *, max_tasks: int = 10_000
@@ -173,6 +173,11 @@ class RequestTasks(TaskOwner):
         self._failures = metrics.counter("strata_request_failures_total")
         self._labels = {"component": owner}
         self._log = get_logger(owner)
+        self._on_failed: OnFatal = lambda _, __: None
+
+    def on_failed(self, callback: OnFatal) -> None:
+        """Call back with every failure; for who must not miss one, such as a simulation."""
+        self._on_failed = callback
 
     def spawn(
         self,
@@ -206,3 +211,4 @@ class RequestTasks(TaskOwner):
     def _report(self, name: str, failure: BaseException) -> None:
         self._failures.add(1, self._labels)
         self._log.error("request failed", task=name, error=one_line(failure), exc_info=failure)
+        self._on_failed(name, failure)

@@ -362,7 +362,7 @@ class BrokerHost(Host):
 
     def _build(self) -> BrokerApp:
         world = self.world
-        return BrokerApp(
+        broker = BrokerApp(
             BrokerIdentity(self.node_id, self.chance.getrandbits(64), self.name),
             world.options.broker,
             SimEdge(world.network, self.machine, BROKER_PORT),
@@ -378,6 +378,8 @@ class BrokerHost(Host):
             Metrics.disabled(),
             self._failed,
         )
+        broker.requests.on_failed(self._failed)
+        return broker
 
     def _may_fail(self, failure: BaseException) -> bool:
         # With nobody there who knows the metadata a broker gives up and is started again.

@@ -24,10 +24,12 @@ from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import ContainingEdge
 from strata_broker.hot import HotCalls
-from strata_broker.limits.budget import SendBudget
+from strata_broker.limits.budget import SendBudget, max_requests
 from strata_broker.limits.quotas import Quotas
 from strata_broker.metrics import METRICS
+from strata_broker.observability.gauges import show_broker
 from strata_broker.observability.message_traces import MessageTraces
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.windows import WindowCollector, WindowOptions
@@ -66,7 +68,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.config import Config
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks, Tasks
 from strata_runtime.tracing import Tracer
 
 OnFatal = Callable[[str, BaseException], None]
@@ -104,7 +106,7 @@ class BrokerApp:
         clock: time.
         random: numbers in [0, 1).
         metrics: where everything is counted.
-        on_fatal: told when a background task failed.
+        on_fatal: told when a permanent loop failed; what fails for one request ends that only.
         shown_config: what `GetConfig` shows: the whole process's; None: `config`.
         tracer: traces messages; None: nothing is traced.
         windows: what is done with metric windows; None: they are not collected.
@@ -140,7 +142,8 @@ class BrokerApp:
         self._traces = MessageTraces(tracer or Tracer.disabled())
         self._log = get_logger("broker")
         metrics.declare(METRICS)
-        self._tasks = Tasks("broker", on_fatal, max_tasks=_max_tasks(config))
+        self._tasks = Tasks("broker", on_fatal)
+        self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
         self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
         self.sessions = Sessions(config.session, clock)
@@ -170,23 +173,23 @@ class BrokerApp:
             clock,
             random,
             self._tasks,
+            self.requests,
             metrics,
             tracer,
         )
-        self._message_groups = MessageGroups()
         self._plugins: list[BrokerPlugin] = load_plugins(config.plugins)
         self._serve_clients()
         self._serve_operators(shown_config or config)
         self._serve_plugins()
         self._health = Health(edge)
         self._set_health(serving=False)
-        self._add_gauges(metrics)
+        show_broker(metrics, self.sessions, self.view, lambda: bool(self.endpoint))
 
     def _serve_clients(self) -> None:
         config, clock, metrics = self._config, self._clock, self._metrics
         view, storage = self.view, self._storage
         provisioner = self._provisioner = Provisioner(
-            view, self._metadata, self._quotas, config.metadata, self._tasks
+            view, self._metadata, self._quotas, config.metadata, self.requests
         )
         recorder = self._recorder = Recorder(clock, metrics)
         filters = Filters(config.receive, metrics)
@@ -194,31 +197,13 @@ class BrokerApp:
         self._follow_transactions(producers, provisioner)
         self._routes = Routes(view, config.route, config.route.advertised_endpoint)
         self._telemetry = Telemetry(
-            view, self.sessions, self._quotas, producers, filters, config, self._tasks, metrics
+            view, self.sessions, self._quotas, producers, filters, config, self.requests, metrics
         )
         self._telemetry.on_idle(self.checker.wake)
         self._deliverer = Deliverer(
             storage.client, self._identity.host, clock, recorder, metrics, self._traces
         )
-        self._receiver = self._new_receiver(provisioner, filters, recorder)
-        sender = self._sender = Sender(
-            view,
-            provisioner,
-            storage.appender,
-            self._message_groups,
-            SendBudget(config.send, metrics),
-            self._quotas,
-            producers,
-            config,
-            google_crc32c.value,
-            clock,
-            self._tasks,
-            recorder,
-            self._traces,
-        )
-        acknowledger = Acknowledger(
-            view, provisioner, storage.acker, config, clock, recorder, metrics
-        )
+        hot = self._new_hot_calls(provisioner, filters, producers)
         self._puller = Puller(
             view,
             provisioner,
@@ -245,9 +230,45 @@ class BrokerApp:
             self.sessions,
             config,
             clock,
+            self.requests,
             recorder,
             metrics,
-        ).register(self._edge, HotCalls(sender, self._receiver, acknowledger, self._plugins))
+        ).register(self._edge, hot)
+
+    def _new_hot_calls(
+        self, provisioner: Provisioner, filters: Filters, producers: Producers
+    ) -> HotCalls:
+        view, config, clock, recorder = self.view, self._config, self._clock, self._recorder
+        self._message_groups = MessageGroups()
+        self.send_budget = SendBudget(config.send, self._metrics)
+        self._receiver = self._new_receiver(provisioner, filters, recorder)
+        self._sender = Sender(
+            view,
+            provisioner,
+            self._storage.appender,
+            self._message_groups,
+            self.send_budget,
+            self._quotas,
+            producers,
+            config,
+            google_crc32c.value,
+            clock,
+            self.requests,
+            recorder,
+            self._traces,
+        )
+        acknowledger = Acknowledger(
+            view, provisioner, self._storage.acker, config, clock, recorder, self._metrics
+        )
+        return HotCalls(
+            self._sender,
+            self._receiver,
+            acknowledger,
+            self.requests,
+            recorder,
+            clock,
+            self._plugins,
+        )
 
     def _new_receiver(
         self, provisioner: Provisioner, filters: Filters, recorder: Recorder
@@ -264,7 +285,7 @@ class BrokerApp:
             self.sessions,
             config,
             clock,
-            self._tasks,
+            self.requests,
             recorder,
             self._metrics,
         )
@@ -293,6 +314,7 @@ class BrokerApp:
             self._transactions,
             self._config.transaction,
             self._clock,
+            self.requests,
             self._metrics,
         )
         self._storage.on_checks(self.checker.take)
@@ -332,7 +354,7 @@ class BrokerApp:
             self._random,
             self._metrics,
         )
-        self._operators.register(self._edge)
+        self._operators.register(ContainingEdge(self._edge, self.requests))
         self._windows = self._window_collector() if self._window_options is not None else None
 
     def _serve_plugins(self) -> None:
@@ -346,11 +368,11 @@ class BrokerApp:
             self._config,
             self._clock,
             self._random,
-            self._tasks,
+            self.requests,
             self._metrics,
         )
         for plugin in self._plugins:
-            plugin.register(self._edge, parts)
+            plugin.register(ContainingEdge(self._edge, self.requests), parts)
 
     def _window_collector(self) -> WindowCollector:
         identity, timeout_s = self._identity, self._config.send.timeout_ms / 1000
@@ -371,7 +393,7 @@ class BrokerApp:
 
     @property
     def tasks(self) -> Tasks:
-        """The broker's background tasks; for tests and the list of long-lived tasks."""
+        """The broker's permanent loops; for tests and the list of long-lived tasks."""
         return self._tasks
 
     async def start(self) -> None:
@@ -443,6 +465,7 @@ class BrokerApp:
         await self._deregister(grace_s)
         await self._drain(grace_s)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
+        await self.requests.stop()
         await self._tasks.stop()
         if self.endpoint:
             await self.liveness.leave()
@@ -485,29 +508,6 @@ class BrokerApp:
         services = ["", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE]
         for service in (*services, *(plugin.service for plugin in self._plugins)):
             self._health.set(service, serving=serving)
-
-    def _add_gauges(self, metrics: Metrics) -> None:
-        sessions, view = self.sessions, self.view
-        metrics.gauge("rocketmq_producer_connections", lambda: sessions.count(consumers=False))
-        metrics.gauge("rocketmq_consumer_connections", lambda: sessions.count(consumers=True))
-        metrics.gauge("rocketmq_topic_number", lambda: len(view.topics()))
-        metrics.gauge("rocketmq_consumer_group_number", lambda: len(view.consumer_groups()))
-        metrics.gauge("rocketmq_proxy_up", lambda: int(bool(self.endpoint)))
-        metrics.gauge("strata_broker_clients", lambda: len(sessions))
-        metrics.gauge("strata_broker_topics", lambda: len(view.topics()))
-        metrics.gauge("strata_broker_metadata_revision", lambda: view.revision)
-
-
-def _max_tasks(config: BrokerConfig) -> int:
-    """Return room for every receive, stream and creation, and the loops of a large cluster."""
-    loops = 10_000
-    return (
-        config.receive.max_parked
-        + config.telemetry.max_streams
-        + config.metadata.max_creations_in_flight
-        + config.send.max_bytes_in_flight // 1024
-        + loops
-    )
 
 
 def _join(host: str, port: int) -> str:

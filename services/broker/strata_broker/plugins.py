@@ -12,16 +12,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import Methods
 from strata_broker.limits.quotas import Quotas
 from strata_broker.storage.metadata import MetadataView
 from strata_broker.storage.storage_tier import StorageTier
-from strata_edge.ports import Edge, HotCall
+from strata_edge.ports import HotCall
 from strata_metadata.client import MetadataClient
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.errors import ConfigError
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 
 if TYPE_CHECKING:
     from strata_broker.operators.topics import Operations
@@ -43,7 +44,7 @@ class PluginParts:
     config: BrokerConfig
     clock: Clock
     random: Random
-    tasks: Tasks
+    requests: RequestTasks
     metrics: Metrics
 
 
@@ -61,7 +62,7 @@ class BrokerPlugin(TakesSends, Protocol):
     def service(self) -> str:
         """Name of its gRPC service."""
 
-    def register(self, edge: Edge, parts: PluginParts) -> None:
+    def register(self, edge: Methods, parts: PluginParts) -> None:
         """Serve on an edge that has not started yet."""
 
     def end_all(self) -> None:

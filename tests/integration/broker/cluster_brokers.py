@@ -82,6 +82,7 @@ class BrokerUnderTest:
             Metrics.disabled(),
             lambda name, failure: self.failures.append((name, failure)),
         )
+        self.app.requests.on_failed(lambda name, failure: self.failures.append((name, failure)))
 
     async def die(self) -> None:
         """Be gone from one moment to the next: nobody is told anything."""

@@ -15,7 +15,9 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.config import BrokerConfig
 from strata_broker.operators import redrive
 from strata_broker.operators.dead_letters import REDRIVE_GROUP
+from strata_broker.sends.append import Appender
 from strata_edge.ports import CallError
+from strata_mq.errors import Code, RequestError
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -212,3 +214,27 @@ async def test_a_letter_whose_topic_is_gone_stays(
     assert [bool(one.error) for one in done.messages] == [True, True]
     assert "No topic route info" in done.messages[0].error
     assert done.waiting == 2
+
+
+async def test_a_redrive_that_is_given_up_keeps_no_budget(
+    brokers: Sequence[BrokerUnderTest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it staged is charged until it is settled, whether somebody waits for that or not."""
+    await give_up(brokers[0], 3)
+    staged: list[tuple[Any, Any]] = []
+
+    def hold(_: Any, __: int, ___: Any, ____: Any, indexes: Any, waiter: Any, *_____: Any) -> None:
+        staged.append((waiter, indexes))
+
+    monkeypatch.setattr(Appender, "stage", hold)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(run(brokers[0]))
+        async with asyncio.timeout(30):
+            while not staged:  # noqa: ASYNC110 - what is staged has no event
+                await asyncio.sleep(0.005)
+        assert brokers[0].app.send_budget.used_bytes > 0
+        running.cancel()
+    assert running.cancelled()
+    for waiter, indexes in staged:
+        waiter.refused(indexes, RequestError(Code.PROXY_TIMEOUT, "late"))
+    assert brokers[0].app.send_budget.used_bytes == 0

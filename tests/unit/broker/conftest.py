@@ -179,10 +179,19 @@ async def storage(meta: FakeMeta) -> FakeStorage:
 
 
 @pytest.fixture
+def failed_requests() -> list[tuple[str, BaseException]]:
+    """Requests that failed unexpectedly; a test that made them fail takes them out."""
+    return []
+
+
+@pytest.fixture
 async def broker(
-    config: BrokerConfig, meta: FakeMeta, storage: FakeStorage
+    config: BrokerConfig,
+    meta: FakeMeta,
+    storage: FakeStorage,
+    failed_requests: list[tuple[str, BaseException]],
 ) -> AsyncIterator[tuple[BrokerApp, FakeEdge]]:
-    """A broker that serves; no background task may have failed at its end."""
+    """A broker that serves; no background task may have failed at its end, nor any request."""
     failures: list[tuple[str, BaseException]] = []
     edge = FakeEdge()
     app = BrokerApp(
@@ -195,10 +204,12 @@ async def broker(
         Metrics(),
         lambda name, failure: failures.append((name, failure)),
     )
+    app.requests.on_failed(lambda name, failure: failed_requests.append((name, failure)))
     await app.start()
     yield app, edge
     await app.stop(0.1)
     assert failures == []
+    assert failed_requests == []
     assert not edge.running
 
 

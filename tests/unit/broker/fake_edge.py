@@ -141,11 +141,28 @@ class FakeEdge:
         time_left_s: float | None = 25.0,
     ) -> FakeCall:
         """Hand a hot call to the broker."""
-        data = request if isinstance(request, bytes) else request.SerializeToString()
-        call = FakeCall(method, data, metadata, time_left_s)
-        assert self.hot is not None
-        self.hot.handle([call])
+        [call] = self.begin_turn((method, request), metadata=metadata, time_left_s=time_left_s)
         return call
+
+    def begin_turn(
+        self,
+        *requests: tuple[str, Message | bytes],
+        metadata: Mapping[str, str] = METADATA,
+        time_left_s: float | None = 25.0,
+    ) -> list[FakeCall]:
+        """Hand hot calls, (method, request) each, to the broker as those of one turn."""
+        calls = [
+            FakeCall(
+                method,
+                request if isinstance(request, bytes) else request.SerializeToString(),
+                metadata,
+                time_left_s,
+            )
+            for method, request in requests
+        ]
+        assert self.hot is not None
+        self.hot.handle(calls)
+        return calls
 
     def open_stream(
         self, path: str, requests: AsyncIterator[bytes], metadata: Mapping[str, str] = METADATA

@@ -9,7 +9,7 @@ import pytest
 
 from strata_broker.kv.lanes import Lanes, Waiting
 from strata_mq.errors import Code, RequestError
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 
 NEVER_S = 1_000.0
 
@@ -53,11 +53,9 @@ def exchange() -> Exchange:
 @pytest.fixture
 async def lanes(exchange: Exchange) -> AsyncIterator[Lanes[str, int, int]]:
     """Lanes of at most 4 requests, and 100 bytes, a call."""
-    failures: list[str] = []
-    tasks = Tasks("test", lambda name, failure: failures.append(f"{name}: {failure!r}"))
-    yield Lanes("lane", exchange, tasks, StandingClock(), max_batch=4, max_batch_bytes=100)
-    await tasks.stop()
-    assert failures == []
+    requests = RequestTasks("test")
+    yield Lanes("lane", exchange, requests, StandingClock(), max_batch=4, max_batch_bytes=100)
+    await requests.stop()
 
 
 async def turns() -> None:

@@ -13,13 +13,14 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker import errors
 from strata_broker.config import MetadataSection
+from strata_broker.failures import contained
 from strata_broker.limits.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_broker.storage.metadata import MetadataView, Name, TopicRow
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_consumer_group, check_namespace, check_topic
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 
 _COUNTED_AS = {"topic": TOPICS, "consumer group": CONSUMER_GROUPS}
 
@@ -33,13 +34,13 @@ class Provisioner:
         client: MetadataClient,
         quotas: Quotas,
         config: MetadataSection,
-        tasks: Tasks,
+        requests: RequestTasks,
     ) -> None:
         self._view = view
         self._client = client
         self._quotas = quotas
         self._config = config
-        self._tasks = tasks
+        self._requests = requests
         self._creating: dict[tuple[str, Name], asyncio.Task[RequestError | None]] = {}
 
     def topic(self, namespace: str, name: str) -> TopicRow:
@@ -106,7 +107,7 @@ class Provisioner:
         if task is None:
             if len(self._creating) >= self._config.max_creations_in_flight:
                 raise RequestError(Code.TOO_MANY_REQUESTS, f"too many {kind}s are being created")
-            task = self._tasks.spawn(f"create {kind}", self._create(kind, name))
+            task = self._requests.spawn(f"create {kind}", self._create(kind, name))
             self._creating[kind, name] = task
             task.add_done_callback(lambda _: self._creating.pop((kind, name), None))
         # A waiter that goes away must not end the creation for the others.
@@ -117,10 +118,16 @@ class Provisioner:
     async def _create(self, kind: str, name: Name) -> RequestError | None:
         """Create and wait until the view shows it; return what went wrong."""
         try:
-            with self._quotas.creating(_COUNTED_AS[kind], name[0]):
+            with (
+                self._quotas.creating(_COUNTED_AS[kind], name[0]),
+                contained(
+                    self._requests, f"create {kind}", MetaRefused, AngeliaError, TimeoutError
+                ),
+            ):
                 await self._create_and_see(kind, name)
-        except RequestError as quota_reached:
-            return quota_reached
+        except RequestError as failure:
+            # A quota is reached, or what nobody expected happened.
+            return failure
         except MetaRefused as refused:
             return errors.not_created(f"{kind} {name[1]}", refused)
         except (AngeliaError, TimeoutError) as lost:

@@ -22,6 +22,7 @@ from strata_broker import errors
 from strata_broker.clients import settings
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import passed_over, unexpected
 from strata_broker.limits.quotas import Quotas
 from strata_broker.receives.filters import Filters
 from strata_broker.requests import Caller, caller_of, language_of
@@ -31,7 +32,7 @@ from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 
 # Frames made before other tasks get their turn: a change may concern thousands of clients.
 _PUSHES_PER_TURN = 64
@@ -124,7 +125,7 @@ class Telemetry:
         producers: Producers,
         filters: Filters,
         config: BrokerConfig,
-        tasks: Tasks,
+        requests: RequestTasks,
         metrics: Metrics,
     ) -> None:
         self._view = view
@@ -135,7 +136,7 @@ class Telemetry:
         self._on_idle: Callable[[], None] = lambda: None
         self._on_reply: Callable[[service_pb2.TelemetryCommand], None] = lambda _: None
         self._config = config
-        self._tasks = tasks
+        self._requests = requests
         self._open: set[TelemetryStream] = set()
         self._by_group: defaultdict[Name, set[TelemetryStream]] = defaultdict(set)
         # Streams whose consumer group changed; open ones only, so at most `max_streams`.
@@ -170,14 +171,20 @@ class Telemetry:
         stream = TelemetryStream(
             caller, client, self._config.telemetry.max_frames_queued, self._stream_idle
         )
-        reader = self._tasks.spawn("read telemetry", self._read(stream, requests))
         self._opened(stream)
+        reader = None
         try:
+            reader = self._requests.spawn(
+                "read telemetry",
+                self._read(stream, requests),
+                lambda _: stream.fail(CallError("INTERNAL", unexpected().text)),
+            )
             while (frame := await stream.next()) is not None:
                 yield frame
         finally:
             self._closed(stream, client)
-            reader.cancel()
+            if reader is not None:
+                reader.cancel()
 
     def on_idle(self, callback: Callable[[], None]) -> None:
         """Call back when a client took all that there was for it."""
@@ -208,7 +215,8 @@ class Telemetry:
             outdated, self._outdated = self._outdated, set()
             for number, stream in enumerate(outdated, 1):
                 if stream in self._open:
-                    self._push_if_changed(stream)
+                    with passed_over(self._requests, "push settings"):
+                        self._push_if_changed(stream)
                 if number % _PUSHES_PER_TURN == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(interval_s)

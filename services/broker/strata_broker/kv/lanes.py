@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from strata_broker import errors
+from strata_broker.failures import unexpected
 from strata_runtime.clock import Clock
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 
 _QUIET_TURNS = 3
 """Turns of the loop without a newcomer after which a call goes out."""
@@ -68,7 +69,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
     Args:
         name: of the lanes' tasks.
         exchange: makes a call.
-        tasks: runs a lane as long as somebody waits.
+        requests: runs a lane as long as somebody waits.
         clock: time.
         max_batch: in one call.
         max_batch_bytes: in one call, unless it is one.
@@ -78,7 +79,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
         self,
         name: str,
         exchange: Exchange[Key, Wanted, Answer],
-        tasks: Tasks,
+        requests: RequestTasks,
         clock: Clock,
         *,
         max_batch: int,
@@ -86,7 +87,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
     ) -> None:
         self._name = name
         self._exchange = exchange
-        self._tasks = tasks
+        self._requests = requests
         self._clock = clock
         self._max_batch = max_batch
         self._max_batch_bytes = max_batch_bytes
@@ -103,7 +104,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         lane.waiting.append(Waiting(wanted, size_bytes, deadline_s, answer))
         if not lane.runs:
-            self._tasks.spawn(f"{self._name} {key}", self._run(key, lane))
+            self._requests.spawn(self._name, self._run(key, lane), lambda _: self._failed(lane))
             lane.runs = True
         try:
             async with asyncio.timeout(deadline_s - self._clock.monotonic_s()):
@@ -117,8 +118,19 @@ class Lanes(Generic[Key, Wanted, Answer]):
             batch = self._next(lane)
             if not batch:
                 break
-            await self._exchange(key, batch, max(one.deadline_s for one in batch))
+            try:
+                await self._exchange(key, batch, max(one.deadline_s for one in batch))
+            finally:
+                # Nobody is left to wait for a call that has ended, however it did.
+                for one in batch:
+                    one.settle(unexpected())
         lane.runs = False
+
+    def _failed(self, lane: _Lane[Wanted, Answer]) -> None:
+        """Answer who waits for a lane that ended; the next one who comes starts it anew."""
+        lane.runs = False
+        while lane.waiting:
+            lane.waiting.popleft().settle(unexpected())
 
     async def _gather(self, lane: _Lane[Wanted, Answer]) -> None:
         """Let in who is about to come: a call costs its round of replicas, however few share it."""

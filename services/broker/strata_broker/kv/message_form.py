@@ -8,7 +8,6 @@ the offset is the revision. Values are not read this way: a send's answer has no
 from __future__ import annotations
 
 import base64
-import binascii
 
 from google.protobuf.message import DecodeError
 
@@ -16,6 +15,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.kv.v1 import kv_pb2
 from strata_broker import errors
 from strata_broker.config import KvSection
+from strata_broker.failures import unexpected
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
 from strata_broker.plugins import PluginParts
@@ -58,7 +58,11 @@ class MessageForm:
         if not any(OPERATION_PROPERTY in message.user_properties for message in request.messages):
             # Somebody's body speaks of it.
             return False
-        self._parts.tasks.spawn("kv-message", self._answer(call, request))
+        self._parts.requests.spawn(
+            "kv-message",
+            self._answer(call, request),
+            lambda _: call.complete((_refused(unexpected()).SerializeToString(),)),
+        )
         return True
 
     async def _answer(self, call: HotCall, request: service_pb2.SendMessageRequest) -> None:
@@ -74,7 +78,7 @@ class MessageForm:
             codes = [Code(entry.status.code) for entry in response.entries]
             response.status.code = definition_pb2.Code.ValueType(int(errors.fold(codes)))
         except RequestError as failure:
-            response.status.CopyFrom(errors.status_of(failure))
+            response = _refused(failure)
         call.complete((response.SerializeToString(),))
 
     async def _write(
@@ -99,6 +103,10 @@ class MessageForm:
         return service_pb2.SendResultEntry(
             status=errors.ok_status(), message_id=message_id, offset=result.revision
         )
+
+
+def _refused(failure: RequestError) -> service_pb2.SendMessageResponse:
+    return service_pb2.SendMessageResponse(status=errors.status_of(failure))
 
 
 def _operation(message: definition_pb2.Message) -> kv_pb2.Operation:
@@ -133,5 +141,6 @@ def _key(text: str) -> bytes:
         return text.encode()
     try:
         return base64.b64decode(text.removeprefix(_BASE64), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
+        # Not only `binascii.Error`: text that is no ASCII is a plain ValueError.
         raise RequestError(Code.BAD_REQUEST, f"key is no base64: {error}") from error

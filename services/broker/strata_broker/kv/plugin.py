@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strata_broker.failures import Methods
 from strata_broker.kv.message_form import MessageForm
 from strata_broker.kv.metrics import METRICS
 from strata_broker.kv.reads import Reads
@@ -12,7 +13,7 @@ from strata_broker.kv.streams import Streams
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
 from strata_broker.plugins import PluginParts
-from strata_edge.ports import Edge, HotCall
+from strata_edge.ports import HotCall
 
 
 class KvPlugin:
@@ -24,7 +25,7 @@ class KvPlugin:
         self._streams: Streams | None = None
         self._form: MessageForm | None = None
 
-    def register(self, edge: Edge, parts: PluginParts) -> None:
+    def register(self, edge: Methods, parts: PluginParts) -> None:
         """Serve tables on an edge."""
         config = parts.config.kv
         parts.metrics.declare(METRICS)

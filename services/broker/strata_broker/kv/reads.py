@@ -66,7 +66,7 @@ class Reads:
         self._lanes: Lanes[_Place, kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult] = Lanes(
             "kv-read",
             self._exchange,
-            parts.tasks,
+            parts.requests,
             parts.clock,
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
@@ -141,7 +141,8 @@ class Reads:
                 one.settle(failure)
             return
         self._batch_reads.record(len(batch))
-        for one, result in zip(batch, response.results, strict=True):
+        # A node of another version may answer fewer: the lane fails who is left.
+        for one, result in zip(batch, response.results, strict=False):
             wrong = result.outcome == storage_pb2.OUTCOME_WRONG_GROUP
             one.settle(errors.refused(result.outcome) if wrong else result)
 

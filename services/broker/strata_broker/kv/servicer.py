@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.config import KvSection
+from strata_broker.failures import Methods
 from strata_broker.kv.reads import Reads
 from strata_broker.kv.streams import Streams
 from strata_broker.kv.tables import Tables
@@ -23,7 +24,7 @@ from strata_broker.plugins import PluginParts
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.errors import call_error
 from strata_broker.storage.metadata import TopicRow
-from strata_edge.ports import CallError, CallInfo, Edge
+from strata_edge.ports import CallError, CallInfo
 from strata_kv.names import table_of
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
@@ -55,7 +56,7 @@ class KvServicer:
         self._streams = streams
         self._config = config
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         self._add(edge, "Put", kv_pb2.PutRequest, self.put)
         self._add(edge, "Get", kv_pb2.GetRequest, self.get)
@@ -255,7 +256,7 @@ class KvServicer:
 
     def _add(
         self,
-        edge: Edge,
+        edge: Methods,
         rpc: str,
         request_type: type[Request],
         answer: Callable[[Request, float], Awaitable[Message]],
@@ -272,7 +273,7 @@ class KvServicer:
 
     def _add_stream(
         self,
-        edge: Edge,
+        edge: Methods,
         rpc: str,
         request_type: type[Request],
         answer: Callable[[Request, float], AsyncGenerator[Message, None]],

@@ -15,6 +15,7 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker import errors
 from strata_broker.config import KvSection
+from strata_broker.failures import contained
 from strata_broker.limits.quotas import TOPICS
 from strata_broker.plugins import PluginParts
 from strata_broker.storage.metadata import NO_RAFT_GROUP, MetadataView, Name, TopicRow
@@ -87,7 +88,7 @@ class Tables:
         if task is None:
             if len(self._creating) >= self._parts.config.metadata.max_creations_in_flight:
                 raise errors.too_many_requests("too many tables are being created")
-            task = self._parts.tasks.spawn("create table", self._create(key))
+            task = self._parts.requests.spawn("create table", self._create(key))
             self._creating[key] = task
             task.add_done_callback(lambda _: self._creating.pop(key, None))
         # A waiter that goes away must not end the creation for the others.
@@ -137,13 +138,19 @@ class Tables:
         namespace, topic_name = key
         timeout_s = self._parts.config.metadata.call_timeout_ms / 1000
         try:
-            with self._parts.quotas.creating(TOPICS, namespace):
+            with (
+                self._parts.quotas.creating(TOPICS, namespace),
+                contained(
+                    self._parts.requests, "create table", MetaRefused, AngeliaError, TimeoutError
+                ),
+            ):
                 async with asyncio.timeout(timeout_s):
                     await self._create_topic(namespace, topic_name)
                     while self._view.topic(*key) is None:
                         await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
-        except RequestError as quota_reached:
-            return quota_reached
+        except RequestError as failure:
+            # A quota is reached, or what nobody expected happened.
+            return failure
         except MetaRefused as refused:
             return errors.not_created(f"table {table_of(topic_name)}", refused)
         except (AngeliaError, TimeoutError):

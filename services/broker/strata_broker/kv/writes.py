@@ -47,7 +47,7 @@ class Writes:
         self._lanes: Lanes[int, kv_storage_pb2.TableWrite, kv_storage_pb2.TableWriteResult] = Lanes(
             "kv-write",
             self._exchange,
-            parts.tasks,
+            parts.requests,
             parts.clock,
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
@@ -121,7 +121,8 @@ class Writes:
             return
         self._latency.record((clock.monotonic_s() - began_s) * 1000)
         self._batch_writes.record(len(batch))
-        for one, result in zip(batch, response.results, strict=True):
+        # A node of another version may answer fewer: the lane fails who is left.
+        for one, result in zip(batch, response.results, strict=False):
             one.settle(_answer(result))
 
 

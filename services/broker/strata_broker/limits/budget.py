@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
-from strata_broker.config import SendSection
+from strata_broker.config import BrokerConfig, SendSection
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
@@ -28,6 +28,11 @@ class SendBudget:
         self._broker = Limit("sends in flight", config.max_bytes_in_flight, "bytes", metrics)
         self._namespaces: dict[str, Limit] = {}
         self._raft_groups: dict[int, Limit] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """What is charged now."""
+        return self._broker.used
 
     def try_take(self, namespace: str, raft_group: int, size_bytes: int) -> bool:
         """Charge a request, to the raft group of its first message; False: a limit is reached."""
@@ -62,3 +67,13 @@ class SendBudget:
                 limits.pop(idle).close()
         limit = limits[key] = Limit(name, most_bytes, "bytes", self._metrics)
         return limit
+
+
+def max_requests(config: BrokerConfig) -> int:
+    """Return room for every receive, stream, creation and send that waits for one."""
+    return (
+        config.receive.max_parked
+        + config.telemetry.max_streams
+        + config.metadata.max_creations_in_flight
+        + config.send.max_bytes_in_flight // 1024
+    )

@@ -21,6 +21,7 @@ from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import Methods
 from strata_broker.limits.quotas import Quotas
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.runtime_stats import RuntimeStats
@@ -54,7 +55,6 @@ from strata_broker.storage.drops import Dropper
 from strata_broker.storage.holder_calls import HolderCalls
 from strata_broker.storage.metadata import MetadataView
 from strata_broker.storage.storage_tier import StorageTier
-from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
@@ -142,7 +142,7 @@ class Operators:
         """What may be done with topics and consumer groups."""
         return self._operations
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve on an edge."""
         self._serve_strata(edge)
         self._serve_rocketmq(edge)
@@ -157,7 +157,7 @@ class Operators:
         """Close the channels to other brokers."""
         await self._peers.close()
 
-    def _serve_strata(self, edge: Edge) -> None:
+    def _serve_strata(self, edge: Methods) -> None:
         parts = self._parts
         view, storage, config = parts.view, parts.storage, parts.config
         AdminServicer(view, self._operations, self._peers, parts.shown_config).register(edge)
@@ -193,7 +193,7 @@ class Operators:
         scans = QueueScans(view, storage.client, self._holders, config.pull, parts.metrics)
         ScanAdminServicer(scans).register(edge)
 
-    def _serve_rocketmq(self, edge: Edge) -> None:
+    def _serve_rocketmq(self, edge: Methods) -> None:
         parts = self._parts
         view, config, node_id = parts.view, parts.config, parts.node_id
         subscriptions = Subscriptions(view, self._operations, self._peers, parts.clock)

@@ -25,6 +25,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker import errors
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Client, Sessions
+from strata_broker.limits.budget import SendBudget
 from strata_broker.operators.dead_letters import REDRIVE_GROUP, DeadLetters
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
 from strata_broker.receives.acks import Acker
@@ -271,16 +272,13 @@ class Redriver:
 
     async def _send(self, run: _Run, taken: Sequence[_Taken]) -> None:
         """Send letters; ack those that are stored."""
-        resent = _Resent(len(taken))
-        staged: list[tuple[str, int, int]] = []
+        resent = _Resent(len(taken), self._sender.budget)
         for index, one in enumerate(taken):
             try:
-                staged.append(self._stage(run, index, one, resent))
+                self._stage(run, index, one, resent)
             except RequestError as bad:
                 resent.refused((index,), bad)
         await resent.done
-        for charged in staged:
-            self._sender.budget.give_back(*charged)
         for index, one in enumerate(taken):
             failure = resent.failures.get(index)
             result = _result(one.letter, failure.text if failure else "")
@@ -292,8 +290,8 @@ class Redriver:
         self._redriven.add(len(taken) - len(resent.failures))
         await self._ack(run, [one for at, one in enumerate(taken) if at not in resent.failures])
 
-    def _stage(self, run: _Run, index: int, one: _Taken, resent: _Resent) -> tuple[str, int, int]:
-        """Put a message into a batch; return what it was charged with.
+    def _stage(self, run: _Run, index: int, one: _Taken, resent: _Resent) -> None:
+        """Put a message into a batch.
 
         Raises:
             RequestError: its topic is gone, or a limit is reached.
@@ -307,13 +305,10 @@ class Redriver:
         )
         [(destination, _)] = self._sender.destinations(target, (outgoing,), (0,))
         raft_group, queue, queue_count = destination
-        charged = (target.namespace, raft_group, len(outgoing.stored))
-        if not self._sender.budget.try_take(*charged):
-            raise errors.too_many_requests()
+        resent.charge(index, (target.namespace, raft_group, len(outgoing.stored)))
         key = PartKey(target.topic_id, queue, target.slot_base, queue_count)
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         self._sender.appender.stage(raft_group, key, (outgoing,), (index,), resent, deadline_s)
-        return charged
 
     async def _ack(self, run: _Run, sent: Sequence[_Taken]) -> None:
         """Consume letters that are sent; one whose ack fails may be sent again later."""
@@ -336,29 +331,46 @@ class Redriver:
 
 
 class _Resent:
-    """Waits for messages that were staged; see `append.Waiter`."""
+    """Waits for messages that were staged; see `append.Waiter`.
 
-    def __init__(self, count: int) -> None:
+    What they are charged with is given back when they are settled, not when the redrive goes on:
+    an operator may have given it up by then.
+    """
+
+    def __init__(self, count: int, budget: SendBudget) -> None:
         self._left = count
+        self._budget = budget
+        # index -> namespace, raft group, bytes
+        self._charged: dict[int, tuple[str, int, int]] = {}
         self.offsets: dict[int, int] = {}
         self.failures: dict[int, RequestError] = {}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    def charge(self, index: int, charged: tuple[str, int, int]) -> None:
+        """Charge a message with namespace, raft group and bytes.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS; nothing is charged.
+        """
+        if not self._budget.try_take(*charged):
+            raise errors.too_many_requests()
+        self._charged[index] = charged
+
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
         """See `append.Waiter`."""
         self.offsets.update(zip(indexes, offsets, strict=True))
-        self._settled(len(indexes))
+        self._settled(indexes)
 
     def pending(
         self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
     ) -> None:
         """See `append.Waiter`; what is redriven never waits."""
-        self._settled(len(indexes))
+        self._settled(indexes)
 
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
         """See `append.Waiter`."""
         self.failures.update(dict.fromkeys(indexes, failure))
-        self._settled(len(indexes))
+        self._settled(indexes)
 
     def moved(
         self,
@@ -370,8 +382,12 @@ class _Resent:
         """See `append.Waiter`; the next redrive finds where it is now."""
         self.refused(indexes, RequestError(Code.PROXY_TIMEOUT, "the queue is being moved"))
 
-    def _settled(self, count: int) -> None:
-        self._left -= count
+    def _settled(self, indexes: Sequence[int]) -> None:
+        self._left -= len(indexes)
+        for index in indexes:
+            charged = self._charged.pop(index, None)
+            if charged is not None:
+                self._budget.give_back(*charged)
         if not self._left and not self.done.done():
             self.done.set_result(None)
 

@@ -21,6 +21,7 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import unexpected
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
 from strata_broker.receives.deliver import Deliverer
@@ -38,7 +39,7 @@ from strata_mq.validation import check_receive_invisible, polling_ms
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 
 RECEIVE = "ReceiveMessage"
 # The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
@@ -79,7 +80,7 @@ class Receiver:
         sessions: Sessions,
         config: BrokerConfig,
         clock: Clock,
-        tasks: Tasks,
+        requests: RequestTasks,
         recorder: Recorder,
         metrics: Metrics,
     ) -> None:
@@ -95,7 +96,7 @@ class Receiver:
         self._config = config
         self._limits = config.limits()
         self._clock = clock
-        self._tasks = tasks
+        self._requests = requests
         self._recorder = recorder
         self._parked = Limit("receives", config.receive.max_parked, "receives", metrics)
         show_watermark(metrics, "pull", lambda: self._parked.used)
@@ -122,7 +123,11 @@ class Receiver:
         client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)
-        task = self._tasks.spawn("receive", self._serve(call, receive, client, started_s))
+        task = self._requests.spawn(
+            "receive",
+            self._serve(call, receive, client, started_s),
+            lambda _: self._refuse(call, unexpected(), started_s),
+        )
         self._waiting[call] = task
         call.on_gone(lambda: self._gone(task))
 

@@ -20,6 +20,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker import errors
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import unexpected
 from strata_broker.observability.watermarks import show_watermark
 from strata_broker.storage.channels import NodeChannels
 from strata_broker.storage.lanes import NodeLanes
@@ -38,7 +39,7 @@ from strata_mq.pending_handle import HandleForm
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks, Tasks
 from strata_runtime.tracing import Span, SpanKind, Tracer, inside
 
 _APPEND = SERVICE + "Append"
@@ -49,6 +50,7 @@ _MOVED = frozenset(
         storage_pb2.OUTCOME_REHASHED,
     )
 )
+_NO_RESULT = storage_pb2.PartResult()
 # What columns take beside the stored bytes; a few bytes over is allowed (rule 22).
 _COLUMNS_BYTES = 64
 
@@ -170,6 +172,7 @@ class Appender:
         clock: Clock,
         random: Random,
         tasks: Tasks,
+        requests: RequestTasks,
         metrics: Metrics,
         tracer: Tracer | None = None,
     ) -> None:
@@ -182,6 +185,7 @@ class Appender:
         self._checksum = checksum
         self._clock = clock
         self._random = random
+        self._requests = requests
         self._groups: dict[int, _GroupLane] = {}
         # node -> raft groups with a batch that can be sent now, in order of arrival
         self._ready: dict[str, dict[int, _GroupLane]] = {}
@@ -354,13 +358,22 @@ class Appender:
         elif outcome == storage_pb2.OUTCOME_WRONG_GROUP:
             elsewhere = storage_pb2.PartResult(outcome=outcome)
             for entry in self._done(lane).entries:
-                entry.waiter.moved(entry.indexes, lane.raft_group, entry.key, elsewhere)
+                self._tell(entry, lane.raft_group, elsewhere)
         elif outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
             self._fail(lane, errors.refused(outcome, result.refusal.reason))
         else:
-            batch = self._done(lane)
-            for entry in batch.entries:
-                _tell(entry, lane.raft_group, result.parts)
+            for entry in self._done(lane).entries:
+                known = entry.part < len(result.parts)
+                part = result.parts[entry.part] if known else _NO_RESULT
+                self._tell(entry, lane.raft_group, part)
+
+    def _tell(self, entry: _Entry, raft_group: int, part: storage_pb2.PartResult) -> None:
+        """Tell one waiter; whatever goes wrong there, the others of the batch are told too."""
+        try:
+            _tell(entry, raft_group, part)
+        except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
+            self._requests.failed("tell a sender", failure)
+            entry.waiter.refused(entry.indexes, unexpected())
 
     def _lost(self, lane: _GroupLane, node: str, failure: AngeliaError | TimeoutError) -> None:
         if isinstance(failure, TimeoutError):
@@ -427,14 +440,12 @@ def _fitting(messages: Sequence[OutgoingMessage], first: int, room_bytes: int) -
     return end
 
 
-def _tell(entry: _Entry, raft_group: int, parts: Sequence[storage_pb2.PartResult]) -> None:
+def _tell(entry: _Entry, raft_group: int, part: storage_pb2.PartResult) -> None:
     """Tell a waiter what became of its messages in an accepted batch."""
-    if entry.part >= len(parts):
+    if part is _NO_RESULT:
         failure = errors.refused(storage_pb2.OUTCOME_INVALID, "no result for a part of a batch")
         entry.waiter.refused(entry.indexes, failure)
-        return
-    part = parts[entry.part]
-    if part.outcome in _MOVED:
+    elif part.outcome in _MOVED:
         entry.waiter.moved(entry.indexes, raft_group, entry.key, part)
     elif part.outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
         entry.waiter.refused(entry.indexes, errors.refused(part.outcome))

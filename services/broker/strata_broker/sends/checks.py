@@ -18,6 +18,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.provision import Provisioner
 from strata_broker.config import TransactionSection
+from strata_broker.failures import contained, passed_over
 from strata_broker.sends.producers import Producers
 from strata_broker.sends.transactions import Transactions
 from strata_broker.storage.metadata import MetadataView, Name
@@ -27,6 +28,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
 
 # Checks sent before other tasks get their turn.
 _CHECKS_PER_TURN = 64
@@ -53,6 +55,7 @@ class TransactionChecker:
         transactions: Transactions,
         config: TransactionSection,
         clock: Clock,
+        requests: RequestTasks,
         metrics: Metrics,
     ) -> None:
         self._view = view
@@ -61,6 +64,7 @@ class TransactionChecker:
         self._transactions = transactions
         self._patience_s = config.check_patience_ms / 1000
         self._clock = clock
+        self._requests = requests
         self._store_host = ""
         # Oldest first; a topic stands here as long as there is one of it.
         self._waiting: dict[Name, deque[_Waiting]] = {}
@@ -128,7 +132,8 @@ class TransactionChecker:
             while self._given_up:
                 check = self._given_up.popleft()
                 try:
-                    await self._give_one_up(check)
+                    with contained(self._requests, "give up transaction"):
+                        await self._give_one_up(check)
                 except RequestError as failure:
                     # Storage asks again.
                     self._log.warning("transaction not given up", reason=failure.text)
@@ -155,8 +160,10 @@ class TransactionChecker:
         """Send a check; return what became of it, "" if it waits on."""
         stream = self._producers.next_idle(topic)
         if stream is not None:
-            stream.push(self._frame(waiting.check))
-            return "sent"
+            with passed_over(self._requests, "check transaction"):
+                stream.push(self._frame(waiting.check))
+                return "sent"
+            return "failed"
         if not self._producers.has(topic):
             return "no producer"
         return "" if self._clock.monotonic_s() < waiting.until_s else "no stream was idle"

@@ -17,6 +17,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker import errors, wire
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import unexpected
 from strata_broker.limits.budget import SendBudget
 from strata_broker.limits.quotas import Quotas
 from strata_broker.observability.message_traces import MessageTraces
@@ -41,7 +42,7 @@ from strata_mq.errors import Code, RequestError
 from strata_mq.pending_handle import PendingHandle, encode_pending_handle
 from strata_mq.slots import rendezvous
 from strata_runtime.clock import Clock
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks
 from strata_runtime.tracing import Span
 
 SEND = "SendMessage"
@@ -72,7 +73,7 @@ class Sender:
         config: BrokerConfig,
         checksum: Checksum,
         clock: Clock,
-        tasks: Tasks,
+        requests: RequestTasks,
         recorder: Recorder,
         traces: MessageTraces | None = None,
     ) -> None:
@@ -86,7 +87,7 @@ class Sender:
         self.checksum = checksum
         self.clock = clock
         self.recorder = recorder
-        self._tasks = tasks
+        self._requests = requests
         self._preparer = MessagePreparer(config.limits(), config.transaction, checksum, clock)
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
@@ -103,7 +104,11 @@ class Sender:
             parsed = parse_send(call.request, caller, self._max_messages)
             message_count = len(parsed.messages)
             if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
-                self._tasks.spawn("create topic", self._stage_later(call, parsed, started_s))
+                self._requests.spawn(
+                    "create topic",
+                    self._stage_later(call, parsed, started_s),
+                    lambda _: self.refuse(call, message_count, unexpected(), started_s),
+                )
             else:
                 self._stage(call, parsed, started_s)
         except RequestError as bad:
@@ -210,8 +215,15 @@ class Sender:
         if not self.budget.try_take(topic.namespace, raft_group, pending.size_bytes):
             raise errors.too_many_requests()
         pending.charged_raft_group = raft_group
-        for destination, indexes in parts:
-            pending.stage(destination, indexes)
+        staged = 0
+        try:
+            for destination, indexes in parts:
+                pending.stage(destination, indexes)
+                staged += 1
+        finally:
+            # What failed unexpectedly must not keep its share of the budget.
+            for _, indexes in parts[staged:]:
+                pending.refused(indexes, unexpected())
 
 
 class PendingSend:

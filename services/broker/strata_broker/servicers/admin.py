@@ -9,12 +9,12 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata_broker.clients.peers import Peers
+from strata_broker.failures import Methods
 from strata_broker.operators.topics import Operations
 from strata_broker.requests import enum_name
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 from strata_broker.storage.metadata import MetadataView
-from strata_edge.ports import Edge
 from strata_runtime.config import Config, to_json, to_toml
 
 
@@ -33,7 +33,7 @@ class AdminServicer:
         self._peers = peers
         self._config = config
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "CreateTopic", admin_pb2.CreateTopicRequest, self.create_topic)
         add(edge, "GetTopic", admin_pb2.GetTopicRequest, self.get_topic)

@@ -8,8 +8,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from strata_angelia.ports import AngeliaError
+from strata_broker.failures import Methods
 from strata_broker.servicers.errors import call_error
-from strata_edge.ports import CallError, CallInfo, Edge
+from strata_edge.ports import CallError, CallInfo
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import RequestError
 
@@ -19,7 +20,7 @@ Request = TypeVar("Request", bound=Message)
 
 
 def add(
-    edge: Edge,
+    edge: Methods,
     rpc: str,
     request_type: type[Request],
     answer: Callable[[Request], Awaitable[Message]],

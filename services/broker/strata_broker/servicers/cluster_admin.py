@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.operators.cluster import ClusterOperations
 from strata_broker.servicers.admin_rpc import add
-from strata_edge.ports import Edge
 
 
 class ClusterAdminServicer:
@@ -15,7 +15,7 @@ class ClusterAdminServicer:
         self._operations = operations
         self._version = version
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "GetCluster", admin_pb2.GetClusterRequest, self.get_cluster)
         add(edge, "GetRaftGroup", admin_pb2.GetRaftGroupRequest, self.get_raft_group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MessageQueries, found_message
 from strata_broker.operators.redrive import Redriver
@@ -10,7 +11,6 @@ from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 from strata_broker.storage.holder_calls import gather
 from strata_broker.storage.metadata import MetadataView
-from strata_edge.ports import Edge
 
 # Dead-letter topics: each is counted in every raft group.
 _COUNTED_AT_ONCE = 64
@@ -31,7 +31,7 @@ class MessageAdminServicer:
         self._dead_letters = dead_letters
         self._redriver = redriver
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "FindMessages", admin_pb2.FindMessagesRequest, self.find_messages)
         add(edge, "TraceMessage", admin_pb2.TraceMessageRequest, self.trace_message)

@@ -18,6 +18,7 @@ from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.config import BrokerConfig
+from strata_broker.failures import ContainingEdge, contained
 from strata_broker.hot import HotCalls
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
@@ -34,6 +35,7 @@ from strata_mq.validation import check_access_point
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
@@ -64,6 +66,7 @@ class MessagingServicer:
         sessions: Sessions,
         config: BrokerConfig,
         clock: Clock,
+        requests: RequestTasks,
         recorder: Recorder,
         metrics: Metrics,
     ) -> None:
@@ -79,6 +82,7 @@ class MessagingServicer:
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._clock = clock
+        self._requests = requests
         self._recorder = recorder
         self._in_flight = Limit("calls", config.calls.max_in_flight, "calls", metrics)
         show_watermark(metrics, "client_manager", lambda: self._in_flight.used)
@@ -86,6 +90,7 @@ class MessagingServicer:
     def register(self, edge: Edge, hot: HotCalls) -> None:
         """Serve all 17 RPCs on an edge."""
         edge.set_hot_handler(SERVICE, hot)
+        methods = ContainingEdge(edge, self._requests)
         for rpc, handler in (
             ("QueryRoute", self.query_route),
             ("QueryAssignment", self.query_assignment),
@@ -99,11 +104,11 @@ class MessagingServicer:
             ("UpdateOffset", self.update_offset),
             ("QueryOffset", self.query_offset),
         ):
-            edge.add_unary(f"/{SERVICE}/{rpc}", handler)
+            methods.add_unary(f"/{SERVICE}/{rpc}", handler)
         for rpc in _LATER_UNARY:
-            edge.add_unary(f"/{SERVICE}/{rpc}", self._later(rpc))
-        edge.add_server_stream(f"/{SERVICE}/PullMessage", self.pull_message)
-        edge.add_stream(f"/{SERVICE}/Telemetry", self._telemetry.serve)
+            methods.add_unary(f"/{SERVICE}/{rpc}", self._later(rpc))
+        methods.add_server_stream(f"/{SERVICE}/PullMessage", self.pull_message)
+        methods.add_stream(f"/{SERVICE}/Telemetry", self._telemetry.serve)
 
     async def query_route(self, data: bytes, info: CallInfo) -> bytes:
         """Answer with the queues of a topic."""
@@ -271,7 +276,8 @@ class MessagingServicer:
         code = Code.OK
         try:
             caller = caller_of(info.metadata)
-            responses = await self._puller.pull(caller, request, info.time_left_s())
+            with contained(self._requests, "PullMessage"):
+                responses = await self._puller.pull(caller, request, info.time_left_s())
         except RequestError as bad:
             code = bad.code
             responses = [wire.receive_status(bad.code, bad.text)]
@@ -369,7 +375,8 @@ class MessagingServicer:
             if not self._in_flight.try_take():
                 raise errors.too_many_requests()
             try:
-                response = await answer(caller, request)
+                with contained(self._requests, rpc):
+                    response = await answer(caller, request)
             finally:
                 self._in_flight.give_back()
         except RequestError as bad:

@@ -9,7 +9,8 @@ from strata_broker import errors
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.peers import SERVICE
-from strata_edge.ports import CallError, CallInfo, Edge
+from strata_broker.failures import Methods
+from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
 
 
@@ -20,7 +21,7 @@ class PeerServicer:
         self._clients = clients
         self._commands = commands
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         edge.add_unary(f"/{SERVICE}/ListClients", self.list_clients)
         edge.add_unary(f"/{SERVICE}/CommandClient", self.command_client)

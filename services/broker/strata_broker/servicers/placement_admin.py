@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.operators.placement import PlacementOperations
 from strata_broker.servicers.admin_rpc import add
-from strata_edge.ports import Edge
 
 
 class PlacementAdminServicer:
@@ -14,7 +14,7 @@ class PlacementAdminServicer:
     def __init__(self, operations: PlacementOperations) -> None:
         self._operations = operations
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "ProposePlan", admin_pb2.ProposePlanRequest, self.propose_plan)
         add(edge, "ApplyPlan", admin_pb2.ApplyPlanRequest, self.apply_plan)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.limits.quotas import LimitInForce
 from strata_broker.operators.quotas import QuotaOperations
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
-from strata_edge.ports import Edge
 
 
 class QuotaAdminServicer:
@@ -18,7 +18,7 @@ class QuotaAdminServicer:
     def __init__(self, operations: QuotaOperations) -> None:
         self._operations = operations
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "SetQuota", admin_pb2.SetQuotaRequest, self.set_quota)
         add(edge, "GetQuota", admin_pb2.GetQuotaRequest, self.get_quota)

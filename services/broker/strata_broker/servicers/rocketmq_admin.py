@@ -14,12 +14,12 @@ from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
+from strata_broker.failures import Methods
 from strata_broker.observability.runtime_stats import RuntimeStats
 from strata_broker.operators.subscriptions import Subscriptions, in_namespace
 from strata_broker.operators.topics import Operations
 from strata_broker.requests import Caller, milliseconds
 from strata_broker.servicers.rocketmq_rpc import add
-from strata_edge.ports import Edge
 from strata_mq.errors import Code, RequestError
 from strata_runtime import logs
 
@@ -66,7 +66,7 @@ class RocketmqAdminServicer:
         self._node_id = node_id
         self._version = version
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve its part of the 16 RPCs on an edge."""
         add(edge, "ChangeLogLevel", self.change_log_level)
         add(edge, "DescribeTopicStatus", self.describe_topic_status)

@@ -14,6 +14,7 @@ from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata_broker.clients.client_commands import not_connected
 from strata_broker.clients.peers import Peers, require_ok
+from strata_broker.failures import Methods
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
 from strata_broker.operators.stored_messages import parsed_message
 from strata_broker.operators.subscriptions import Subscriptions
@@ -22,7 +23,6 @@ from strata_broker.requests import Caller, enum_name, milliseconds
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.servicers.rocketmq_rpc import add
 from strata_broker.storage.metadata import MetadataView, TopicRow
-from strata_edge.ports import Edge
 from strata_mq.errors import Code, RequestError
 
 # A page by number is found by reading those before it.
@@ -50,7 +50,7 @@ class RocketmqAdminClientServicer:
         self._peers = peers
         self._node_id = node_id
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve its part of the 16 RPCs on an edge."""
         add(edge, "QueryMessage", self.query_message)
         add(edge, "PrintThreadStackTrace", self.print_thread_stack_trace)

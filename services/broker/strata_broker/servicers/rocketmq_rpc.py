@@ -12,8 +12,9 @@ from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import admin_pb2
 from strata_broker import errors
+from strata_broker.failures import Methods
 from strata_broker.requests import Caller, operator_of
-from strata_edge.ports import CallError, CallInfo, Edge
+from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
 
 SERVICE = "apache.rocketmq.v2.Admin"
@@ -21,7 +22,7 @@ SERVICE = "apache.rocketmq.v2.Admin"
 _METHODS = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
 
 
-def add(edge: Edge, rpc: str, answer: Callable[[Caller, Any], Awaitable[Message]]) -> None:
+def add(edge: Methods, rpc: str, answer: Callable[[Caller, Any], Awaitable[Message]]) -> None:
     """Serve an RPC by a method that returns its response, without status when all is well."""
     method = _METHODS[rpc]
     request_type: type[Message] = getattr(admin_pb2, method.input_type.name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.operators.queue_scans import QueueScans
 from strata_broker.servicers.admin_rpc import add
-from strata_edge.ports import Edge
 
 
 class ScanAdminServicer:
@@ -14,7 +14,7 @@ class ScanAdminServicer:
     def __init__(self, scans: QueueScans) -> None:
         self._scans = scans
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "ListQueueSpans", admin_pb2.ListQueueSpansRequest, self.list_queue_spans)
         add(edge, "ScanQueue", admin_pb2.ScanQueueRequest, self.scan_queue)

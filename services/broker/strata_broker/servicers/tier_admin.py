@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.operators.tier import TierOperations
 from strata_broker.servicers.admin_rpc import add
-from strata_edge.ports import Edge
 
 
 class TierAdminServicer:
@@ -14,7 +14,7 @@ class TierAdminServicer:
     def __init__(self, operations: TierOperations) -> None:
         self._operations = operations
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "GetTier", admin_pb2.GetTierRequest, self.get_tier)
         add(edge, "PauseTier", admin_pb2.PauseTierRequest, self.pause_tier)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
+from strata_broker.failures import Methods
 from strata_broker.operators.transactions import TransactionOperations
 from strata_broker.servicers.admin_rpc import add
-from strata_edge.ports import Edge
 
 
 class TransactionAdminServicer:
@@ -14,7 +14,7 @@ class TransactionAdminServicer:
     def __init__(self, operations: TransactionOperations) -> None:
         self._operations = operations
 
-    def register(self, edge: Edge) -> None:
+    def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "ListTransactions", admin_pb2.ListTransactionsRequest, self.list_transactions)
         add(edge, "GetTransaction", admin_pb2.GetTransactionRequest, self.get_transaction)

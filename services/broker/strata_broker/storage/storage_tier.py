@@ -22,7 +22,7 @@ from strata_broker.storage.storage_client import StorageClient
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import Tasks
+from strata_runtime.tasks import RequestTasks, Tasks
 from strata_runtime.tracing import Tracer
 
 
@@ -37,6 +37,7 @@ class StorageTier:
         clock: time.
         random: spreads pauses.
         tasks: run what goes on in the background.
+        requests: notes what goes wrong with single requests.
         metrics: what is counted.
     """
 
@@ -49,6 +50,7 @@ class StorageTier:
         clock: Clock,
         random: Random,
         tasks: Tasks,
+        requests: RequestTasks,
         metrics: Metrics,
         tracer: Tracer | None = None,
     ) -> None:
@@ -86,6 +88,7 @@ class StorageTier:
             clock,
             random,
             tasks,
+            requests,
             metrics,
             tracer,
         )

@@ -1,0 +1,230 @@
+"""What a request's handler raises unexpectedly ends that request and nothing else (rule 33)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.admin.v1 import admin_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.config import BrokerConfig
+from strata_broker.receives.ack import Acknowledger
+from strata_broker.receives.receive import Receiver
+from strata_broker.sends.append import Appender
+from strata_broker.sends.send import PendingSend, Sender
+from strata_edge.ports import CallError
+from strata_runtime.tasks import TooManyTasksError
+from tests.unit.broker.conftest import BASE_CONFIG, Client, message, received, resource
+from tests.unit.broker.fake_edge import ADMIN, MESSAGING, METADATA, FakeCall, FakeEdge
+
+INTERNAL = definition_pb2.INTERNAL_SERVER_ERROR
+
+Failed = list[tuple[str, BaseException]]
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """With tables, whose messages are a plugin's."""
+    return BrokerConfig.model_validate(BASE_CONFIG | {"plugins": ["kv"]})
+
+
+class OddError(Exception):
+    """Nobody expects this one."""
+
+
+def odd(*_: Any, **__: Any) -> NoReturn:
+    raise OddError("odd")
+
+
+async def odd_later(*_: Any, **__: Any) -> NoReturn:
+    await asyncio.sleep(0)
+    raise OddError("odd later")
+
+
+def taken_out(failed: Failed, *, count: int = 1) -> None:
+    """So many requests failed by the odd error; they are no fault of the test's."""
+    assert [type(failure) for _, failure in failed] == [OddError] * count
+    failed.clear()
+
+
+def send_request(number: int) -> service_pb2.SendMessageRequest:
+    return service_pb2.SendMessageRequest(messages=[message("orders", number)])
+
+
+def ack_request() -> service_pb2.AckMessageRequest:
+    return service_pb2.AckMessageRequest(group=resource("g"), topic=resource("orders"))
+
+
+async def send_status(call: FakeCall) -> definition_pb2.Status:
+    return service_pb2.SendMessageResponse.FromString((await call.answer)[0]).status
+
+
+async def ack_status(call: FakeCall) -> definition_pb2.Status:
+    return service_pb2.AckMessageResponse.FromString((await call.answer)[0]).status
+
+
+async def receive_status(call: FakeCall) -> definition_pb2.Status:
+    return received(await call.answer)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "served_by", "status_of"),
+    [
+        ("SendMessage", Sender, send_status),
+        ("AckMessage", Acknowledger, ack_status),
+        ("ReceiveMessage", Receiver, receive_status),
+    ],
+)
+async def test_a_call_that_fails_leaves_the_others_of_its_turn_alone(
+    edge: FakeEdge,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: Failed,
+    method: str,
+    served_by: type,
+    status_of: Callable[[FakeCall], Any],
+) -> None:
+    """The second of three fails: it is answered with an error, the first and third as always."""
+    take = served_by.take  # type: ignore[attr-defined]
+
+    def take_or_fail(server: Any, call: FakeCall) -> None:
+        if call.request == b"odd":
+            raise OddError("odd")
+        take(server, call)
+
+    monkeypatch.setattr(served_by, "take", take_or_fail)
+    first, odd_one, acked, last = edge.begin_turn(
+        ("SendMessage", send_request(1)),
+        (method, b"odd"),
+        ("AckMessage", ack_request()),
+        ("SendMessage", send_request(2)),
+    )
+    assert (await status_of(odd_one)).code == INTERNAL
+    assert (await send_status(first)).code == definition_pb2.OK
+    assert (await send_status(last)).code == definition_pb2.OK
+    assert (await ack_status(acked)).code != INTERNAL
+    taken_out(failed_requests)
+
+
+async def test_a_turn_that_finds_no_room_for_its_tasks_says_so(
+    edge: FakeEdge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is a limit, no failure."""
+
+    def full(*_: Any) -> NoReturn:
+        raise TooManyTasksError("full")
+
+    monkeypatch.setattr(Sender, "take", full)
+    call = edge.begin("SendMessage", send_request(1))
+    assert (await send_status(call)).code == definition_pb2.TOO_MANY_REQUESTS
+
+
+async def test_a_receive_that_fails_later_is_answered(
+    client: Client,
+    app: BrokerApp,
+    monkeypatch: pytest.MonkeyPatch,
+    failed_requests: Failed,
+) -> None:
+    """Its task ends; the broker goes on, and nothing of the call is left."""
+    monkeypatch.setattr("strata_broker.receives.popper.Popper.pop", odd_later)
+    assert (await client.receive("orders", "g"))[0].code == INTERNAL
+    taken_out(failed_requests)
+    monkeypatch.undo()
+    assert (await client.send(message("orders", 1))).status.code == definition_pb2.OK
+    assert len(app.requests) == 0
+
+
+async def test_a_send_that_cannot_be_staged_keeps_no_budget(
+    client: Client, app: BrokerApp, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """Whatever goes wrong after the budget was charged."""
+    monkeypatch.setattr(Appender, "stage", odd)
+    assert (await client.send(message("orders", 1))).status.code == INTERNAL
+    taken_out(failed_requests)
+    assert app.send_budget.used_bytes == 0
+
+
+async def test_a_waiter_that_fails_leaves_the_others_of_its_batch_alone(
+    edge: FakeEdge, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """Both messages are stored in one batch; who of the two fails is told so, the other is OK."""
+    stored = PendingSend.stored
+    met: list[PendingSend] = []
+
+    def stored_or_fail(waiter: PendingSend, *args: Any) -> None:
+        met.append(waiter)
+        if waiter is met[0]:
+            raise OddError("odd")
+        stored(waiter, *args)
+
+    monkeypatch.setattr(PendingSend, "stored", stored_or_fail)
+    first, second = edge.begin_turn(
+        ("SendMessage", send_request(1)), ("SendMessage", send_request(1))
+    )
+    codes = sorted([(await send_status(first)).code, (await send_status(second)).code])
+    assert codes == [definition_pb2.OK, INTERNAL]
+    taken_out(failed_requests)
+
+
+async def test_a_rare_call_that_fails_is_answered_with_a_status(
+    edge: FakeEdge, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """RocketMQ's clients are told in the response, operators by gRPC."""
+    monkeypatch.setattr("strata_broker.clients.route.Routes.route", odd)
+    request = service_pb2.QueryRouteRequest(topic=resource("orders"))
+    request.endpoints.addresses.add(host="127.0.0.1", port=1)
+    response = await edge.call(MESSAGING + "QueryRoute", request, service_pb2.QueryRouteResponse)
+    assert response.status.code == INTERNAL
+    taken_out(failed_requests)
+
+    monkeypatch.setattr("strata_broker.operators.topics.Operations.topic", odd)
+    with pytest.raises(CallError) as ended:
+        await edge.call(
+            ADMIN + "GetTopic", admin_pb2.GetTopicRequest(name="orders"), admin_pb2.GetTopicResponse
+        )
+    assert ended.value.status == "INTERNAL"
+    taken_out(failed_requests)
+
+
+async def frames(*commands: service_pb2.TelemetryCommand) -> AsyncIterator[bytes]:
+    """What a client says on its stream."""
+    for command in commands:
+        yield command.SerializeToString()
+    await asyncio.Event().wait()
+
+
+async def test_a_stream_whose_frame_fails_ends_alone(
+    edge: FakeEdge, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """The broker goes on, the stream's client is told."""
+    monkeypatch.setattr("strata_broker.clients.settings.check", odd)
+    said = service_pb2.TelemetryCommand(settings=definition_pb2.Settings())
+    stream = edge.open_stream(MESSAGING + "Telemetry", frames(said), METADATA)
+    with pytest.raises(CallError) as ended:
+        await anext(stream)
+    assert ended.value.status == "INTERNAL"
+    taken_out(failed_requests)
+
+
+@pytest.mark.parametrize("key", ["base64:é", "base64:x", "base64:\ud7ff"])
+async def test_a_key_that_is_no_base64_is_refused(client: Client, key: str) -> None:
+    """Also text that is no ASCII, of which base64 says something else."""
+    one = message("orders", 1)
+    one.user_properties.update({"kv_opType": "PUT", "key": key})
+    sent = await client.send(one)
+    assert [entry.status.code for entry in sent.entries] == [definition_pb2.BAD_REQUEST]
+    assert "no base64" in sent.entries[0].status.message
+
+
+async def test_a_write_that_fails_unexpectedly_answers_its_send(
+    client: Client, monkeypatch: pytest.MonkeyPatch, failed_requests: Failed
+) -> None:
+    """A message that is a write is a request like others."""
+    monkeypatch.setattr("strata_broker.kv.message_form._operation", odd)
+    one = message("orders", 1)
+    one.user_properties.update({"kv_opType": "PUT", "key": "k"})
+    assert (await client.send(one)).status.code == INTERNAL
+    taken_out(failed_requests)
