@@ -72,6 +72,7 @@ class EngineOptions:
         filter_characters_max: their expressions together.
         brokers_max: brokers whose last append is remembered.
         broker_row_age_ms: group time after which an idle broker's row goes (with a trim).
+        parsed_max_bytes: batches that a leader proposed, kept parsed until they are applied.
         attempts_max: FIFO pops whose queues are remembered for a repeat of their attempt id.
         holder_grace_s: after a leader change nothing is released for this long (rule 25).
         expire_batch: lease sets looked at in one turn of the expiry timer.
@@ -100,6 +101,7 @@ class EngineOptions:
     filter_characters_max: int = 1024 * 1024
     brokers_max: int = 1_000
     broker_row_age_ms: int = 86_400_000
+    parsed_max_bytes: int = 16 * 1024 * 1024
     attempts_max: int = 10_000
     holder_grace_s: float = 15.0
     expire_batch: int = 256

@@ -86,6 +86,7 @@ class GroupEngine:
             queue_rows_max=parts.options.queue_rows_max,
             cq_cache_bytes=parts.options.cq_cache_bytes,
             broker_row_age_ms=parts.options.broker_row_age_ms,
+            parsed_max_bytes=parts.options.parsed_max_bytes,
             on_leader=self._lead,
             on_follower=self._follow,
             tier_metadata=parts.tier_metadata,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from strata_mq.batch import BatchView
 from strata_mq.commands import (
     CommandKind,
     LeasesSection,
@@ -81,6 +80,7 @@ class GroupMachine:
         moves: (topic, queue) -> where a sealed queue went.
         tier: what of its messages is in the tier.
         plugins: parts of it that are not of the core.
+        parsed: batches that this replica proposed as leader, until they are applied.
         generation: raised when a snapshot replaced the rows.
     """
 
@@ -93,6 +93,7 @@ class GroupMachine:
         queue_rows_max: int,
         cq_cache_bytes: int,
         broker_row_age_ms: int,
+        parsed_max_bytes: int = 16 * 1024 * 1024,
         on_leader: Callable[[int], None],
         on_follower: Callable[[int, int], None],
         tier_metadata: OpenTierMetadata = RowTierMetadata,
@@ -128,7 +129,9 @@ class GroupMachine:
             self._pending,
             self.dropped,
             self.traffic,
+            parsed_max_bytes,
         )
+        self.parsed = self._appends.parsed
         # What the listener is told once the rows are in the store.
         self._trimmed: list[TrimmedQueue] = []
         self._sealed: list[tuple[int, int]] = []
@@ -190,12 +193,8 @@ class GroupMachine:
 
     def on_follower(self, term: int, leader_replica_id: int) -> None:
         """Tell the engine that this replica follows."""
-        self._appends.forget_parsed()
+        self.parsed.clear()
         self._on_follower(term, leader_replica_id)
-
-    def parsed(self, view: BatchView) -> None:
-        """Take in a batch that was just proposed here, parsed (bounded; only saves work)."""
-        self._appends.parsed(view)
 
     def owns_queue(self, topic: Topic, queue: int) -> bool:
         """Whether a queue of a topic with slots is this raft group's (rule 17).

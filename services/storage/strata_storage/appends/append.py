@@ -143,7 +143,7 @@ class Appender:
             return AppendResult(sequence, now_ms, parts, moves=moves)
         head = encode_append(now_ms, broker_boot_id, sequence, parts)
         future = self._proposer.propose((head, data), self._applied)
-        self._machine.parsed(view)
+        self._machine.parsed.add(future, view)
         self._take_in(InFlight(future, stored), now_ms)
         result = AppendResult(sequence, now_ms, parts, future, moves=moves)
         if broker_boot_id:

@@ -14,6 +14,7 @@ from strata_mq.rows import BrokerRow, QueueRow
 from strata_raft.types import Entry
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
+from strata_storage.appends.parsed import ParsedBatches
 from strata_storage.appends.queue_states import QueueStates
 from strata_storage.appends.rows import AppendRows
 from strata_storage.errors import ApplyError
@@ -21,8 +22,6 @@ from strata_storage.metering.traffic import Traffic
 from strata_storage.pending.apply import PendingApply, StoredEntry
 from strata_storage.reads.consume_queues import ConsumeQueues
 
-# Parsed batches kept between propose and apply.
-_PARSED_MAX = 1_024
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 _NONE: frozenset[int] = frozenset()
 
@@ -36,20 +35,22 @@ class AppendApply:
         pending: takes the parts whose messages wait.
         dropped: (what, id) of what was dropped.
         traffic: counts what is stored.
+        parsed_max_bytes: batches that a leader parsed, kept until they are applied.
 
     Attributes:
+        parsed: those.
         appended: queues with new messages, until the caller takes them out.
     """
 
     __slots__ = (
         "_consume_queues",
         "_dropped",
-        "_parsed",
         "_pending",
         "_queues",
         "_rows",
         "_traffic",
         "appended",
+        "parsed",
     )
 
     def __init__(
@@ -60,6 +61,7 @@ class AppendApply:
         pending: PendingApply,
         dropped: Collection[tuple[int, int]],
         traffic: Traffic,
+        parsed_max_bytes: int,
     ) -> None:
         self._rows = rows
         self._queues = queues
@@ -67,22 +69,12 @@ class AppendApply:
         self._pending = pending
         self._dropped = dropped
         self._traffic = traffic
-        # Batches parsed by the leader, by the identity of their bytes: apply parses none twice.
-        self._parsed: dict[int, BatchView] = {}
+        self.parsed = ParsedBatches(parsed_max_bytes)
         self.appended: dict[tuple[int, int], None] = {}
-
-    def parsed(self, view: BatchView) -> None:
-        """Take in a batch that was just proposed here, parsed (bounded; only saves work)."""
-        if len(self._parsed) < _PARSED_MAX:
-            self._parsed[id(view.data)] = view
-
-    def forget_parsed(self) -> None:
-        """Let go of parsed batches: they may never be applied."""
-        self._parsed.clear()
 
     def forget(self) -> None:
         """Take in that the batch is not written."""
-        self._parsed.clear()
+        self.parsed.clear()
         self.appended = {}
 
     def append(
@@ -132,8 +124,8 @@ class AppendApply:
             data = entry.payload[1]
         else:
             data = b"".join(entry.payload)[command.batch_at :]
-        view = self._parsed.pop(id(data), None)
-        if view is None or view.data is not data:
+        view = self.parsed.take(entry.index, data)
+        if view is None:
             # The frame's checksum covers these bytes; the leader checked the batch's own.
             view = BatchView(data, google_crc32c.value, verify=False)
         return view

@@ -114,6 +114,7 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
         "dedupe_max_ids": sum(len(leader.appends.window) for leader in leaders),
         "proposals_in_flight": sum(len(leader.proposer) for leader in leaders),
         "cq_cache_bytes": sum(machine.consume_queues.size_bytes for machine in machines),
+        "parsed_max_bytes": sum(machine.parsed.size_bytes for machine in machines),
         "queue_rows_max": sum(len(machine.queues) for machine in machines),
         "pending_window": sum(len(leader.pending.timers) for leader in leaders),
         "resolves_max": sum(len(leader.pending.resolver) for leader in leaders),
