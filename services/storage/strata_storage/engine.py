@@ -25,6 +25,7 @@ from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.clock import Clock
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
+from strata_storage.appends.append import Sealing
 from strata_storage.config import EngineOptions
 from strata_storage.disk.disk_guard import DiskGuard, DiskMark
 from strata_storage.errors import Refused
@@ -250,7 +251,9 @@ class GroupEngine:
         """End the epoch of a queue; return its end offset. Repeating it gives the same.
 
         Raises:
-            Refused: OUTCOME_INVALID for its own raft group as destination, or not the leader.
+            Refused: OUTCOME_INVALID for its own raft group as destination, for a key-value table,
+                or when the queue is on its way elsewhere; or not the leader, or no room for the
+                entry: the queue stays open then.
         """
         leader = self.leading()
         if destination == self.raft_group:
@@ -258,10 +261,26 @@ class GroupEngine:
         if self.machine.plugins.holds(topic_id):
             raise Refused(pb.OUTCOME_INVALID, "a key-value table does not move")
         row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
-        end_offset = leader.appends.seal(topic_id, queue)
+        move, sealing = self.machine.moves.get((topic_id, queue)), None
         if not row.sealed:
+            move, sealing = None, leader.appends.sealing(topic_id, queue)
+        known = move.destination if move is not None else sealing.destination if sealing else 0
+        if known not in (0, destination):
+            raise Refused(
+                pb.OUTCOME_INVALID,
+                f"queue {queue} of topic {topic_id} is on its way to raft group {known}",
+            )
+        if row.sealed:
+            return row.next_offset
+        end_offset = leader.appends.next_offset(topic_id, queue)
+        if sealing is None or sealing.future is None:
             command = EpochCommand(topic_id, queue, row.epoch, end_offset, destination)
-            await committed(leader.proposer.propose((encode_seal(command),)))
+            future = leader.proposer.propose((encode_seal(command),))
+            # Only now: what is refused leaves the queue open.
+            leader.appends.seal(topic_id, queue, Sealing(destination, future))
+        else:
+            future = sealing.future
+        await committed(future)
         return end_offset
 
     async def open(

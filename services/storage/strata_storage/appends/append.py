@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -68,6 +69,13 @@ class AppendResult:
         return self.raft_index if self.future is None else await committed(self.future)
 
 
+class Sealing(NamedTuple):
+    """A SEAL of this term: where the queue goes, and the proposal, if it is known."""
+
+    destination: int = 0
+    future: asyncio.Future[int] | None = None
+
+
 class Appender:
     """Takes append batches for one leader in one term.
 
@@ -99,7 +107,8 @@ class Appender:
         # Next offsets of queues with appends in flight: (next offset, appends in flight).
         self._next_offsets: dict[tuple[int, int], tuple[int, int]] = {}
         self._in_flight: deque[InFlight] = deque()
-        self._sealing: set[tuple[int, int]] = set()
+        # Queue -> its SEAL in flight, or applied in this term: where to, and its proposal.
+        self._sealing: dict[tuple[int, int], Sealing] = {}
         # Queue -> smallest queue count by which message groups are put there now.
         self._rehashing: dict[tuple[int, int], int] = {}
         self._brokers: OrderedDict[int, AppendResult] = OrderedDict()
@@ -192,14 +201,18 @@ class Appender:
         """Whether `open_queue` would return a queue."""
         return bool(self._open_queues(topic_id, queue, slot_base, queue_count))
 
-    def seal(self, topic_id: int, queue: int) -> int:
-        """Take no more appends for a queue; return its end offset."""
-        self._sealing.add((topic_id, queue))
+    def seal(self, topic_id: int, queue: int, sealing: Sealing | None = None) -> int:
+        """Take no more appends for a queue, whose SEAL was just proposed; return its end offset."""
+        self._sealing[topic_id, queue] = sealing or Sealing()
         return self.next_offset(topic_id, queue)
+
+    def sealing(self, topic_id: int, queue: int) -> Sealing | None:
+        """Return the SEAL of a queue that was proposed in this term; None: there is none."""
+        return self._sealing.get((topic_id, queue))
 
     def opened(self, topic_id: int, queue: int) -> None:
         """Take appends for a queue again: it came back."""
-        self._sealing.discard((topic_id, queue))
+        self._sealing.pop((topic_id, queue), None)
 
     def is_sealed(self, topic_id: int, queue: int) -> bool:
         """Whether a queue takes no appends, or soon will not."""
