@@ -29,6 +29,7 @@ from strata_storage.pending.check_routes import CheckRoutes
 from strata_storage.pops.holders import Holders
 from strata_storage.pops.lease_calls import LeaseCalls, StateDetails
 from strata_storage.pops.pop import PopCall
+from strata_storage.pops.running import RunningPops
 from strata_storage.reads.read_servicer import ReadServicer
 from strata_storage.translation import (
     consumer_state,
@@ -78,6 +79,7 @@ class StorageServicer(ReadServicer):
         self._check_routes = parts.check_routes
         self._tracer = parts.tracer
         self._windows = parts.windows
+        self._running_pops = RunningPops()
 
     # Messages -----------------------------------------------------------------------------------
 
@@ -142,22 +144,32 @@ class StorageServicer(ReadServicer):
     async def pop(self, request: pb.PopRequest, context: CallContext) -> pb.PopResponse:
         """Take leases."""
         response = pb.PopResponse()
-        try:
-            call = self._pop_call(request)
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
-            if call.take.auto_renew:
-                self._holders.touch(call.take.holder, self._clock.monotonic_s())
-            leader = engine.leading()
-            leader.client_names.note(request.holder, request.client_id)
-            delivered = await leader.pops.pop(call)
-            if not delivered and len(sealed := leader.pops.sealed(call)) != call.known_sealed:
-                response.moved = True
-                response.sealed.extend(sealed_queues(sealed))
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        with self._running_pops.of(request.broker_boot_id, request.number):
+            try:
+                await self._pop(request, response)
+            except Refused as refused:
+                self._refuse(response.refusal, refused)
+        return response
+
+    async def _pop(self, request: pb.PopRequest, response: pb.PopResponse) -> None:
+        """Put what a pop gives into the response.
+
+        Raises:
+            Refused: nothing was leased.
+        """
+        call = self._pop_call(request)
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
+        if call.take.auto_renew:
+            self._holders.touch(call.take.holder, self._clock.monotonic_s())
+        leader = engine.leading()
+        leader.client_names.note(request.holder, request.client_id)
+        delivered = await leader.pops.pop(call)
+        # From here on nothing waits: what was leased is in the answer.
+        if not delivered and len(sealed := leader.pops.sealed(call)) != call.known_sealed:
+            response.moved = True
+            response.sealed.extend(sealed_queues(sealed))
         self._instruments.popped.add(len(delivered))
         for message in delivered:
             fill_leased(response.messages.add(), message, places_only=call.places_only)
@@ -170,7 +182,13 @@ class StorageServicer(ReadServicer):
             call.topic.topic_id,
             ((message.queue, message.lease.length) for message in delivered),
         )
-        return response
+
+    async def end_pops(
+        self, request: pb.EndPopsRequest, context: CallContext
+    ) -> pb.EndPopsResponse:
+        """End pops that still wait, because their clients have gone."""
+        self._running_pops.end(request.broker_boot_id, request.numbers)
+        return pb.EndPopsResponse()
 
     async def ack(self, request: pb.AckRequest, context: CallContext) -> pb.AckResponse:
         """Consume messages of many raft groups; all are proposed before any is waited for."""

@@ -753,6 +753,7 @@ class PopRequest(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     KNOWN_SEALED_FIELD_NUMBER: _builtins.int
     PLACES_ONLY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -787,6 +788,8 @@ class PopRequest(_message.Message):
     """
     places_only: _builtins.bool
     """Only leases: the caller reads the messages' bytes at any replica (`ReadMessages`)."""
+    number: _builtins.int
+    """What this broker calls this pop in `EndPops`; 0: it ends by itself."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -816,14 +819,55 @@ class PopRequest(_message.Message):
         client_id: _builtins.str = ...,
         known_sealed: _builtins.int = ...,
         places_only: _builtins.bool = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PopRequest: _TypeAlias = PopRequest  # noqa: Y015
+
+@_typing.final
+class EndPopsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    NUMBERS_FIELD_NUMBER: _builtins.int
+    broker_boot_id: _builtins.int
+    @_builtins.property
+    def numbers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those that ended already are passed over."""
+
+    def __init__(
+        self,
+        *,
+        broker_boot_id: _builtins.int = ...,
+        numbers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "numbers", b"numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndPopsRequest: _TypeAlias = EndPopsRequest  # noqa: Y015
+
+@_typing.final
+class EndPopsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EndPopsResponse: _TypeAlias = EndPopsResponse  # noqa: Y015
 
 @_typing.final
 class LeasedMessage(_message.Message):

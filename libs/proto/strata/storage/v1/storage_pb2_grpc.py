@@ -54,6 +54,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.PopRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.PopResponse.FromString,
                 _registered_method=True)
+        self.EndPops = channel.unary_unary(
+                '/strata.storage.v1.StorageService/EndPops',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndPopsRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndPopsResponse.FromString,
+                _registered_method=True)
         self.Ack = channel.unary_unary(
                 '/strata.storage.v1.StorageService/Ack',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.AckRequest.SerializeToString,
@@ -198,6 +203,14 @@ class StorageServiceServicer(object):
 
     def Pop(self, request, context):
         """Takes leases on messages for a consumer group; waits for data up to wait_ms.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EndPops(self, request, context):
+        """Ends pops that still wait, because their clients have gone: they are answered with what they
+        took by then, mostly nothing. Their answers come as ever, so nothing is leased unseen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -387,6 +400,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.Pop,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.PopRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.PopResponse.SerializeToString,
+            ),
+            'EndPops': grpc.unary_unary_rpc_method_handler(
+                    servicer.EndPops,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndPopsRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.EndPopsResponse.SerializeToString,
             ),
             'Ack': grpc.unary_unary_rpc_method_handler(
                     servicer.Ack,
@@ -612,6 +630,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/Pop',
             strata_dot_storage_dot_v1_dot_storage__pb2.PopRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.PopResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EndPops(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/EndPops',
+            strata_dot_storage_dot_v1_dot_storage__pb2.EndPopsRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.EndPopsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -44,6 +44,10 @@ class StorageServiceStub:
     """
     Pop: _grpc.UnaryUnaryMultiCallable[_storage_pb2.PopRequest, _storage_pb2.PopResponse]
     """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
+    EndPops: _grpc.UnaryUnaryMultiCallable[_storage_pb2.EndPopsRequest, _storage_pb2.EndPopsResponse]
+    """Ends pops that still wait, because their clients have gone: they are answered with what they
+    took by then, mostly nothing. Their answers come as ever, so nothing is leased unseen.
+    """
     Ack: _grpc.UnaryUnaryMultiCallable[_storage_pb2.AckRequest, _storage_pb2.AckResponse]
     """Removes leases: the messages are consumed."""
     Release: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ReleaseRequest, _storage_pb2.ReleaseResponse]
@@ -106,6 +110,10 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """
     Pop: _aio.UnaryUnaryMultiCallable[_storage_pb2.PopRequest, _storage_pb2.PopResponse]  # type: ignore[assignment]
     """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
+    EndPops: _aio.UnaryUnaryMultiCallable[_storage_pb2.EndPopsRequest, _storage_pb2.EndPopsResponse]  # type: ignore[assignment]
+    """Ends pops that still wait, because their clients have gone: they are answered with what they
+    took by then, mostly nothing. Their answers come as ever, so nothing is leased unseen.
+    """
     Ack: _aio.UnaryUnaryMultiCallable[_storage_pb2.AckRequest, _storage_pb2.AckResponse]  # type: ignore[assignment]
     """Removes leases: the messages are consumed."""
     Release: _aio.UnaryUnaryMultiCallable[_storage_pb2.ReleaseRequest, _storage_pb2.ReleaseResponse]  # type: ignore[assignment]
@@ -189,6 +197,16 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.PopResponse, _abc.Awaitable[_storage_pb2.PopResponse]]:
         """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
+
+    @_abc_1.abstractmethod
+    def EndPops(
+        self,
+        request: _storage_pb2.EndPopsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.EndPopsResponse, _abc.Awaitable[_storage_pb2.EndPopsResponse]]:
+        """Ends pops that still wait, because their clients have gone: they are answered with what they
+        took by then, mostly nothing. Their answers come as ever, so nothing is leased unseen.
+        """
 
     @_abc_1.abstractmethod
     def Ack(
