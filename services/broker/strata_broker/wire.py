@@ -16,8 +16,11 @@ _LENGTH_DELIMITED = 2
 _SYSTEM_PROPERTIES_KEY = b"\x1a"  # Message.system_properties: field 3, length-delimited
 _VARINT = 0
 _VARINT_BYTES = 10
-# Wire type -> bytes, of fields of a fixed length.
-_FIXED_BYTES = {1: 8, 5: 4}
+# Begin and end of a group; what is inside counts as if it were outside.
+_GROUP = (3, 4)
+FIXED_BYTES = {1: 8, 5: 4}
+"""Wire type -> bytes, of fields of a fixed length."""
+
 _VARINT_MASK = (1 << 64) - 1
 
 
@@ -59,22 +62,22 @@ def count_fields(data: bytes, field: int, most: int) -> int:
     key = field << 3 | _LENGTH_DELIMITED
     at, end, found = 0, len(data), 0
     while at < end and found <= most:
-        tag, at = _read_varint(data, at)
+        tag, at = read_varint(data, at)
         found += tag == key
         kind = tag & 7
         if kind == _LENGTH_DELIMITED:
-            length, at = _read_varint(data, at)
+            length, at = read_varint(data, at)
             at += length
         elif kind == _VARINT:
-            _, at = _read_varint(data, at)
-        elif kind in _FIXED_BYTES:
-            at += _FIXED_BYTES[kind]
-        else:
+            _, at = read_varint(data, at)
+        elif kind in FIXED_BYTES:
+            at += FIXED_BYTES[kind]
+        elif kind not in _GROUP:
             break
     return found
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return (value, where it ends); behind the end of the data if it is cut off or too long."""
     value = shift = 0
     for position in range(at, min(at + _VARINT_BYTES, len(data))):

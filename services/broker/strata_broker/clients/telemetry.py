@@ -24,6 +24,7 @@ from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.config import BrokerConfig
 from strata_broker.failures import passed_over, unexpected
 from strata_broker.limits.quotas import Quotas
+from strata_broker.parsing import parse
 from strata_broker.receives.filters import Filters
 from strata_broker.requests import Caller, caller_of, language_of
 from strata_broker.sends.producers import Producers
@@ -255,9 +256,9 @@ class Telemetry:
         """Take in what the client says until it closes its side."""
         try:
             async for request in requests:
-                self._take(stream, service_pb2.TelemetryCommand.FromString(request))
-        except DecodeError:
-            stream.fail(CallError("INVALID_ARGUMENT", "not a TelemetryCommand"))
+                self._take(stream, parse(service_pb2.TelemetryCommand, request))
+        except DecodeError as error:
+            stream.fail(CallError("INVALID_ARGUMENT", str(error)))
         except RequestError as bad:
             stream.fail(_stream_error(bad))
         else:

@@ -20,6 +20,7 @@ from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
 from strata_broker.plugins import PluginParts
 from strata_broker.requests import Caller, caller_of
+from strata_broker.sends.outgoing import parse_messages
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 
@@ -52,7 +53,7 @@ class MessageForm:
         if _MARK not in call.request:
             return False
         try:
-            request = service_pb2.SendMessageRequest.FromString(call.request)
+            request = parse_messages(call.request)
         except DecodeError:
             return False
         if not any(OPERATION_PROPERTY in message.user_properties for message in request.messages):

@@ -20,6 +20,7 @@ from strata_broker.kv.streams import Streams
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import SERVICE as STORAGE_SERVICE
 from strata_broker.kv.writes import Writes
+from strata_broker.parsing import parse
 from strata_broker.plugins import PluginParts
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.errors import call_error
@@ -298,9 +299,9 @@ class KvServicer:
 
 def _parsed(request_type: type[Request], data: bytes) -> Request:
     try:
-        return request_type.FromString(data)
+        return parse(request_type, data)
     except DecodeError as error:
-        raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+        raise CallError("INVALID_ARGUMENT", str(error)) from error
 
 
 def _current(result: kv_storage_pb2.TableWriteResult) -> kv_pb2.Item | None:

@@ -24,6 +24,7 @@ from strata_broker.config import BrokerConfig
 from strata_broker.failures import unexpected
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
+from strata_broker.parsing import parse
 from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.filters import Filters
 from strata_broker.receives.popper import Popper
@@ -222,9 +223,9 @@ class Receiver:
         """
         caller = caller_of(call.metadata)
         try:
-            request = service_pb2.ReceiveMessageRequest.FromString(call.request)
+            request = parse(service_pb2.ReceiveMessageRequest, call.request)
         except DecodeError as error:
-            raise RequestError(Code.BAD_REQUEST, "not a ReceiveMessageRequest") from error
+            raise RequestError(Code.BAD_REQUEST, str(error)) from error
         group = caller.name_of(request.group)
         if self._view.consumer_group(*group) is None:
             check_consumer_group(group[1])

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError, Message
 
 from strata_angelia.ports import AngeliaError
 from strata_broker.failures import Methods
+from strata_broker.parsing import parse
 from strata_broker.servicers.errors import call_error
 from strata_edge.ports import CallError, CallInfo
 from strata_metadata.errors import MetaRefused
@@ -29,9 +30,9 @@ def add(
 
     async def serve(data: bytes, _: CallInfo) -> bytes:
         try:
-            request = request_type.FromString(data)
+            request = parse(request_type, data)
         except DecodeError as error:
-            raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+            raise CallError("INVALID_ARGUMENT", str(error)) from error
         try:
             response = await answer(request)
         except (RequestError, MetaRefused, AngeliaError) as failure:

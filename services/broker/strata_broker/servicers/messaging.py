@@ -22,6 +22,7 @@ from strata_broker.failures import ContainingEdge, contained
 from strata_broker.hot import HotCalls
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
+from strata_broker.parsing import parse
 from strata_broker.receives.ack import LeaseKeeper
 from strata_broker.receives.pulls import IllegalOffset, Puller
 from strata_broker.requests import Caller, addresses_of, caller_of, time_for
@@ -391,9 +392,9 @@ class MessagingServicer:
 
 def _parsed(data: bytes, request_type: type[Request]) -> Request:
     try:
-        return request_type.FromString(data)
+        return parse(request_type, data)
     except DecodeError as error:
-        raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+        raise CallError("INVALID_ARGUMENT", str(error)) from error
 
 
 def _refusal(failure: RequestError, request: Message, response_type: type[Message]) -> Message:

@@ -10,6 +10,7 @@ from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.peers import SERVICE
 from strata_broker.failures import Methods
+from strata_broker.parsing import parse
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
 
@@ -29,7 +30,7 @@ class PeerServicer:
     async def list_clients(self, data: bytes, info: CallInfo) -> bytes:
         """List clients that are alive."""
         try:
-            request = peer_pb2.ListClientsRequest.FromString(data)
+            request = parse(peer_pb2.ListClientsRequest, data)
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", "not a ListClientsRequest") from error
         return self._clients.answer(request).SerializeToString()
@@ -37,7 +38,7 @@ class PeerServicer:
     async def command_client(self, data: bytes, info: CallInfo) -> bytes:
         """Send a command to a client of this broker."""
         try:
-            request = peer_pb2.CommandClientRequest.FromString(data)
+            request = parse(peer_pb2.CommandClientRequest, data)
             response = await self._commands.command(
                 request.client_id, request.command, request.message
             )

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from apache.rocketmq.v2 import admin_pb2
 from strata_broker import errors
 from strata_broker.failures import Methods
+from strata_broker.parsing import parse
 from strata_broker.requests import Caller, operator_of
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
@@ -30,9 +31,9 @@ def add(edge: Methods, rpc: str, answer: Callable[[Caller, Any], Awaitable[Messa
 
     async def serve(data: bytes, info: CallInfo) -> bytes:
         try:
-            request = request_type.FromString(data)
+            request = parse(request_type, data)
         except DecodeError as error:
-            raise CallError("INVALID_ARGUMENT", f"not a {request_type.__name__}") from error
+            raise CallError("INVALID_ARGUMENT", str(error)) from error
         try:
             response = await answer(operator_of(info.metadata), request)
         except RequestError as bad:
