@@ -4,172 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import ServiceDescriptor
 
 from strata_angelia import ports
-from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_channel, open_server
-from strata_angelia.inproc import InprocNetwork
-from strata_angelia.options import AngeliaOptions
-from strata_angelia.ports import AngeliaError, CallContext, Channel, Server
+from strata_angelia.factory import open_channel
+from strata_angelia.ports import AngeliaError, Channel
 from strata_angelia.tcp_server import TcpServer
-
-VARIANTS = [("inproc", "none"), *itertools.product(TRANSPORTS, CODEC_NAMES)]
-OPTIONS = AngeliaOptions(max_message_bytes=1 << 20, stream_window_bytes=64 << 10)
-TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-def _service() -> ServiceDescriptor:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="strata_test/echo.proto", package="strata.test.v1", syntax="proto3"
-    )
-    message = file.message_type.add(name="Note")
-    field_type = descriptor_pb2.FieldDescriptorProto
-    message.field.add(name="body", number=1, type=field_type.TYPE_BYTES, label=1)
-    message.field.add(name="number", number=2, type=field_type.TYPE_INT64, label=1)
-    service = file.service.add(name="EchoService")
-    for name, streaming in (("SayBack", False), ("CountUp", True)):
-        service.method.add(
-            name=name,
-            input_type=".strata.test.v1.Note",
-            output_type=".strata.test.v1.Note",
-            server_streaming=streaming,
-        )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found: ServiceDescriptor = pool.FindServiceByName("strata.test.v1.EchoService")
-    return found
-
-
-SERVICE = _service()
-Note: Any = message_factory.GetMessageClass(SERVICE.methods[0].input_type)
-SAY_BACK = "/strata.test.v1.EchoService/SayBack"
-COUNT_UP = "/strata.test.v1.EchoService/CountUp"
-
-
-class Handler:
-    """Says back; bodies that are commands do something else."""
-
-    def __init__(self) -> None:
-        self.contexts: list[CallContext] = []
-        self.running = 0
-        self.most_running = 0
-        self.ended = 0
-        self.sent = 0
-        self.release = asyncio.Event()
-
-    async def say_back(self, request: Any, context: CallContext) -> Any:
-        self.contexts.append(context)
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
-        try:
-            if request.body == b"wait":
-                await self.release.wait()
-            elif request.body == b"refuse":
-                raise AngeliaError(ports.OVERLOADED, "not now")
-            elif request.body == b"break":
-                raise ValueError("a mistake")
-            elif request.body == b"swell":
-                return Note(body=bytes(OPTIONS.max_message_bytes + 1))
-            return Note(body=request.body, number=request.number + 1)
-        finally:
-            self.running -= 1
-            self.ended += 1
-
-    async def count_up(self, request: Any, context: CallContext) -> AsyncIterator[Any]:
-        try:
-            for number in range(request.number):
-                yield Note(number=number, body=request.body)
-                self.sent += 1
-            if request.body == b"refuse":
-                raise AngeliaError(ports.OVERLOADED, "no more")
-            if request.body == b"wait":
-                await self.release.wait()
-        finally:
-            self.ended += 1
-
-
-@dataclass
-class Pair:
-    """A server and a channel to it, with what is needed to make another channel."""
-
-    transport: str
-    codec: str
-    handler: Handler
-    server: Server
-    endpoint: str
-    channel: Channel
-    open_channel: Callable[[], Channel]
-    open_server: Callable[[], Server]
-
-    async def say(self, body: bytes, timeout_s: float | None = 5.0) -> Any:
-        return await self.channel.call(SAY_BACK, Note(body=body), Note, timeout_s=timeout_s)
-
-
-OpenPair = Callable[[AngeliaOptions], Awaitable[Pair]]
-
-
-@pytest.fixture(params=VARIANTS, ids="-".join)
-async def open_pair(request: pytest.FixtureRequest) -> AsyncIterator[OpenPair]:
-    opened: list[Pair] = []
-
-    async def open_one(options: AngeliaOptions) -> Pair:
-        transport, codec = request.param
-        pair = await _open(transport, codec, options)
-        opened.append(pair)
-        return pair
-
-    yield open_one
-    for pair in opened:
-        await pair.channel.close()
-        await pair.server.stop(0)
-
-
-@pytest.fixture
-async def pair(open_pair: OpenPair) -> Pair:
-    return await open_pair(OPTIONS)
-
-
-async def _open(transport: str, codec: str, options: AngeliaOptions) -> Pair:
-    handler = Handler()
-    network = InprocNetwork()
-
-    def new_server(port: int = 0) -> Server:
-        server: Server
-        if transport == "inproc":
-            server = network.server("echo", options=options)
-        else:
-            server = open_server("127.0.0.1", port, transport, options=options)
-        server.register(SERVICE, handler)
-        return server
-
-    server = new_server()
-    endpoint = await server.start()
-    port = 0 if transport == "inproc" else int(endpoint.rpartition(":")[2])
-
-    def new_channel() -> Channel:
-        if transport == "inproc":
-            return network.channel(endpoint, trace_parent=lambda: TRACE_PARENT)
-        return open_channel(
-            endpoint, transport, codec, options=OPTIONS, trace_parent=lambda: TRACE_PARENT
-        )
-
-    again = partial(new_server, port)
-    return Pair(transport, codec, handler, server, endpoint, new_channel(), new_channel, again)
-
-
-async def _eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (the condition has no event)
-            await asyncio.sleep(0.005)
+from tests.contract.angelia_pairs import (
+    COUNT_UP,
+    OPTIONS,
+    SAY_BACK,
+    SERVICE,
+    TRACE_PARENT,
+    Note,
+    OpenPair,
+    Pair,
+    eventually,
+)
+from tests.contract.angelia_pairs import open_pair as open_pair
+from tests.contract.angelia_pairs import pair as pair
 
 
 async def test_unary(pair: Pair) -> None:
@@ -221,7 +79,7 @@ async def test_leaving_a_stream_ends_its_handler(pair: Pair) -> None:
         async for item in items:
             assert item.number == 0
             break
-    await _eventually(lambda: pair.handler.ended == 1)
+    await eventually(lambda: pair.handler.ended == 1)
 
 
 async def test_slow_consumer_holds_the_producer(pair: Pair) -> None:
@@ -242,16 +100,16 @@ async def test_deadline(pair: Pair) -> None:
     with pytest.raises(AngeliaError) as caught:
         await pair.say(b"wait", timeout_s=0.1)
     assert caught.value.code == ports.DEADLINE_EXCEEDED
-    await _eventually(lambda: pair.handler.ended == 1)
+    await eventually(lambda: pair.handler.ended == 1)
 
 
 async def test_cancelled_caller(pair: Pair) -> None:
     """Cancelling the caller cancels the handler; the channel serves on."""
     async with asyncio.TaskGroup() as group:
         call = group.create_task(pair.say(b"wait"))
-        await _eventually(lambda: pair.handler.running == 1)
+        await eventually(lambda: pair.handler.running == 1)
         call.cancel()
-    await _eventually(lambda: pair.handler.ended == 1)
+    await eventually(lambda: pair.handler.ended == 1)
     assert (await pair.say(b"on")).body == b"on"
 
 
@@ -308,19 +166,6 @@ async def test_server_with_smaller_limit(open_pair: OpenPair) -> None:
     assert (await pair.say(b"on")).body == b"on"
 
 
-async def test_too_many_calls(open_pair: OpenPair) -> None:
-    """Calls above the server's limit are OVERLOADED, the others are answered."""
-    pair = await open_pair(replace(OPTIONS, max_calls=4))
-    async with asyncio.TaskGroup() as group:
-        calls = [group.create_task(pair.say(b"wait")) for _ in range(4)]
-        await _eventually(lambda: pair.handler.running == 4)
-        with pytest.raises(AngeliaError) as caught:
-            await pair.say(b"one more")
-        assert caught.value.code == ports.OVERLOADED
-        pair.handler.release.set()
-    assert [call.result().body for call in calls] == [b"wait"] * 4
-
-
 async def test_thousand_concurrent_calls(pair: Pair) -> None:
     """1,000 calls run at once and each gets its own answer."""
     async with asyncio.TaskGroup() as group:
@@ -330,7 +175,7 @@ async def test_thousand_concurrent_calls(pair: Pair) -> None:
             )
             for n in range(1_000)
         ]
-        await _eventually(lambda: pair.handler.running == 1_000)
+        await eventually(lambda: pair.handler.running == 1_000)
         pair.handler.release.set()
     assert [call.result().number for call in calls] == list(range(1, 1_001))
     assert pair.handler.most_running == 1_000
@@ -340,7 +185,7 @@ async def test_stop_gives_grace(pair: Pair) -> None:
     """Stop lets a running call end within the grace and takes no new one."""
     async with asyncio.TaskGroup() as group:
         call = group.create_task(pair.say(b"wait"))
-        await _eventually(lambda: pair.handler.running == 1)
+        await eventually(lambda: pair.handler.running == 1)
         stop = group.create_task(pair.server.stop(5.0))
         await asyncio.sleep(0.05)
         with pytest.raises(AngeliaError) as caught:
@@ -357,11 +202,11 @@ async def test_stop_cancels_after_grace(pair: Pair) -> None:
     assert (await anext(stream)).number == 0
     async with asyncio.TaskGroup() as group:
         call = group.create_task(_failure_code(pair.say(b"wait", timeout_s=20.0)))
-        await _eventually(lambda: pair.handler.running == 1)
+        await eventually(lambda: pair.handler.running == 1)
         await pair.server.stop(0.1)
     assert call.result() == ports.UNAVAILABLE
     assert await _failure_code(anext(stream)) == ports.UNAVAILABLE
-    await _eventually(lambda: pair.handler.ended == 2)
+    await eventually(lambda: pair.handler.ended == 2)
 
 
 async def test_no_server(pair: Pair) -> None:
@@ -376,11 +221,11 @@ async def test_closed_channel(pair: Pair) -> None:
     """Closing the channel fails what is under way and every later call; handlers are cancelled."""
     async with asyncio.TaskGroup() as group:
         call = group.create_task(_failure_code(pair.say(b"wait")))
-        await _eventually(lambda: pair.handler.running == 1)
+        await eventually(lambda: pair.handler.running == 1)
         await pair.channel.close()
     assert call.result() == ports.UNAVAILABLE
     assert await _failure_code(pair.say(b"x")) == ports.UNAVAILABLE
-    await _eventually(lambda: pair.handler.ended == 1)
+    await eventually(lambda: pair.handler.ended == 1)
 
 
 async def test_server_comes_back(pair: Pair) -> None:
@@ -426,11 +271,11 @@ async def test_peer_death(pair: Pair) -> None:
     assert (await anext(stream)).number == 0
     async with asyncio.TaskGroup() as group:
         call = group.create_task(_failure_code(_call(channel, b"wait")))
-        await _eventually(lambda: pair.handler.running == 1)
+        await eventually(lambda: pair.handler.running == 1)
         relay.cut()
     assert call.result() == ports.UNAVAILABLE
     assert await _failure_code(anext(stream)) == ports.UNAVAILABLE
-    await _eventually(lambda: pair.handler.ended == 2)
+    await eventually(lambda: pair.handler.ended == 2)
     await channel.close()
     await relay.stop()
 

@@ -51,7 +51,11 @@ class Connection(asyncio.Protocol):
             return
         length = sum(map(len, payload))
         head = header(kind, length, method_id=method_id, call_id=call_id)
-        self._transport.writelines((head, *payload))
+        try:
+            self._transport.writelines((head, *payload))
+        except RuntimeError as error:
+            # uvloop: a handle may be closed already while it does not say so (`is_closing`).
+            self._found_closed(error)
 
     def end(self, code: str, reason: str) -> None:
         """Say goodbye with a reason and close; what was sent before still goes out."""
@@ -74,10 +78,13 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing() or transport.is_reading() != paused:
             return
-        if paused:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
+        try:
+            if paused:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+        except RuntimeError as error:
+            self._found_closed(error)  # as in `send`
 
     # asyncio.Protocol
 
@@ -111,13 +118,24 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End, whoever closed it."""
+        """End, whoever closed it; the first call counts."""
+        if self._transport is None:
+            return
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
         self._writable.set()  # whoever waits to send finds the connection ended
         text = f"connection to {self.peer} lost" + (f": {exc}" if exc else "")
         self.on_lost(self._reason or AngeliaError(UNAVAILABLE, text))
+
+    def _found_closed(self, error: RuntimeError) -> None:
+        """The socket was closed behind our back: end as after any loss, whoever notices first.
+
+        Not at once: whoever sends does not expect to be called back meanwhile.
+        """
+        if self._transport is not None:
+            self._transport.abort()
+            asyncio.get_running_loop().call_soon(self.connection_lost, error)
 
     def _schedule_ping(self) -> None:
         loop = asyncio.get_running_loop()

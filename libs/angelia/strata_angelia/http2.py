@@ -19,6 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as aio_health
 from grpc_reflection.v1alpha import reflection
 
+from strata_angelia.budgets import Budgets, Usage
+from strata_angelia.classes import LANE_OF, Lane, class_of
 from strata_angelia.codec import CODECS, Codec, ProtobufCodec
 from strata_angelia.methods import Method, MethodTable
 from strata_angelia.metrics import METRICS
@@ -87,13 +89,16 @@ class Http2Server:
         self._port = port
         self._options = options or AngeliaOptions()
         self._codecs = codecs
-        self._table = MethodTable()
+        self._table = MethodTable(self._options.class_of)
         self._services: list[str] = []
         self._health = aio_health.HealthServicer()
         self._server: grpc.aio.Server | None = None
         metrics = metrics or Metrics.disabled()
         metrics.declare(METRICS)
         self._ended_calls = metrics.counter("strata_angelia_calls_total")
+        self._usage = Usage("http2", metrics)
+        # By the caller's address; one stays as long as it has calls under way.
+        self._budgets: dict[str, Budgets] = {}
 
     def register(self, service: ServiceDescriptor, handler: object) -> None:
         """See `ports.Server.register`."""
@@ -109,9 +114,14 @@ class Http2Server:
             OSError: the port is taken.
         """
         options = self._options
+        # More streams than calls: what is above the budget of its class is told so.
+        streams = 2 * sum(limits.max_calls for limits in options.classes.values())
         server = grpc.aio.server(
-            options=[*_message_limits(options), ("grpc.so_reuseport", 0)],
-            maximum_concurrent_rpcs=options.max_calls,
+            options=[
+                *_message_limits(options),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", streams),
+            ]
         )
         handlers = {path: self._serve(method) for path, method in self._table.methods.items()}
         server.add_generic_rpc_handlers((_Router(handlers),))
@@ -135,14 +145,16 @@ class Http2Server:
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(grace_s)
+        self._usage.close()
 
     def _serve(self, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
         async def unary(data: bytes, context: Context) -> bytes:
             try:
-                codec = self._codec(context)
-                request = codec.decode(data, method.request_type)
-                response = await method.unary(request, _call_context(context))
-                encoded = _encode(codec, response, self._options)
+                with self._admitted(method, data, context):
+                    codec = self._codec(context)
+                    request = codec.decode(data, method.request_type)
+                    response = await method.unary(request, _call_context(context))
+                    encoded = _encode(codec, response, self._options)
             except AngeliaError as error:
                 self._count(method, error.code)
                 await _abort(context, error)
@@ -151,10 +163,11 @@ class Http2Server:
 
         async def stream(data: bytes, context: Context) -> AsyncIterator[bytes]:
             try:
-                codec = self._codec(context)
-                request = codec.decode(data, method.request_type)
-                async for item in method.stream(request, _call_context(context)):
-                    yield _encode(codec, item, self._options)
+                with self._admitted(method, data, context):
+                    codec = self._codec(context)
+                    request = codec.decode(data, method.request_type)
+                    async for item in method.stream(request, _call_context(context)):
+                        yield _encode(codec, item, self._options)
             except AngeliaError as error:
                 self._count(method, error.code)
                 await _abort(context, error)
@@ -163,6 +176,27 @@ class Http2Server:
         if method.streaming:
             return grpc.unary_stream_rpc_method_handler(stream)
         return grpc.unary_unary_rpc_method_handler(unary)
+
+    @contextlib.contextmanager
+    def _admitted(self, method: Method, data: bytes, context: Context) -> Iterator[None]:
+        """Hold a call's share of its class's budget of this connection.
+
+        Raises:
+            AngeliaError: OVERLOADED.
+        """
+        peer, call_class = context.peer(), method.call_class
+        budgets = self._budgets.get(peer)
+        if budgets is None:
+            budgets = self._budgets[peer] = Budgets(self._options, self._usage)
+        budgets.check_calls(call_class)
+        budgets.check_bytes(call_class)
+        budgets.take(call_class, len(data))
+        try:
+            yield
+        finally:
+            budgets.give_back(call_class, len(data))
+            if budgets.empty:
+                self._budgets.pop(peer, None)
 
     def _codec(self, context: Context) -> Codec:
         name = _header(context, _CODEC_HEADER) or ProtobufCodec.name
@@ -200,18 +234,17 @@ class Http2Channel:
         pause_ms = int(self._options.reconnect_pause_s * 1_000)
         ping_ms = int(self._options.ping_interval_s * 1_000)
         silence_ms = int(self._options.silence_timeout_s * 1_000)
-        self._channel = grpc.aio.insecure_channel(
-            endpoint,
-            options=[
-                *_message_limits(self._options),
-                ("grpc.initial_reconnect_backoff_ms", pause_ms),
-                ("grpc.min_reconnect_backoff_ms", pause_ms),
-                ("grpc.keepalive_time_ms", ping_ms),
-                ("grpc.keepalive_timeout_ms", silence_ms),
-                # Each channel has a connection of its own, like the other transports.
-                ("grpc.use_local_subchannel_pool", 1),
-            ],
-        )
+        arguments = [
+            *_message_limits(self._options),
+            ("grpc.initial_reconnect_backoff_ms", pause_ms),
+            ("grpc.min_reconnect_backoff_ms", pause_ms),
+            ("grpc.keepalive_time_ms", ping_ms),
+            ("grpc.keepalive_timeout_ms", silence_ms),
+            # Each channel has connections of its own, like the other transports.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        # One connects at its first call; see `classes.Lane` for why there are several.
+        self._channels = {lane: grpc.aio.insecure_channel(endpoint, arguments) for lane in Lane}
 
     async def call(
         self,
@@ -223,7 +256,9 @@ class Http2Channel:
     ) -> Response:
         """See `ports.Channel.call`."""
         data = _encode(self._codec, request, self._options)
-        rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
+        rpc: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(method).unary_unary(
+            method
+        )
         with self._failures():
             answer = await rpc(data, timeout=timeout_s, metadata=self._metadata())
         return self._decode(answer, response_type)
@@ -233,7 +268,9 @@ class Http2Channel:
     ) -> AsyncIterator[Response]:
         """See `ports.Channel.stream`."""
         data = _encode(self._codec, request, self._options)
-        rpc: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(method)
+        rpc: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel(method).unary_stream(
+            method
+        )
         with self._failures():
             call = rpc(data, metadata=self._metadata())
             try:
@@ -245,7 +282,11 @@ class Http2Channel:
     async def close(self) -> None:
         """See `ports.Channel.close`."""
         self._closed = True
-        await self._channel.close()
+        for channel in self._channels.values():
+            await channel.close()
+
+    def _channel(self, method: str) -> grpc.aio.Channel:
+        return self._channels[LANE_OF[class_of(method, self._options.class_of)]]
 
     @contextlib.contextmanager
     def _failures(self) -> Iterator[None]:
@@ -288,7 +329,12 @@ class _Router(grpc.GenericRpcHandler):
 
 def _message_limits(options: AngeliaOptions) -> list[tuple[str, int]]:
     limit = options.max_message_bytes
-    return [("grpc.max_receive_message_length", limit), ("grpc.max_send_message_length", limit)]
+    return [
+        ("grpc.max_receive_message_length", limit),
+        ("grpc.max_send_message_length", limit),
+        # Not compressed: gRPC inflates a message without any limit before anybody sees it.
+        ("grpc.compression_enabled_algorithms_bitset", 1),
+    ]
 
 
 def _encode(codec: Codec, message: Message, options: AngeliaOptions) -> bytes:

@@ -4,7 +4,7 @@ Rule for both sides: request and response objects are handed over as they are. W
 message must not change it afterwards, whoever received one must not change it at all; a handler
 that wants to keep a changed request copies it. The other transports give each side its own copy.
 
-Deadlines, errors, the limit on calls and the death of the peer are as on the other transports.
+Deadlines, errors, the limits on calls and the death of the peer are as on the other transports.
 Message sizes are not limited here: nothing is buffered, and to measure a message is to
 serialise it.
 """
@@ -12,19 +12,19 @@ serialise it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
+from strata_angelia.budgets import Budgets, Usage
 from strata_angelia.methods import Method, MethodTable
 from strata_angelia.metrics import METRICS
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import (
     DEADLINE_EXCEEDED,
     INTERNAL,
-    OVERLOADED,
     UNAVAILABLE,
     AngeliaError,
     CallContext,
@@ -36,13 +36,21 @@ from strata_runtime.tasks import Tasks
 
 Response = TypeVar("Response", bound=Message)
 
-_PREFIX = "inproc:"
+Result = TypeVar("Result")
+
+_TRANSPORT = "inproc"
+_PREFIX = f"{_TRANSPORT}:"
 
 
 class InprocNetwork:
-    """Where the in-process servers of one container are found by name."""
+    """Where the in-process servers of one container are found by name.
 
-    def __init__(self) -> None:
+    Args:
+        options: of servers that are given none; None: the defaults.
+    """
+
+    def __init__(self, options: AngeliaOptions | None = None) -> None:
+        self._options = options or AngeliaOptions()
         self._servers: dict[str, InprocServer] = {}
 
     def server(
@@ -50,7 +58,7 @@ class InprocNetwork:
     ) -> InprocServer:
         """A server that will be reachable as `inproc:NAME` between its start and stop."""
         return InprocServer(
-            self._servers, name, options or AngeliaOptions(), metrics or Metrics.disabled()
+            self._servers, name, options or self._options, metrics or Metrics.disabled()
         )
 
     def channel(self, endpoint: str, *, trace_parent: Callable[[], str] = str) -> InprocChannel:
@@ -79,10 +87,14 @@ class InprocServer:
         self._name = name
         self._log = get_logger("angelia")
         self.options = options
-        self.table = MethodTable()
-        self.calls = Tasks(f"{_PREFIX}{name}", self._call_failed, max_tasks=options.max_calls)
-        self.streams = Tasks(f"{_PREFIX}{name}", self._call_failed, max_tasks=options.max_calls)
+        self.table = MethodTable(options.class_of)
+        # Calls are bounded by class; the owner's own limit is only a last line.
+        most = sum(limits.max_calls for limits in options.classes.values())
+        self.calls = Tasks(f"{_PREFIX}{name}", self._call_failed, max_tasks=most)
+        self.streams = Tasks(f"{_PREFIX}{name}", self._call_failed, max_tasks=most)
         metrics.declare(METRICS)
+        self._usage = Usage(_TRANSPORT, metrics)
+        self.budgets = Budgets(options, self._usage)
         self._ended_calls = metrics.counter("strata_angelia_calls_total")
 
     def register(self, service: ServiceDescriptor, handler: object) -> None:
@@ -108,6 +120,25 @@ class InprocServer:
         await self.streams.stop()
         await self.calls.drain(grace_s)
         await self.calls.stop()
+        self._usage.close()
+
+    def begin(
+        self, owner: Tasks, method: Method, work: Coroutine[Any, Any, Result]
+    ) -> asyncio.Task[Result]:
+        """Run a call until its task ends, within the budget of its class.
+
+        Raises:
+            AngeliaError: OVERLOADED.
+        """
+        try:
+            self.budgets.check_calls(method.call_class)
+        except AngeliaError:
+            work.close()
+            raise
+        task = owner.spawn(method.path, work)
+        self.budgets.take(method.call_class, 0)
+        task.add_done_callback(lambda _: self.budgets.give_back(method.call_class, 0))
+        return task
 
     def count(self, method: Method, code: str) -> None:
         """Count an ended call."""
@@ -144,7 +175,7 @@ class InprocChannel:
         """See `ports.Channel.call`."""
         server, found = self._find(method, streaming=False)
         context = CallContext(timeout_s, self._trace_parent(), f"{_PREFIX}caller")
-        task = server.calls.spawn(method, _await(found.unary(request, context)))
+        task = server.begin(server.calls, found, _call(found, request, context))
         self._running.add(task)
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
@@ -164,7 +195,7 @@ class InprocChannel:
         server, found = self._find(method, streaming=True)
         context = CallContext(None, self._trace_parent(), f"{_PREFIX}caller")
         handover = _Handover()
-        task = server.streams.spawn(method, handover.produce(found, request, context))
+        task = server.begin(server.streams, found, handover.produce(found, request, context))
         task.add_done_callback(handover.wake)
         self._running.add(task)
         try:
@@ -188,14 +219,11 @@ class InprocChannel:
         server = self._servers.get(self._name)
         if self._closed or server is None:
             raise AngeliaError(UNAVAILABLE, f"{_PREFIX}{self._name} is not there")
-        method = server.table.find(path, streaming=streaming)
-        if len(server.streams if streaming else server.calls) >= server.options.max_calls:
-            raise AngeliaError(OVERLOADED, f"{server.options.max_calls} calls under way")
-        return server, method
+        return server, server.table.find(path, streaming=streaming)
 
 
-async def _await(call: Awaitable[Message]) -> Message:
-    return await call
+async def _call(method: Method, request: Message, context: CallContext) -> Message:
+    return await method.unary(request, context)
 
 
 class _Handover:

@@ -14,6 +14,7 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
+from strata_angelia.classes import CLASS_OF, CallClass, class_of
 from strata_angelia.ports import UNKNOWN_METHOD, AngeliaError, CallContext
 
 UnaryFunction = Callable[[Any, CallContext], Awaitable[Message]]
@@ -27,6 +28,7 @@ class Method:
     Attributes:
         path: `/package.Service/Rpc`.
         streaming: whether the response is a stream.
+        call_class: whose budget its calls use.
         function: the handler's method: a coroutine function, or for a stream an async generator.
     """
 
@@ -34,6 +36,7 @@ class Method:
     request_type: type[Message]
     response_type: type[Message]
     streaming: bool
+    call_class: CallClass
     function: Callable[[Any, CallContext], Any]
 
     def unary(self, request: Message, context: CallContext) -> Awaitable[Message]:
@@ -46,9 +49,14 @@ class Method:
 
 
 class MethodTable:
-    """All methods of a server, in the order of registration."""
+    """All methods of a server, in the order of registration.
 
-    def __init__(self) -> None:
+    Args:
+        classes: class of calls by the RPC's path.
+    """
+
+    def __init__(self, classes: Mapping[str, CallClass] = CLASS_OF) -> None:
+        self._classes = classes
         self._methods: dict[str, Method] = {}
 
     @property
@@ -78,6 +86,7 @@ class MethodTable:
                 message_factory.GetMessageClass(rpc.input_type),
                 message_factory.GetMessageClass(rpc.output_type),
                 rpc.server_streaming,
+                class_of(path, self._classes),
                 function,
             )
         self._methods.update(added)

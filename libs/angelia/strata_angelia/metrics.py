@@ -13,6 +13,27 @@ METRICS: tuple[MetricSpec, ...] = (
         ("method", "code"),
     ),
     MetricSpec(
+        "strata_angelia_calls",
+        "gauge",
+        "1",
+        "Calls under way at a server.",
+        ("transport", "class"),
+    ),
+    MetricSpec(
+        "strata_angelia_request_bytes",
+        "gauge",
+        "bytes",
+        "Requests of the calls under way at a server.",
+        ("transport", "class"),
+    ),
+    MetricSpec(
+        "strata_angelia_refused_calls_total",
+        "counter",
+        "1",
+        "Calls a server refused because the budget of their class was used up.",
+        ("transport", "class"),
+    ),
+    MetricSpec(
         "strata_angelia_connections", "gauge", "1", "Connections a server holds.", ("transport",)
     ),
     MetricSpec(

@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from strata_angelia.classes import CLASS_OF, CallClass
 
 MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLimits:
+    """What one class of calls may have under way on a connection (and at an in-process server).
+
+    Attributes:
+        max_calls: more answer OVERLOADED.
+        max_bytes: of requests. A caller waits, within the call's deadline; a server refuses.
+            Not counted in-process, where nothing is copied. One request may exceed it.
+    """
+
+    max_calls: int
+    max_bytes: int
+
+
+CLASS_LIMITS: Mapping[CallClass, ClassLimits] = MappingProxyType(
+    {
+        CallClass.CONTROL: ClassLimits(4_096, 128 * MIB),
+        CallClass.RELEASE: ClassLimits(8_192, 64 * MIB),
+        CallClass.REPORT: ClassLimits(256, 64 * MIB),
+        CallClass.APPEND: ClassLimits(4_096, 128 * MIB),
+        # A broker may park 20,000 receives, and each may be a call.
+        CallClass.READ: ClassLimits(32_768, 64 * MIB),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +43,11 @@ class AngeliaOptions:
 
     Attributes:
         max_message_bytes: serialised size of one request or response.
-        max_calls: calls under way per connection (and per in-process server); more answer
-            OVERLOADED.
-        max_in_flight_bytes: request bytes under way per connection. A channel waits, within the
-            call's deadline; a server reads no further.
+        classes: budget of each class of calls.
+        class_of: class by the RPC's path; CONTROL where it is not named.
         stream_window_bytes: response bytes of one stream that its consumer has not taken yet;
             the server waits. One message may exceed it.
-        max_connections: connections of a server.
+        max_connections: connections of a server; a channel has up to three.
         connect_timeout_s: for connecting and the handshake.
         reconnect_pause_s: after a failed connect, calls fail at once for this time.
         ping_interval_s: distance of pings on a connection.
@@ -27,10 +55,10 @@ class AngeliaOptions:
     """
 
     max_message_bytes: int = 64 * MIB
-    max_calls: int = 8_192
-    max_in_flight_bytes: int = 128 * MIB
+    classes: Mapping[CallClass, ClassLimits] = field(default_factory=lambda: CLASS_LIMITS)
+    class_of: Mapping[str, CallClass] = field(default_factory=lambda: CLASS_OF)
     stream_window_bytes: int = 4 * MIB
-    max_connections: int = 1_024
+    max_connections: int = 4_096
     connect_timeout_s: float = 3.0
     reconnect_pause_s: float = 0.1
     ping_interval_s: float = 3.0

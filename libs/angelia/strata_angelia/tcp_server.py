@@ -1,8 +1,8 @@
 """Serving side of the tcp transport.
 
-Bounded: connections per server; calls and request bytes per connection (beyond the bytes, and
-while the peer does not take responses, nothing more is read); stream items by the caller's
-window. A call is in `_calls` of its connection from its request to the end of its task.
+Bounded: connections per server; calls and request bytes per connection and class of calls; stream
+items by the caller's window; while the peer does not take responses, nothing more is read. A call
+is in `_calls` of its connection from its request to the end of its task.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from strata_angelia import frames
+from strata_angelia.budgets import Budgets, Usage
 from strata_angelia.codec import CODECS, Codec
 from strata_angelia.connection import Connection
 from strata_angelia.frames import Frame, FrameError, Kind
@@ -71,7 +72,7 @@ class TcpServer:
         metrics.declare(METRICS)
         self.options = options or AngeliaOptions()
         self.codecs = codecs
-        self.table = MethodTable()
+        self.table = MethodTable(self.options.class_of)
         self.methods: list[Method] = []
         self.connections: set[_ServerConnection] = set()
         self.draining = False
@@ -79,9 +80,12 @@ class TcpServer:
         self.ended_calls = metrics.counter("strata_angelia_calls_total")
         self.refused = metrics.counter("strata_angelia_refused_connections_total")
         # Calls are bounded per connection; the owner's own limit is only a last line.
-        most = self.options.max_calls * self.options.max_connections
+        most = self.options.max_connections * sum(
+            limits.max_calls for limits in self.options.classes.values()
+        )
         self.calls = Tasks("angelia.call", self._call_failed, max_tasks=most)
         self.streams = Tasks("angelia.stream", self._call_failed, max_tasks=most)
+        self.usage = Usage("tcp", metrics)
         self._gauge = metrics.gauge(
             "strata_angelia_connections", lambda: [(len(self.connections), {"transport": "tcp"})]
         )
@@ -120,6 +124,7 @@ class TcpServer:
         if self._server is not None:
             await self._server.wait_closed()
         self._gauge.close()
+        self.usage.close()
 
     async def _stop_accepting(self) -> None:
         """Take no new connection; one that is just being made is refused.
@@ -178,7 +183,7 @@ class _ServerConnection(Connection):
         self._window_bytes = 0
         self._max_response_bytes = 0
         self._calls: dict[int, _Call] = {}
-        self._in_flight_bytes = 0
+        self._budgets = Budgets(server.options, server.usage)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -258,7 +263,7 @@ class _ServerConnection(Connection):
             return
         call = _Call(method, len(data), self._window_bytes)
         self._calls[frame.call_id] = call
-        self._in_flight_bytes += call.request_bytes
+        self._budgets.take(method.call_class, call.request_bytes)
         context = CallContext(timeout_s, trace_parent, self.peer)
         if method.streaming:
             work = self._serve_stream(frame.call_id, call, request, context, codec)
@@ -267,16 +272,16 @@ class _ServerConnection(Connection):
             work = self._serve_unary(frame.call_id, method, request, context, codec)
             call.task = self._server.calls.spawn(method.path, work)
         call.task.add_done_callback(partial(self._ended, frame.call_id))
-        self._adjust_reading()
 
     def _admit(self, frame: Frame) -> Method:
         if self._server.draining:
             raise AngeliaError(UNAVAILABLE, _STOPS)
         if frame.method_id >= len(self._server.methods):
             raise AngeliaError(UNKNOWN_METHOD, f"method id {frame.method_id}")
-        if len(self._calls) >= self.options.max_calls:
-            raise AngeliaError(OVERLOADED, f"{self.options.max_calls} calls under way")
-        return self._server.methods[frame.method_id]
+        method = self._server.methods[frame.method_id]
+        self._budgets.check_calls(method.call_class)
+        self._budgets.check_bytes(method.call_class)
+        return method
 
     async def _serve_unary(
         self, call_id: int, method: Method, request: Message, context: CallContext, codec: Codec
@@ -314,8 +319,7 @@ class _ServerConnection(Connection):
     def _ended(self, call_id: int, task: asyncio.Task[None]) -> None:
         """A call's task is over; one that ended without an answer gets it here."""
         call = self._calls.pop(call_id)
-        self._in_flight_bytes -= call.request_bytes
-        self._adjust_reading()
+        self._budgets.give_back(call.method.call_class, call.request_bytes)
         error: AngeliaError | None = None
         if task.cancelled():
             # By the caller, who does not listen any more, or by the server's stop.
@@ -340,9 +344,8 @@ class _ServerConnection(Connection):
         self._server.ended_calls.add(1, {"method": method.path, "code": code})
 
     def _adjust_reading(self) -> None:
-        """Read from the caller only while its requests fit and it takes its responses."""
-        full = self._in_flight_bytes > self.options.max_in_flight_bytes
-        self.pause(full or not self.writable)
+        """Read from the caller only while it takes its responses."""
+        self.pause(not self.writable)
 
 
 @contextlib.asynccontextmanager

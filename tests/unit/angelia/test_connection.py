@@ -114,3 +114,35 @@ async def test_loss_frees_whoever_waits_to_send(made: tuple[Recorder, Wire]) -> 
     connection.send(Kind.RESPONSE, b"late", call_id=1)
     assert wire.written == []
     assert [error.code for error in connection.reasons] == [UNAVAILABLE]
+
+
+class ClosedHandle(Wire):
+    """uvloop's transport on a handle that was closed: it does not say so, and it raises."""
+
+    def writelines(self, parts: tuple[bytes, ...]) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+
+    def is_reading(self) -> bool:
+        return True
+
+    def pause_reading(self) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>")
+
+
+@pytest.mark.parametrize("act", ["ping", "send", "pause"])
+async def test_a_handle_that_is_closed_ends_the_connection(act: str) -> None:
+    """Whoever finds the handle closed does not fail; the connection is lost, once."""
+    connection, wire = Recorder(), ClosedHandle()
+    connection.connection_made(cast("Any", wire))
+    if act == "ping":
+        connection._ping()
+    elif act == "send":
+        connection.send(Kind.RESPONSE, b"late", call_id=1)
+    else:
+        connection.pause(True)
+    assert connection.reasons == []
+    await asyncio.sleep(0)
+    assert [error.code for error in connection.reasons] == [UNAVAILABLE]
+    assert "closed" in connection.reasons[0].reason
+    connection.connection_lost(None)
+    assert len(connection.reasons) == 1

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from strata_angelia.config import AngeliaSection
 from strata_angelia.factory import open_channel
-from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
 from strata_broker.config import StorageClientSection
 from strata_broker.storage.metadata import MetadataView
@@ -56,7 +56,10 @@ class BrokerNetwork:
 
 
 def cluster_network(
-    nameservers: Sequence[str], storage_seeds: Sequence[str], config: StorageClientSection
+    nameservers: Sequence[str],
+    storage_seeds: Sequence[str],
+    config: StorageClientSection,
+    angelia: AngeliaSection | None = None,
 ) -> BrokerNetwork:
     """Return the network of a broker process.
 
@@ -64,8 +67,9 @@ def cluster_network(
         nameservers: `host:port` of each one's Angelia tcp server.
         storage_seeds: `host:port` of some storage nodes' Angelia tcp servers.
         config: transport and codec of calls to storage nodes, and the time to connect.
+        angelia: what each class of calls may have under way; None: the defaults.
     """
-    options = AngeliaOptions(connect_timeout_s=config.connect_timeout_ms / 1000)
+    options = (angelia or AngeliaSection()).options(config.connect_timeout_ms / 1000)
     # A storage node registers its tcp endpoint first, its http2 endpoint second.
     number = 0 if config.storage_transport == "tcp" else 1
 

@@ -29,7 +29,7 @@ def build(around: Surroundings) -> Member:
     config, folder = around.config, around.folder
     host = around.advertised_host
     network = cluster_network(
-        around.nameservers(), config.cluster.storage_seeds, config.storage_client
+        around.nameservers(), config.cluster.storage_seeds, config.storage_client, config.angelia
     )
     broker = BrokerApp(
         BrokerIdentity(

@@ -48,7 +48,12 @@ def build(around: Surroundings) -> Member:
             identity.cluster_id,
         ),
         folder.nameserver,
-        open_server(node.host, node.nameserver_port, "tcp", metrics=around.metrics),
+        open_server(
+            node.host,
+            node.nameserver_port,
+            options=config.angelia.options(),
+            metrics=around.metrics,
+        ),
         clock=around.clock,
         metrics=around.metrics,
         on_fatal=around.on_fatal,

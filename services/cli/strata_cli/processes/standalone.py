@@ -241,7 +241,7 @@ class Standalone:
         self._metrics = metrics
         self._tracer = tracer or Tracer.disabled()
         self._on_fatal = on_fatal
-        self._network = InprocNetwork()
+        self._network = InprocNetwork(config.angelia.options())
         # One per process: whoever asks twice within a boot is the same one.
         self._boot_id = secrets.randbits(64)
         self._retention = TopicRetention()

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
+from strata_angelia.config import AngeliaSection
 from strata_broker.config import BrokerConfig
 from strata_broker.observability.windows import WindowOptions
 from strata_nameserver.config import NameserverConfig
@@ -66,6 +67,7 @@ class StandaloneConfig(BrokerConfig):
 
     node: NodeSection = NodeSection()
     edge: EdgeSection = EdgeSection()
+    angelia: AngeliaSection = AngeliaSection()
     nameserver: NameserverConfig = NameserverConfig()
     storage: StorageConfig = StorageConfig()
     tier: TierConfig = TierConfig()

@@ -27,10 +27,12 @@ def run(config: ClusterConfig, data_dir: Path) -> None:
 def build(around: Surroundings) -> Member:
     """Return a storage node of the cluster that the configuration names."""
     config, node, metrics = around.config, around.config.node, around.metrics
-    servers = [open_server(node.host, node.storage_port, "tcp", metrics=metrics)]
+    options = config.angelia.options()
+    servers = [open_server(node.host, node.storage_port, "tcp", options=options, metrics=metrics)]
     advertised = [around.advertised(node.storage_port)]
     if node.storage_http2_port is not None:
-        servers.append(open_server(node.host, node.storage_http2_port, "http2", metrics=metrics))
+        port = node.storage_http2_port
+        servers.append(open_server(node.host, port, "http2", options=options, metrics=metrics))
         advertised.append(around.advertised(node.storage_http2_port))
     node_id = around.folder.identity.storage_node_id
     member = StorageMember(

@@ -1,0 +1,102 @@
+"""Classes of calls, and which RPC is in which: the one place that says so (rules 15 and 34).
+
+Each class has a budget of its own on every hop, in calls and in bytes, so that a lower class can
+never use a higher one's share: receives that wait never keep a send out, sends never an ack, and
+nothing ever what keeps the cluster together. `Lane` says which classes share a connection.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+
+class CallClass(enum.Enum):
+    """What a call is for, the most important first."""
+
+    CONTROL = "control"
+    """Raft, membership, metadata, moves, operators."""
+
+    RELEASE = "release"
+    """Acks and what else lets go of a message: it frees what the others wait for."""
+
+    REPORT = "report"
+    """Who lives. Without it a storage node takes clients for dead."""
+
+    APPEND = "append"
+    """What stores messages or rows."""
+
+    READ = "read"
+    """What returns messages, rows or snapshots, and may wait for them."""
+
+
+class Lane(enum.Enum):
+    """A connection of a channel. What is small never stands behind what is large in a socket."""
+
+    SMALL = 0
+    APPEND = 1
+    READ = 2
+
+
+LANE_OF: Mapping[CallClass, Lane] = MappingProxyType(
+    {
+        CallClass.CONTROL: Lane.SMALL,
+        CallClass.RELEASE: Lane.SMALL,
+        CallClass.REPORT: Lane.SMALL,
+        CallClass.APPEND: Lane.APPEND,
+        CallClass.READ: Lane.READ,
+    }
+)
+
+_STORAGE = "/strata.storage.v1.StorageService/"
+_TIER = "/strata.storage.v1.TierService/"
+_META = "/strata.meta.v1.MetaService/"
+_PEER = "/strata.meta.v1.PeerService/"
+_RAFT = "/strata.raft.v1.RaftService/"
+_TABLES = "/strata.kv.v1.KvStorageService/"
+
+_RPCS: Mapping[CallClass, Mapping[str, tuple[str, ...]]] = {
+    CallClass.CONTROL: {
+        _STORAGE: (
+            *("Flush", "ResetConsumer", "Watch", "Seal", "Open", "Rehash", "Drop", "GetStatus"),
+            "TransferLeadership",
+        ),
+    },
+    CallClass.RELEASE: {
+        _STORAGE: (
+            *("Ack", "Release", "ChangeInvisible", "ForwardToDeadLetter", "EndTransaction"),
+            *("Recall", "EndPops"),
+        ),
+    },
+    CallClass.REPORT: {_STORAGE: ("ReportClients",), _META: ("Heartbeat",)},
+    CallClass.APPEND: {_STORAGE: ("Append",), _TABLES: ("Write",)},
+    CallClass.READ: {
+        _STORAGE: (
+            *("Fetch", "ReadMessages", "Pop", "GetOffsets", "GetConsumerState"),
+            *("GetConsumerTopics", "Query", "Trace", "ListPending", "GetWindow"),
+        ),
+        _META: ("GetSnapshot",),
+        _RAFT: ("FetchSnapshot",),
+        _TABLES: ("ReadIndex", "Read", "Scan", "Follow", "Dump", "Describe"),
+    },
+}
+
+
+def _by_path() -> Iterator[tuple[str, CallClass]]:
+    for call_class, services in _RPCS.items():
+        for service, rpcs in services.items():
+            for rpc in rpcs:
+                yield service + rpc, call_class
+
+
+CLASS_OF: Mapping[str, CallClass] = MappingProxyType(dict(_by_path()))
+"""By the RPC's path."""
+
+CONTROL_SERVICES = (_META, _PEER, _RAFT, _TIER)
+"""Every RPC of these that has no other class is CONTROL, as is every RPC of an unknown service."""
+
+
+def class_of(path: str, table: Mapping[str, CallClass] = CLASS_OF) -> CallClass:
+    """Return the class of an RPC; of an unknown one it is CONTROL."""
+    return table.get(path, CallClass.CONTROL)

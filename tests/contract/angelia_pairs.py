@@ -1,0 +1,175 @@
+"""A server of Angelia and a channel to it, on every transport and codec (fixtures)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+
+from strata_angelia import ports
+from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_channel, open_server
+from strata_angelia.inproc import InprocNetwork
+from strata_angelia.options import AngeliaOptions
+from strata_angelia.ports import AngeliaError, CallContext, Channel, Server
+
+VARIANTS = [("inproc", "none"), *itertools.product(TRANSPORTS, CODEC_NAMES)]
+OPTIONS = AngeliaOptions(max_message_bytes=1 << 20, stream_window_bytes=64 << 10)
+TRACE_PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def _service() -> ServiceDescriptor:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="strata_test/echo.proto", package="strata.test.v1", syntax="proto3"
+    )
+    message = file.message_type.add(name="Note")
+    field_type = descriptor_pb2.FieldDescriptorProto
+    message.field.add(name="body", number=1, type=field_type.TYPE_BYTES, label=1)
+    message.field.add(name="number", number=2, type=field_type.TYPE_INT64, label=1)
+    service = file.service.add(name="EchoService")
+    for name, streaming in (("SayBack", False), ("Put", False), ("CountUp", True)):
+        service.method.add(
+            name=name,
+            input_type=".strata.test.v1.Note",
+            output_type=".strata.test.v1.Note",
+            server_streaming=streaming,
+        )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found: ServiceDescriptor = pool.FindServiceByName("strata.test.v1.EchoService")
+    return found
+
+
+SERVICE = _service()
+Note: Any = message_factory.GetMessageClass(SERVICE.methods[0].input_type)
+SAY_BACK = "/strata.test.v1.EchoService/SayBack"
+PUT = "/strata.test.v1.EchoService/Put"
+COUNT_UP = "/strata.test.v1.EchoService/CountUp"
+
+
+class Handler:
+    """Says back; bodies that are commands do something else."""
+
+    def __init__(self) -> None:
+        self.contexts: list[CallContext] = []
+        self.running = 0
+        self.most_running = 0
+        self.ended = 0
+        self.sent = 0
+        self.release = asyncio.Event()
+
+    async def say_back(self, request: Any, context: CallContext) -> Any:
+        self.contexts.append(context)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            if request.body == b"wait":
+                await self.release.wait()
+            elif request.body == b"refuse":
+                raise AngeliaError(ports.OVERLOADED, "not now")
+            elif request.body == b"break":
+                raise ValueError("a mistake")
+            elif request.body == b"swell":
+                return Note(body=bytes(OPTIONS.max_message_bytes + 1))
+            return Note(body=request.body, number=request.number + 1)
+        finally:
+            self.running -= 1
+            self.ended += 1
+
+    async def put(self, request: Any, context: CallContext) -> Any:
+        return Note(body=request.body)
+
+    async def count_up(self, request: Any, context: CallContext) -> AsyncIterator[Any]:
+        try:
+            for number in range(request.number):
+                yield Note(number=number, body=request.body)
+                self.sent += 1
+            if request.body == b"refuse":
+                raise AngeliaError(ports.OVERLOADED, "no more")
+            if request.body == b"wait":
+                await self.release.wait()
+        finally:
+            self.ended += 1
+
+
+@dataclass
+class Pair:
+    """A server and a channel to it, with what is needed to make another channel."""
+
+    transport: str
+    codec: str
+    handler: Handler
+    server: Server
+    endpoint: str
+    channel: Channel
+    open_channel: Callable[[], Channel]
+    open_server: Callable[[], Server]
+
+    async def say(self, body: bytes, timeout_s: float | None = 5.0) -> Any:
+        return await self.channel.call(SAY_BACK, Note(body=body), Note, timeout_s=timeout_s)
+
+
+OpenPair = Callable[[AngeliaOptions], Awaitable[Pair]]
+
+
+@pytest.fixture(params=VARIANTS, ids="-".join)
+async def open_pair(request: pytest.FixtureRequest) -> AsyncIterator[OpenPair]:
+    opened: list[Pair] = []
+
+    async def open_one(options: AngeliaOptions) -> Pair:
+        transport, codec = request.param
+        pair = await _open(transport, codec, options)
+        opened.append(pair)
+        return pair
+
+    yield open_one
+    for pair in opened:
+        await pair.channel.close()
+        await pair.server.stop(0)
+
+
+@pytest.fixture
+async def pair(open_pair: OpenPair) -> Pair:
+    return await open_pair(OPTIONS)
+
+
+async def _open(transport: str, codec: str, options: AngeliaOptions) -> Pair:
+    handler = Handler()
+    network = InprocNetwork()
+    # Both know the same classes; the limits of the server are its own.
+    caller = replace(OPTIONS, class_of=options.class_of)
+
+    def new_server(port: int = 0) -> Server:
+        server: Server
+        if transport == "inproc":
+            server = network.server("echo", options=options)
+        else:
+            server = open_server("127.0.0.1", port, transport, options=options)
+        server.register(SERVICE, handler)
+        return server
+
+    server = new_server()
+    endpoint = await server.start()
+    port = 0 if transport == "inproc" else int(endpoint.rpartition(":")[2])
+
+    def new_channel() -> Channel:
+        if transport == "inproc":
+            return network.channel(endpoint, trace_parent=lambda: TRACE_PARENT)
+        return open_channel(
+            endpoint, transport, codec, options=caller, trace_parent=lambda: TRACE_PARENT
+        )
+
+    again = partial(new_server, port)
+    return Pair(transport, codec, handler, server, endpoint, new_channel(), new_channel, again)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 (the condition has no event)
+            await asyncio.sleep(0.005)
