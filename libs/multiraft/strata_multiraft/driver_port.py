@@ -10,6 +10,7 @@ from strata_multiraft.disk_marks import DiskMarks
 from strata_multiraft.in_flight import InFlight
 from strata_multiraft.options import MultiRaftOptions
 from strata_raft import Effects
+from strata_runtime.clock import Clock
 from strata_seglog.frames import Frame
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Driver(Protocol):
     in_flight: InFlight
     options: MultiRaftOptions
     marks: DiskMarks
+    clock: Clock
 
     def work_queued(self, replica: Replica) -> None:
         """See to it that the replica's queued proposals and reads are stepped soon."""

@@ -29,7 +29,7 @@ from strata_raft.messages import (
 )
 
 _MAGIC = b"RE"
-_VERSION = 1
+_VERSION = 2
 # magic, version, reserved, envelope count, bytes after the header; then the crc over all others.
 _HEADER = struct.Struct(">2sBxII")
 _CRC = struct.Struct(">I")
@@ -37,11 +37,11 @@ HEADER_BYTES = _HEADER.size + _CRC.size
 
 # kind, flags, reserved, raft group, source, target, term
 _PREFIX = struct.Struct(">BBxxIQQQ")
-_VOTE_REQUEST = struct.Struct(">QQ")  # last index, last term
+_VOTE_REQUEST = struct.Struct(">QQQ")  # last index, last term, applied
 _APPEND_REQUEST = struct.Struct(">QQQI")  # previous index, previous term, commit, entry count
 _APPEND_RESPONSE = struct.Struct(">QQQ")  # index, hint index, hint term
 _HEARTBEAT = struct.Struct(">QQ")  # commit, context
-_HEARTBEAT_RESPONSE = struct.Struct(">Q")  # context
+_HEARTBEAT_RESPONSE = struct.Struct(">QQ")  # context, applied
 _SNAPSHOT = struct.Struct(">QQHHHxx")  # index, term, number of voters, learners, outgoing
 _ENTRY_COLUMN_BYTES = 8 + 4 + 1  # term, payload length, kind
 
@@ -130,10 +130,10 @@ def _encode_message(raft_group: int, message: Message, parts: list[bytes]) -> No
         case Heartbeat():
             kind, body = 5, _HEARTBEAT.pack(message.commit, message.context)
         case HeartbeatResponse():
-            kind, body = 6, _HEARTBEAT_RESPONSE.pack(message.context)
+            kind, body = 6, _HEARTBEAT_RESPONSE.pack(message.context, message.applied)
         case VoteRequest():
             kind, flags = 1, _FLAG_1 * message.pre_vote | _FLAG_2 * message.transfer
-            body = _VOTE_REQUEST.pack(message.last_index, message.last_term)
+            body = _VOTE_REQUEST.pack(message.last_index, message.last_term, message.applied)
         case VoteResponse():
             kind, flags, body = 2, _FLAG_1 * message.pre_vote | _FLAG_2 * message.granted, b""
         case SnapshotRequest():
@@ -191,9 +191,9 @@ _Decoded = tuple[Message, int]
 
 
 def _vote_request(data: bytes, position: int, flags: int, addresses: _Addresses) -> _Decoded:
-    last_index, last_term = _VOTE_REQUEST.unpack_from(data, position)
+    last_index, last_term, applied = _VOTE_REQUEST.unpack_from(data, position)
     pre_vote, transfer = bool(flags & _FLAG_1), bool(flags & _FLAG_2)
-    message = VoteRequest(*addresses, last_index, last_term, pre_vote, transfer)
+    message = VoteRequest(*addresses, last_index, last_term, pre_vote, transfer, applied)
     return message, position + _VOTE_REQUEST.size
 
 
@@ -245,8 +245,8 @@ def _heartbeat(data: bytes, position: int, flags: int, addresses: _Addresses) ->
 
 
 def _heartbeat_response(data: bytes, position: int, flags: int, addresses: _Addresses) -> _Decoded:
-    (context,) = _HEARTBEAT_RESPONSE.unpack_from(data, position)
-    return HeartbeatResponse(*addresses, context), position + _HEARTBEAT_RESPONSE.size
+    context, applied = _HEARTBEAT_RESPONSE.unpack_from(data, position)
+    return HeartbeatResponse(*addresses, context, applied), position + _HEARTBEAT_RESPONSE.size
 
 
 def _snapshot_request(data: bytes, position: int, flags: int, addresses: _Addresses) -> _Decoded:

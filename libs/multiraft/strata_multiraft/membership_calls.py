@@ -120,22 +120,30 @@ def best_successor(
     configuration: Configuration,
     mark_of: Callable[[int], int],
     may_lead: Callable[[int], bool],
+    has_applied: Callable[[int], bool],
 ) -> int:
     """Return who should lead next; 0: nobody can.
 
-    A voter that answers, with the most room on its disk (rule 11), then the most advanced one.
+    A voter that answers, with the most room on its disk (rule 11); then one that has applied nearly
+    everything, since it would be silent until then (rule 1); then the most advanced one.
 
     Args:
         progress: of the followers.
         configuration: in force.
         mark_of: disk mark of a replica's node, 0 to 3.
         may_lead: whether a replica's node may lead.
+        has_applied: whether a replica has applied nearly everything.
     """
     fit = [
-        (-mark_of(each.replica_id), each.match_index, each.replica_id)
+        (
+            -mark_of(each.replica_id),
+            has_applied(each.replica_id),
+            each.match_index,
+            each.replica_id,
+        )
         for each in progress
         if each.recently_heard
         and each.replica_id in configuration.voters
         and may_lead(each.replica_id)
     ]
-    return max(fit)[2] if fit else 0
+    return max(fit)[-1] if fit else 0

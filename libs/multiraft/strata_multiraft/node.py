@@ -127,6 +127,7 @@ class MultiRaft:
         metrics.declare(METRICS)
         run_reads = run_reads or run_blocking
         self.options = options
+        self.clock = clock
         self.in_flight = InFlight(options, metrics)
         self.marks = DiskMarks(node_of)
         self._log = log
@@ -512,5 +513,6 @@ class MultiRaft:
                 self.ticker.rest(replica)
                 continue
             self.perform(replica, replica.node.tick())
-            replica.ticked()
+            may_lead = self.liveness.may_campaign() and not self._writer.is_disk_full
+            replica.ticked(may_lead=may_lead)
         self.end_turn()

@@ -39,6 +39,8 @@ class MultiRaftOptions:
             other raft groups, and whatever else runs on the event loop, have their turn.
         max_apply_entries: entries of one slice.
         max_apply_ms: a slice that took longer makes the next one of its raft group smaller.
+        fit_lag_ms: who has not applied what was committed so long ago is behind: nobody hands a
+            leadership to it, and others campaign in its place while they can.
         read_retry_ms: pause before entries that the disk failed to read are read again.
         idle_mark_ms: silence after which the log's end is marked (`idle_mark.py`).
         disk_full_retry_ms: how long proposals are refused after the log had no room.
@@ -67,6 +69,7 @@ class MultiRaftOptions:
     max_apply_bytes: int = 1 << 20
     max_apply_entries: int = 256
     max_apply_ms: int = 10
+    fit_lag_ms: int = 1000
     read_retry_ms: int = 500
     idle_mark_ms: int = 1000
     disk_full_retry_ms: int = 1000

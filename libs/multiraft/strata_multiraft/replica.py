@@ -15,7 +15,8 @@ from strata_multiraft.apply_queue import ApplyQueue
 from strata_multiraft.disk_marks import MARK_FULL
 from strata_multiraft.driver_port import Driver
 from strata_multiraft.errors import DiskFull, NotLeader, ReadOnly, TransferFailed, damage_reason
-from strata_multiraft.membership_calls import MembershipCalls, best_successor
+from strata_multiraft.fitness import Fitness
+from strata_multiraft.membership_calls import MembershipCalls
 from strata_multiraft.ports import SnapshotStore, StateMachine
 from strata_multiraft.proposals import Proposals
 from strata_multiraft.stored_log import Floor, StoredLog
@@ -34,7 +35,6 @@ from strata_raft import (
     Role,
     RoleChange,
 )
-from strata_raft.progress import ProgressState
 from strata_seglog.frames import Frame
 
 
@@ -65,6 +65,7 @@ class Replica:
     Attributes:
         on_failed: called with the reason when the replica became read-only.
         unapplied: durable entries that wait to be applied.
+        fitness: who may be given the leadership.
     """
 
     def __init__(
@@ -95,9 +96,6 @@ class Replica:
         self.is_resetting = False
         self._driver = driver
         self._calls = MembershipCalls(lambda: self.node, self.step)
-        # Commit indexes at the last two ticks; -1: there were none since it was last at rest.
-        self._commit_at_tick = -1
-        self._commit_at_last_tick = -1
         self._proposals = Proposals(driver.in_flight)
         self._reads = WaitingReads(driver.in_flight)
         self.unapplied = ApplyQueue(
@@ -105,6 +103,8 @@ class Replica:
             min(node.commit_index, stored.last_index()),
             driver.options.max_unapplied_bytes,
         )
+        self.fitness = Fitness(lambda: self.node, driver, node.commit_index)
+        node.note_applied(self.applied_index)
         self._term_announced = 0
         # The machine may lead once this index is applied; 0: this replica does not lead.
         self._leads_from = 0
@@ -229,15 +229,12 @@ class Replica:
         return self.node.progress()
 
     def caught_up(self, replica_id: int) -> bool:
-        """Tell whether a follower holds all that was committed a tick ago. Leader only."""
-        committed = self._commit_at_last_tick
-        if committed < 0:
-            committed = self.node.commit_index
-        return any(
-            each.match_index >= committed and each.state is ProgressState.REPLICATE
-            for each in self.node.progress()
-            if each.replica_id == replica_id
-        )
+        """Tell whether a follower could take the leadership over now. Leader only."""
+        return self.fitness.caught_up(replica_id)
+
+    def is_behind(self) -> bool:
+        """Tell whether this replica has yet to apply what was committed a while ago."""
+        return self.applied_index < min(self.fitness.commits.a_while_ago(), self.commit_index)
 
     async def change_membership(
         self, voters: frozenset[int], learners: frozenset[int] = frozenset()
@@ -260,8 +257,8 @@ class Replica:
 
         Raises:
             NotLeader: it does not lead.
-            TransferFailed: there is nobody, the clock of the target's node is off (rule 4), or it
-                took longer than an election timeout.
+            TransferFailed: there is nobody, the clock of the target's node is off (rule 4), the
+                target has yet to rebuild its rows, or it took longer than an election timeout.
         """
         if target is None:
             if self.node.role is not Role.LEADER:
@@ -271,22 +268,13 @@ class Replica:
                 raise TransferFailed("no other voter answers that may lead")
         elif not self._driver.may_lead(target):
             raise TransferFailed(f"the clock of the node of replica {target} is off")
+        elif self.fitness.is_known_behind(target):
+            raise TransferFailed(f"replica {target} has yet to apply what it holds")
         await self._calls.transfer(target)
 
     def successor(self) -> int:
         """Return the replica that should lead next; 0: nobody can."""
-        return best_successor(
-            self.node.progress(),
-            self.node.configuration,
-            self._driver.marks.of_replica,
-            self._driver.may_lead,
-        )
-
-    def is_fit_to_lead(self, replica_id: int) -> bool:
-        """Tell whether a replica may lead, on a disk no fuller than this one's (rules 4, 11)."""
-        driver = self._driver
-        has_room = driver.marks.of_replica(replica_id) <= driver.marks.own
-        return driver.may_lead(replica_id) and has_room
+        return self.fitness.successor()
 
     def write_checkpoint(self, frames: Sequence[Frame]) -> asyncio.Future[int]:
         """Write checkpoint frames with the next group commit.
@@ -367,6 +355,7 @@ class Replica:
         # Only now: one append of a new leader may end the leadership, replace what was proposed
         # here and raise the commit index above it, all in one step.
         self._proposals.committed(effects.commit_index)
+        self.fitness.commits.saw(effects.commit_index)
         if effects.ready_index > self.unapplied.ready_index:
             self.unapplied.ready_index = effects.ready_index
             self._driver.entries_ready(self)
@@ -380,10 +369,9 @@ class Replica:
         self._driver.perform(self, self.node.step(event))
         self._driver.end_turn()
 
-    def ticked(self) -> None:
-        """A tick has passed."""
-        self._commit_at_last_tick = self._commit_at_tick
-        self._commit_at_tick = self.node.commit_index
+    def ticked(self, *, may_lead: bool) -> None:
+        """A tick has passed; `may_lead`: this node may be given leaderships."""
+        self.fitness.ticked(may_lead=may_lead)
         if self._calls.waits:
             self._calls.ticked()
 
@@ -394,7 +382,7 @@ class Replica:
 
     def rests(self) -> None:
         """No ticks come from now on."""
-        self._commit_at_tick = self._commit_at_last_tick = -1
+        self.fitness.rests()
 
     def applied_configuration(self) -> Configuration:
         """Return the configuration as of the applied index."""
@@ -414,6 +402,8 @@ class Replica:
     def rows_replaced(self) -> None:
         """Go on from the machine's new applied index."""
         self.unapplied.restart(self.machine.applied_index())
+        self.fitness.commits.restart(self.applied_index)
+        self.node.note_applied(self.applied_index)
         self._reads.applied(self.unapplied.applied_index)
 
     def stopped(self) -> None:
@@ -460,6 +450,7 @@ class Replica:
             self.fail(f"apply stopped at index {self.unapplied.applied_index}: {failure!r}")
             return
         self.unapplied.applied_index = entries[-1].index
+        self.node.note_applied(self.applied_index)
         self._reads.applied(self.unapplied.applied_index)
         self.announce_leadership()
 

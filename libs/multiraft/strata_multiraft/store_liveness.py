@@ -450,6 +450,8 @@ class StoreLiveness:
                 continue  # it is offered the rest when it comes back
             if progress.match_index != last_index:
                 return None
+            if progress.recently_heard and progress.applied_index < last_index:
+                return None  # how far it is would not be heard any more
             complete.add(progress.replica_id)
         return frozenset(nodes) if is_quorum(configuration, complete) else None
 

@@ -41,6 +41,7 @@ class Candidate:
                 last_term=state.log.last_term,
                 pre_vote=self._pre_vote,
                 transfer=transfer,
+                applied=state.applied,
             )
             state.send(request)
         return None

@@ -42,6 +42,10 @@ class Follower:
             self._state.leader_id != NO_REPLICA and self._ticks < self._state.options.election_ticks
         )
 
+    def wants_to_lead(self) -> None:
+        """Campaign with the next tick: a candidate that is less fit has just been refused."""
+        self._ticks = self._timeout_ticks
+
     def voted(self) -> None:
         """Give the candidate that got the vote time to win."""
         self._ticks = 0
@@ -71,6 +75,7 @@ class Follower:
 
     def _heard_from(self, leader_id: int) -> None:
         self._state.leader_id = leader_id
+        self._state.pre_votes_refused = 0
         self._ticks = 0
 
     def _append(self, request: AppendRequest) -> None:
@@ -107,7 +112,9 @@ class Follower:
         state = self._state
         state.commit_to(min(heartbeat.commit, state.log.last_index))
         state.send(
-            HeartbeatResponse(state.replica_id, heartbeat.source, state.term, heartbeat.context)
+            HeartbeatResponse(
+                state.replica_id, heartbeat.source, state.term, heartbeat.context, state.applied
+            )
         )
 
     def _snapshot(self, request: SnapshotRequest) -> None:

@@ -160,6 +160,7 @@ class Leader:
                 progress.state,
                 progress.is_active or progress.was_active,
                 replica_id in learners,
+                progress.applied,
             )
             for replica_id, progress in sorted(self.progress.items())
         )
@@ -230,6 +231,7 @@ class Leader:
 
     def _heartbeat_answered(self, response: HeartbeatResponse, progress: Progress) -> None:
         progress.heard()
+        progress.applied = response.applied
         if progress.state is ProgressState.SNAPSHOT:
             # The request may be lost; a follower that is at it ignores the repetition.
             self._send_snapshot(response.source, progress)

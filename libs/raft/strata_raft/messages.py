@@ -24,6 +24,8 @@ class VoteRequest:
     pre_vote: bool = False
     # Set when the leader itself asked for the election; a fresh leader is then no obstacle.
     transfer: bool = False
+    # Up to where the sender has applied: who is far ahead of it leads sooner.
+    applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatResponse:
-    """Answers a `Heartbeat` with its context."""
+    """Answers a `Heartbeat` with its context; `applied`: up to where the sender has applied."""
 
     source: int
     target: int
     term: int
     context: int = 0
+    applied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

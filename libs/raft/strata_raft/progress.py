@@ -37,6 +37,7 @@ class ReplicaProgress:
         state: how it is being sent entries.
         recently_heard: it answered within the last one to two election timeouts.
         is_learner: it receives entries and does not vote.
+        applied_index: it has applied up to here; -1: it has not said so since it was last probed.
     """
 
     replica_id: int
@@ -44,6 +45,7 @@ class ReplicaProgress:
     state: ProgressState
     recently_heard: bool
     is_learner: bool
+    applied_index: int = -1
 
 
 class Progress:
@@ -54,6 +56,7 @@ class Progress:
         "_stalled_ticks",
         "_window",
         "_window_bytes",
+        "applied",
         "is_active",
         "match",
         "next",
@@ -71,6 +74,8 @@ class Progress:
         # Ticks since the oldest request under way was sent, or since the last news.
         self._stalled_ticks = 0
         self.match = 0
+        # What it says that it has applied; -1: not known.
+        self.applied = -1
         self.next = next_index
         self.state = ProgressState.PROBE
         self.probe_sent = False
@@ -179,6 +184,8 @@ class Progress:
 
     def become_probe(self) -> None:
         """Ask where the follower is."""
+        # It may have started anew, with other rows.
+        self.applied = -1
         after_snapshot = self.snapshot_index + 1 if self.state is ProgressState.SNAPSHOT else 0
         self._reset(ProgressState.PROBE)
         self.next = max(self.match + 1, after_snapshot)

@@ -48,6 +48,9 @@ from strata_raft.progress import ReplicaProgress
 from strata_raft.state import ReplicaState
 from strata_raft.types import NO_REPLICA, Configuration, HardState, Role, SnapshotMetadata
 
+# Then a replica that is behind may lead: who refused could not win, for whatever reason.
+_PRE_VOTES_REFUSED = 3
+
 
 class RawNode:
     """One replica. Not safe for several threads; `step` is not re-entrant."""
@@ -196,6 +199,19 @@ class RawNode:
         """
         return self._leader.term_start_index if self._leader is not None else 0
 
+    def note_applied(self, applied: int) -> None:
+        """Take note of the index up to which the owner has applied; leaders are told."""
+        self._state.applied = applied
+
+    def note_due(self, due_index: int) -> None:
+        """Take note of the index that a replica should have applied to be fit to lead.
+
+        Args:
+            due_index: what has been committed for a while; 0: this replica should not lead now,
+                whoever else does.
+        """
+        self._state.due_index = due_index
+
     def needs_snapshot(self, snapshot: SnapshotMetadata) -> bool:
         """Tell whether a snapshot's data still bring something.
 
@@ -309,6 +325,8 @@ class RawNode:
             or (request.pre_vote and request.term > state.term)
         )
         granted = is_free and state.log.is_at_least(request.last_index, request.last_term)
+        if granted and request.pre_vote and self._is_fitter_than(request):
+            granted = False
         if granted and not request.pre_vote:
             state.vote = request.source
             if isinstance(self._role, Follower):
@@ -322,6 +340,25 @@ class RawNode:
                 pre_vote=request.pre_vote,
             )
         )
+
+    def _is_fitter_than(self, request: VoteRequest) -> bool:
+        """Tell whether this replica should lead instead of who asks for a pre-vote; it will try.
+
+        Who has rows to rebuild would be silent until then (rule 1). Refused only if this replica
+        could win wherever the other one could, and only so often: somebody must lead.
+        """
+        state = self._state
+        if (
+            not request.applied < state.due_index <= state.applied
+            or state.pre_votes_refused >= _PRE_VOTES_REFUSED
+            or not state.may_campaign()
+            or (state.log.last_term, state.log.last_index) < (request.last_term, request.last_index)
+        ):
+            return False
+        state.pre_votes_refused += 1
+        if isinstance(self._role, Follower):
+            self._role.wants_to_lead()
+        return True
 
     # -- roles -----------------------------------------------------------------------------------
 

@@ -29,11 +29,14 @@ class ReplicaState:
         "_saved_sequence",
         "_sequence",
         "_synced_sequence",
+        "applied",
+        "due_index",
         "install",
         "leader_id",
         "log",
         "membership",
         "options",
+        "pre_votes_refused",
         "replica_id",
         "role",
         "term",
@@ -56,6 +59,11 @@ class ReplicaState:
         self.vote = hard_state.vote
         self.leader_id = NO_REPLICA
         self.role = Role.FOLLOWER
+        # Up to where the owner has applied, and up to where one should have that is to lead.
+        self.applied = 0
+        self.due_index = 0
+        # In a row, for the sake of this replica, without a leader in between.
+        self.pre_votes_refused = 0
         self.install: InstallSnapshot | None = None
         self._messages: list[Message] = []
         self._messages_after_sync: list[Message] = []

@@ -120,6 +120,7 @@ class RaftMember:
         if self.installing is not None:
             self._void()
         self.node = self._make_node()
+        self._note_applied()
 
     def compact(self) -> None:
         """Replace the log up to the last applied entry by a snapshot."""
@@ -236,4 +237,10 @@ class RaftMember:
         first = self.applied[-1].index + 1 if self.applied else 1
         if self.installing is None and effects.ready_index >= first:
             self.applied += self.stored.entries(first, effects.ready_index, 1 << 40)
+        self._note_applied()
         return outgoing
+
+    def _note_applied(self) -> None:
+        """Tell the core; whoever has applied less than is committed is to be refused at once."""
+        self.node.note_applied(self.applied[-1].index if self.applied else 0)
+        self.node.note_due(self.node.commit_index)

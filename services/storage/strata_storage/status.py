@@ -8,6 +8,9 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_multiraft import Replica
 from strata_storage.engine import GroupEngine
 
+# Under load a few committed entries always wait to be applied.
+_RECOVERING_ENTRIES = 1_000
+
 
 def replica_status(
     engine: GroupEngine, replica: Replica, node_of: Callable[[int], str], damage: str
@@ -54,6 +57,6 @@ def _state(replica: Replica) -> pb.ReplicaState.ValueType:
         return pb.REPLICA_STATE_READ_ONLY
     if replica.installing:
         return pb.REPLICA_STATE_LOADING
-    if replica.applied_index < replica.commit_index:
+    if replica.is_behind() or replica.apply_lag() > _RECOVERING_ENTRIES:
         return pb.REPLICA_STATE_RECOVERING
     return pb.REPLICA_STATE_SERVING

@@ -64,7 +64,7 @@ messages = st.one_of(
         hint_term=u64,
     ),
     st.builds(Heartbeat, **addresses, commit=u64, context=u64),
-    st.builds(HeartbeatResponse, **addresses, context=u64),
+    st.builds(HeartbeatResponse, **addresses, context=u64, applied=u64),
     st.builds(
         VoteRequest,
         **addresses,
@@ -72,6 +72,7 @@ messages = st.one_of(
         last_term=u64,
         pre_vote=st.booleans(),
         transfer=st.booleans(),
+        applied=u64,
     ),
     st.builds(VoteResponse, **addresses, granted=st.booleans(), pre_vote=st.booleans()),
     st.builds(
@@ -162,7 +163,7 @@ def _summed(body: bytes, count: int) -> bytes:
 def test_layout_is_that_of_the_page() -> None:
     """The bytes of one heartbeat are those that docs/data-layout.md describes."""
     frame = encode([Envelope(7, Heartbeat(1, 2, 3, commit=4, context=5))])
-    assert frame[:4] == b"RE\x01\x00"
+    assert frame[:4] == b"RE\x02\x00"
     assert frame[4:12] == bytes.fromhex("00000001 00000030")
     assert frame[16:] == bytes.fromhex(
         "05 00 0000 00000007 0000000000000001 0000000000000002 0000000000000003"

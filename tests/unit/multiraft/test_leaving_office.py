@@ -110,13 +110,17 @@ async def test_a_fuller_disk_is_not_fit_to_lead(cluster: Cluster) -> None:
     """Whoever wants the leadership there: it would come back at once."""
     node, leader = cluster.nodes[1].multiraft, cluster.replica(1)
     node.set_peer_disk_marks({"2": 1})
-    assert [leader.is_fit_to_lead(replica_id) for replica_id in (1, 2, 3)] == [True, False, True]
+    assert [leader.fitness.may_take_over(replica_id) for replica_id in (1, 2, 3)] == [
+        True,
+        False,
+        True,
+    ]
     assert node.may_lead(2)
     node.set_peer_disk_marks({"2": 1, "3": 1})
     node.set_disk_mark(1)
-    assert leader.is_fit_to_lead(2)
+    assert leader.fitness.may_take_over(2)
     node.liveness = WrongClocks("1", "3")
-    assert not leader.is_fit_to_lead(3)
+    assert not leader.fitness.may_take_over(3)
 
 
 async def test_a_leader_that_comes_into_office_on_a_full_disk_leaves_it(cluster: Cluster) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strata_raft import (
@@ -14,6 +16,7 @@ from strata_raft import (
     ForgetLeader,
     HardState,
     MemoryLog,
+    PeerUnreachable,
     Persisted,
     Propose,
     RaftOptions,
@@ -417,3 +420,54 @@ def test_progress_tells_who_is_where() -> None:
     told = {each.replica_id: each for each in node.progress()}
     assert told[2] == ReplicaProgress(2, 1, ProgressState.REPLICATE, True, False)
     assert (told[3].match_index, told[3].state, told[3].is_learner) == (0, "probe", True)
+
+
+def test_9_6_who_has_rows_to_rebuild_is_refused_by_who_has_not() -> None:
+    """It would be silent as a leader (rule 1); the fit one campaigns at once in its place."""
+    node = replica(1, 1, 1)
+    node.note_applied(3)
+    node.note_due(3)
+    behind = VoteRequest(2, 1, 2, last_index=3, last_term=1, pre_vote=True, applied=1)
+    assert not ask_vote(node, behind)
+    assert ask_vote(node, replace(behind, source=3, applied=3))
+    effects = node.tick()
+    assert node.role is Role.PRE_CANDIDATE
+    assert {message.target for message in effects.messages} == {2, 3}
+    assert {message.applied for message in effects.messages} == {3}  # type: ignore[union-attr]
+
+
+def test_9_6_somebody_leads_though_nobody_is_fit() -> None:
+    """A refusal for the sake of the rows is never for good, and never of a longer log."""
+    node = replica(1, 1, 1)
+    node.note_applied(3)
+    node.note_due(3)
+    behind = VoteRequest(2, 1, 2, last_index=3, last_term=1, pre_vote=True, applied=1)
+    assert ask_vote(node, replace(behind, last_index=4))
+    assert [ask_vote(node, behind) for _ in range(5)] == [False, False, False, True, True]
+    node.step(Receive(Heartbeat(3, 1, 1, commit=3)))
+    for _ in range(6):
+        node.tick()
+    assert not ask_vote(node, behind)
+    not_now = replica(1, 1, 1)
+    not_now.note_applied(3)
+    not_now.note_due(0)
+    assert ask_vote(not_now, behind)
+    as_bad = replica(1, 1, 1)
+    as_bad.note_applied(1)
+    as_bad.note_due(3)
+    assert ask_vote(as_bad, behind)
+
+
+def test_followers_tell_the_leader_what_they_have_applied() -> None:
+    """With every heartbeat; what a follower said before it was probed again counts no more."""
+    node = replica(1)
+    node.note_applied(7)
+    (answer,) = node.step(Receive(Heartbeat(2, 1, 1, commit=0))).messages
+    assert answer == HeartbeatResponse(1, 2, 1, 0, applied=7)
+    leader = replica(1)
+    persist(leader, elect(leader))
+    leader.step(Receive(AppendResponse(2, 1, leader.term, leader.last_index)))
+    leader.step(Receive(HeartbeatResponse(2, 1, leader.term, 0, applied=1)))
+    assert {p.replica_id: p.applied_index for p in leader.progress()} == {2: 1, 3: -1}
+    leader.step(PeerUnreachable(2))
+    assert {p.replica_id: p.applied_index for p in leader.progress()} == {2: -1, 3: -1}

@@ -50,6 +50,7 @@ class FakeReplica:
     leads: bool = True
     fails: bool = False
     unfit: frozenset[int] = frozenset()
+    rebuilding: frozenset[int] = frozenset()
     calls: list[object] = field(default_factory=list)
 
     def is_ready_leader(self) -> bool:
@@ -65,10 +66,20 @@ class FakeReplica:
             for each in sorted(others)
         ]
 
-    def caught_up(self, replica_id: int) -> bool:
+    @property
+    def fitness(self) -> FakeReplica:
+        return self
+
+    def holds_log(self, replica_id: int) -> bool:
         return True
 
-    def is_fit_to_lead(self, replica_id: int) -> bool:
+    def caught_up(self, replica_id: int) -> bool:
+        return self.has_applied(replica_id)
+
+    def has_applied(self, replica_id: int) -> bool:
+        return replica_id not in self.rebuilding
+
+    def may_take_over(self, replica_id: int) -> bool:
         return replica_id not in self.unfit
 
     async def transfer_leadership(self, target: int | None = None) -> None:
@@ -124,6 +135,18 @@ async def test_a_new_replica_is_added_as_a_learner() -> None:
     replica = FakeReplica(1)
     await Setup(view_of(row(1, replicas=[added])), replica).look()
     assert replica.calls == [([1, 2, 3], [4])]
+
+
+async def test_a_replica_that_rebuilds_its_rows_gets_the_leadership_afterwards() -> None:
+    """The preferred leader holds the whole log and none of the rows: first it applies."""
+    replica = FakeReplica(1, rebuilding=frozenset({2}))
+    setup = Setup(view_of(row(1, preferred_leader_node_id="node-2")), replica)
+    await setup.look()
+    assert replica.calls == []
+    replica.rebuilding = frozenset()
+    setup.clock.now_s += 10
+    await setup.look()
+    assert replica.calls == [2]
 
 
 async def test_a_failed_step_is_tried_again_after_a_pause() -> None:

@@ -8,7 +8,8 @@ What every step keeps:
 - a replica is made a voter only when it is caught up, so a change never waits for a long copy;
 - the new voters have a majority of caught-up replicas, or the step waits;
 - as long as wanted voters are missing, unwanted ones stay in their place;
-- the leader never votes itself out: it hands over first, and its successor removes it.
+- the leader never votes itself out: it hands over first, and its successor removes it;
+- nobody gets the leadership that has yet to apply what it holds: it would be silent meanwhile.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Standing:
         voters, learners: the configuration in force.
         changing: it is joint, or not committed: no step is possible.
         caught_up: replicas that hold nearly everything and were heard lately, the leader too.
+        applied: those of them that have also applied it, so that they could lead at once.
     """
 
     leader: int
@@ -51,6 +53,7 @@ class Standing:
     learners: frozenset[int] = frozenset()
     changing: bool = False
     caught_up: frozenset[int] = field(default_factory=frozenset)
+    applied: frozenset[int] = field(default_factory=frozenset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ def next_step(desired: Desired, standing: Standing) -> Step:
 
 def _hand_over(desired: Desired, standing: Standing) -> HandOver | None:
     """Follow the wish for another leader as far as somebody can take over now."""
-    able = (standing.voters & desired.voters & standing.caught_up) - {standing.leader}
+    able = (standing.voters & desired.voters & standing.applied) - {standing.leader}
     fit = able - desired.unfit
     if desired.preferred_leader in fit:
         return HandOver(desired.preferred_leader)
@@ -150,7 +153,7 @@ def _why_not_settled(desired: Desired, standing: Standing) -> Step:
     if behind:
         return Wait(f"replicas {sorted(behind)} are catching up")
     if standing.leader not in desired.voters:
-        return Wait("no wanted voter is caught up to take the leadership over")
+        return Wait("no wanted voter is ready to take the leadership over")
     if desired.preferred_leader not in (0, standing.leader):
         return Wait(f"replica {desired.preferred_leader} cannot take the leadership over yet")
     if standing.leader in desired.unfit:

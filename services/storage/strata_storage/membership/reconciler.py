@@ -95,14 +95,16 @@ def standing_of(replica: Replica) -> Standing:
     caught_up = {
         progress.replica_id
         for progress in replica.progress()
-        if progress.recently_heard and replica.caught_up(progress.replica_id)
+        if progress.recently_heard and replica.fitness.holds_log(progress.replica_id)
     }
+    applied = {replica_id for replica_id in caught_up if replica.fitness.has_applied(replica_id)}
     return Standing(
         replica.replica_id,
         configuration.voters,
         configuration.learners,
         configuration.is_joint() or replica.configuration_index > replica.commit_index,
         frozenset(caught_up | {replica.replica_id}),
+        frozenset(applied | {replica.replica_id}),
     )
 
 
@@ -176,7 +178,7 @@ class Reconciler:
         row = self._view.raft_group(raft_group)
         if row is None:
             return
-        desired = desired_of(row, self._directory, replica.is_fit_to_lead)
+        desired = desired_of(row, self._directory, replica.fitness.may_take_over)
         step = next_step(desired, standing_of(replica))
         self._settled.pop(raft_group, None)
         if isinstance(step, Settled):
