@@ -149,7 +149,8 @@ class PinState(IntEnum):
     PENDING = 1
     # It has an offset.
     PLACED = 2
-    # Names an item of a RETRACT entry, not a message: the offset was given back.
+    # Names an item of a RETRACT entry, not a message: the offset was given back. Of older versions;
+    # now there are rows of their own (`rows.RowKind.RETRACTED`).
     RETRACTED = 3
     # A repair of the log gave it up before it was placed (rule 8).
     LOST = 4

@@ -38,6 +38,7 @@ class RowKind(IntEnum):
     CLIENT_NAME = 16
     QUEUE_PLACE = 17
     OWN_REVISION = 18
+    RETRACTED = 19
     # Of key-value tables; laid out by `strata_kv`.
     KV_TABLE = 30
     KV_ITEM = 31
@@ -68,6 +69,7 @@ CHECKPOINT_KINDS = (
     RowKind.PENDING,
     RowKind.QUEUE_PLACE,
     RowKind.OWN_REVISION,
+    RowKind.RETRACTED,
     RowKind.KV_TABLE,
     RowKind.KV_ITEM,
     RowKind.KV_CHANGE,
@@ -235,14 +237,19 @@ def queue_place_key(raft_group: int, topic_id: int, queue: int) -> bytes:
     return _QUEUE_KEY.pack(raft_group, RowKind.QUEUE_PLACE, topic_id, queue)
 
 
+def retracted_key(raft_group: int, topic_id: int, queue: int, offset: int) -> bytes:
+    """Return the key of an offset whose message was taken back."""
+    return _CQ_KEY.pack(raft_group, RowKind.RETRACTED, topic_id, queue, offset)
+
+
 def offset_of_key(key: bytes) -> int:
-    """Return the offset that ends a key of kind CQ or LEASE."""
+    """Return the offset that ends a key of kind CQ, LEASE or RETRACTED."""
     (offset,) = _OFFSET.unpack_from(key, len(key) - _OFFSET.size)
     return int(offset)
 
 
 def parse_queue_key(key: bytes) -> tuple[int, int]:
-    """Return (topic id, queue) of a key of kind QUEUE, CQ, MOVE or QUEUE_PLACE."""
+    """Return (topic id, queue) of a key of kind QUEUE, CQ, MOVE, QUEUE_PLACE or RETRACTED."""
     _, _, topic_id, queue = _QUEUE_KEY.unpack_from(key)
     return topic_id, queue
 

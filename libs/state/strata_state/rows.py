@@ -30,6 +30,7 @@ from strata_state.day_rows import IdRows, KeyRows
 from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlaceRows
 from strata_state.pending_rows import PendingRows, PinRows
 from strata_state.ports import Row, RowBatch, StateStore
+from strata_state.retracted_rows import RetractedRows
 from strata_state.rows_of_kind import RowsOfKind
 from strata_state.tier_rows import TierRows
 from strata_state.trace_rows import ClientNameRows, TraceRows
@@ -357,6 +358,7 @@ class GroupRows:
         self.own_revision = OwnRevisionRow(store, raft_group)
         self.pending = PendingRows(store, raft_group)
         self.pins = PinRows(store, raft_group)
+        self.retracted = RetractedRows(store, raft_group)
         self.traces = TraceRows(store, raft_group)
         self.client_names = ClientNameRows(store, raft_group)
         self.tier = TierRows(store, raft_group)

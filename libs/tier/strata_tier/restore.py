@@ -36,7 +36,7 @@ _KIND_AT = 4
 _REST_AT = 5
 
 # Rows with nothing but the topic's, or the queue's, numbers first.
-_BY_TOPIC = frozenset((RowKind.QUEUE, RowKind.MOVE, RowKind.QUEUE_PLACE))
+_BY_TOPIC = frozenset((RowKind.QUEUE, RowKind.MOVE, RowKind.QUEUE_PLACE, RowKind.RETRACTED))
 # Consumer group, then topic.
 _BY_CONSUMER_GROUP = frozenset((RowKind.HEAD, RowKind.LEASE))
 # Written anew, or of brokers and members that are no more.

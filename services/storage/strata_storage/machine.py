@@ -469,6 +469,7 @@ class GroupMachine:
         state = self._queue(topic_id, queue)
         self.queues.put(batch, topic_id, queue, state._replace(min_offset=min_offset))
         self.consume_queues.trim(batch, topic_id, queue, min_offset)
+        self.rows.retracted.delete_below(batch, topic_id, queue, min_offset)
         self._trimmed.append(trimmed)
 
     def _drop(self, batch: RowBatch, command: DropCommand) -> None:
@@ -479,6 +480,7 @@ class GroupMachine:
             self.tier.drop_topic(batch, command.dropped_id)
             self.plugins.drop_topic(batch, command.dropped_id)
             rows.moves.delete_topic(batch, command.dropped_id)
+            rows.retracted.delete_topic(batch, command.dropped_id)
             self.ownership.drop_topic(batch, command.dropped_id)
             for moved in [key for key in self.moves if key[0] == command.dropped_id]:
                 del self.moves[moved]

@@ -252,17 +252,15 @@ def test_a_repaired_log_is_applied_to_its_end() -> None:
 
 
 def test_a_retracted_message_leaves_a_hole() -> None:
-    """The cq row is split around it, in the store and in memory; its entry gets a pin."""
+    """The cq row is split around it, in the store and in memory; a row of its own says why."""
     log = Log()
     log.append((part_key(PartKind.PLAIN), [message(n) for n in range(5)]))
     index = log.retract((TOPIC_ID, 0, 1), (TOPIC_ID, 0, 3), (TOPIC_ID, 0, 4))
     assert queue_of(log) == [(0, 1, 0), (2, 1, 2)]
     cached = log.machine.consume_queues.runs(TOPIC_ID, 0, 0, 10)
     assert [(base, run.count) for base, run in cached] == [(0, 1), (2, 1)]
-    assert pins(log) == {
-        PendingRef(index, number): PinRow.retracted(TOPIC_ID, 0, offset)
-        for number, offset in enumerate((1, 3, 4))
-    }
+    assert pins(log) == {}
+    assert list(log.machine.rows.retracted.all()) == [(TOPIC_ID, 0, at) for at in (1, 3, 4)]
     state = log.machine.queues.get(TOPIC_ID, 0)
     assert state is not None
     assert state.next_offset == 5
@@ -278,8 +276,22 @@ def test_retracting_what_is_trimmed_does_nothing() -> None:
     log.append((part_key(PartKind.PLAIN), [message(n) for n in range(3)]))
     log.trim(TrimCommand(1, START_MS, [TrimmedQueue(TOPIC_ID, 0, 2)]))
     log.retract((TOPIC_ID, 0, 1), (99, 0, 0))
-    assert pins(log) == {}
+    assert list(log.machine.rows.retracted.all()) == []
     assert queue_of(log)[-1] == (2, 1, 2)
+
+
+def test_what_was_taken_back_is_forgotten_with_its_offset_and_with_its_topic() -> None:
+    """A trim removes the rows below it, a drop all of the topic."""
+    log = Log()
+    log.append((part_key(PartKind.PLAIN), [message(n) for n in range(6)]))
+    log.retract((TOPIC_ID, 0, 1), (TOPIC_ID, 0, 2), (TOPIC_ID, 0, 4))
+    log.trim(TrimCommand(1, START_MS, [TrimmedQueue(TOPIC_ID, 0, 3)]))
+    retracted = log.machine.rows.retracted
+    assert list(retracted.all()) == [(TOPIC_ID, 0, 4)]
+    assert retracted.has(TOPIC_ID, 0, 4)
+    assert not retracted.has(TOPIC_ID, 0, 5)
+    log.drop_topic(TOPIC_ID)
+    assert list(retracted.all()) == []
 
 
 def test_a_trim_removes_the_pins_it_names() -> None:

@@ -101,14 +101,16 @@ async def test_pops_take_nothing_of_the_queue_while_a_recall_is_in_flight(
 
 
 async def test_two_recalls_of_one_message_are_one_entry(leader: LeaderUnderTest) -> None:
-    """Both are told that it is done; a later one that it was done before."""
+    """Both are told that it is done; so is a later one, and nothing more is written."""
     calls = [
         await start(leader.recalls.recall(place(1), TOPIC_ID, id_of(b"second"))) for _ in range(2)
     ]
     assert len(leader.replica.proposed) == 1
     leader.commit()
     await asyncio.gather(*calls)
-    assert await recalled(leader, 1, b"second") == pb.OUTCOME_INVALID_HANDLE
+    assert await recalled(leader, 1, b"second") == pb.OUTCOME_OK
+    assert await recalled(leader, 1, b"first") == pb.OUTCOME_INVALID_HANDLE
+    assert leader.replica.proposed == []
 
 
 async def test_a_queue_is_held_until_the_last_recall_of_it_is_applied(

@@ -20,7 +20,12 @@ RAFT_GROUP, TOPIC_ID, QUEUE = 3, 7, 1
 
 
 def found(
-    runs: Sequence[tuple[int, int]], *, min_offset: int, next_offset: int, tiered: tuple[int, int]
+    runs: Sequence[tuple[int, int]],
+    *,
+    min_offset: int,
+    next_offset: int,
+    tiered: tuple[int, int],
+    retracted: Sequence[int] = (),
 ) -> list[Hole]:
     """Return the holes of a queue with rows of some (base offset, count)."""
     store = MemoryStore()
@@ -31,6 +36,8 @@ def found(
     for base, count in runs:
         columns = pack_words([5] * count) * 2 + pack_longs([0] * count) * 2
         rows.cq.put(batch, TOPIC_ID, QUEUE, base, encode_cq_row(0, 1, 1, columns, count))
+    for offset in retracted:
+        rows.retracted.put(batch, TOPIC_ID, QUEUE, offset)
     store.write(batch)
     return list(holes(rows, metadata))
 
@@ -51,6 +58,15 @@ def test_only_what_the_tier_has_is_missing() -> None:
     assert found([(10, 20)], min_offset=20, next_offset=100, tiered=(10, 25)) == []
     assert found([(10, 20)], min_offset=20, next_offset=100, tiered=(10, 80)) == [hole(30, 80)]
     assert found([(90, 10)], min_offset=0, next_offset=100, tiered=(0, 80)) == [hole(0, 80)]
+
+
+def test_what_was_taken_back_is_not_missing() -> None:
+    """An object that was written before holds it still."""
+    tiered = (0, 100)
+    found_ = found([], min_offset=0, next_offset=100, tiered=tiered, retracted=[0, 7, 8, 99, 120])
+    assert found_ == [hole(1, 7), hole(9, 99)]
+    runs = [(0, 7), (8, 92)]
+    assert found(runs, min_offset=0, next_offset=100, tiered=tiered, retracted=[7]) == []
 
 
 @pytest.mark.parametrize("round_", range(20))

@@ -258,18 +258,19 @@ class PendingApply:
             ApplyError: an offset holds nothing.
         """
         runs: dict[tuple[int, int, int], tuple[CqRow, set[int]]] = {}
-        for number, position in enumerate(command.positions):
+        for position in command.positions:
             if self._is_trimmed(position):
                 continue
             topic_id, queue, offset = position
+            self._rows.retracted.put(batch, topic_id, queue, offset)
             found = self._consume_queues.covering(topic_id, queue, offset)
-            if found is None:
+            if found is not None:
+                base, row = found
+                _, ordinals = runs.setdefault((topic_id, queue, base), (row, set()))
+                ordinals.add(offset - base)
+            elif offset >= self._rows.tier.local.get(topic_id, queue):
+                # Else rows were made again from an object that was written without it.
                 raise ApplyError(f"entry {index}: {position} holds nothing")
-            base, row = found
-            _, ordinals = runs.setdefault((topic_id, queue, base), (row, set()))
-            ordinals.add(offset - base)
-            pin = PinRow.retracted(topic_id, queue, offset)
-            self._rows.pins.put(batch, PendingRef(index, number), pin)
         for (topic_id, queue, base), (row, ordinals) in runs.items():
             pieces = [
                 (base + first, row.part(first, count))

@@ -54,7 +54,7 @@ class Recalls:
     async def recall(
         self, name: PendingRef | Place | None, topic_id: int, message_id: bytes
     ) -> None:
-        """Take a message back; repeating it changes nothing as long as this leader stands.
+        """Take a message back; repeating it changes nothing.
 
         Args:
             name: by entry or by offset; None: the newest one with the id.
@@ -99,9 +99,22 @@ class Recalls:
         position = StoredPosition(*place)
         future = self._retracting.get(position)
         if future is None:
+            if self._is_retracted(place, message_id):
+                # A repeat gets the answer of the first, whoever led then (rule 37).
+                return
             self._check_stored(place, message_id)
             future = self._retract(position)
         await committed(future)
+
+    def _is_retracted(self, place: Place, message_id: bytes) -> bool:
+        """Whether the message was taken back before, as far as its id is still known."""
+        if not self._machine.rows.retracted.has(*place):
+            return False
+        try:
+            return self._place_of(place.topic_id, message_id) == place
+        except Refused:
+            # The row of its id is gone: of another day, or not to be made again without the entry.
+            return True
 
     def _check_stored(self, place: Place, message_id: bytes) -> None:
         topic_id, queue, offset = place
@@ -110,7 +123,7 @@ class Recalls:
         if row is None or not row.min_offset <= offset < row.next_offset:
             raise _too_late("no message is stored there")
         if machine.consume_queues.covering(topic_id, queue, offset) is None:
-            raise _too_late("the message was recalled before")
+            raise _too_late("nothing is stored there any more")
         if self._place_of(topic_id, message_id) != place:
             raise _too_late("the message is another one")
         for key in self._consumers(topic_id, queue):

@@ -123,7 +123,9 @@ def rebuild_if_needed(
             f"begins at {found.first_index}"
         )
     _write_pins(store, rows)
-    unreadable = _Replay(store, rows).entries(log, replica_id)
+    replay = _Replay(store, rows)
+    unreadable = replay.entries(log, replica_id)
+    replay.take_back()
     known = later(store, log, raft_group, replica_id)
     tiered = next(holes(rows, known.metadata), None)
     if not unreadable and not known.damage and tiered is None:
@@ -252,20 +254,25 @@ class _Replay:
         return item._replace(row=item.row._replace(message_at=at))
 
     def _retract(self, frame: StoredFrame) -> None:
-        """Take what was taken back out of the rows that its entry gave."""
+        """Note what was taken back: older checkpoints do not say it."""
+        for topic_id, queue, offset in decode_retract(frame.payload).positions:
+            row = self._queues.get((topic_id, queue))
+            if row is not None and offset >= row.min_offset:
+                self._rows.retracted.put(self._batch, topic_id, queue, offset)
+
+    def take_back(self) -> None:
+        """Take out of the rows what was taken back after it was stored."""
         cq = self._rows.cq
-        for number, (topic_id, queue, offset) in enumerate(decode_retract(frame.payload).positions):
-            # Rows of earlier entries must be there to be read.
-            self._write()
+        for topic_id, queue, offset in self._rows.retracted.all():
             found = cq.covering(topic_id, queue, offset)
-            if found is None or not self._is_kept(topic_id, queue, offset):
+            if found is None:
                 continue
             base, row = found
             cq.delete(self._batch, topic_id, queue, base)
             for first, count in kept_runs(0, row.count, frozenset((offset - base,))):
                 cq.put(self._batch, topic_id, queue, base + first, row.part(first, count))
-            pin = PinRow.retracted(topic_id, queue, offset)
-            self._rows.pins.put(self._batch, PendingRef(frame.index, number), pin)
+            # The next one may be of the same run.
+            self._write()
 
     def _lost(self, frame: StoredFrame) -> None:
         """Take in what a repair did to messages that were stored to wait.

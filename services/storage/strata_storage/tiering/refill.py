@@ -79,11 +79,22 @@ def holes(rows: GroupRows, metadata: TierMetadata) -> Iterator[Hole]:
         for base, run in rows.cq.from_base(topic_id, queue, at):
             if base >= end:
                 break
-            if at < base:
-                yield Hole(topic_id, queue, at, base)
+            yield from _not_retracted(rows, Hole(topic_id, queue, at, base))
             at = base + run.count
-        if at < end:
-            yield Hole(topic_id, queue, at, end)
+        yield from _not_retracted(rows, Hole(topic_id, queue, at, end))
+
+
+def _not_retracted(rows: GroupRows, hole: Hole) -> Iterator[Hole]:
+    """Cut out of a hole what was taken back: an object may hold it still."""
+    at = hole.first
+    if at >= hole.end:
+        return
+    for offset in rows.retracted.offsets(hole.topic_id, hole.queue, hole.first, hole.end):
+        if at < offset:
+            yield hole._replace(first=at, end=offset)
+        at = offset + 1
+    if at < hole.end:
+        yield hole._replace(first=at)
 
 
 class Later(NamedTuple):

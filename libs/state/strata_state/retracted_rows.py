@@ -1,0 +1,58 @@
+"""Rows of offsets whose messages were taken back: they hold nothing (docs/data-layout.md).
+
+An object of the tier may hold such a message still, and the entry that stored it may be in the log;
+these rows say that neither gives it back when consume queue rows are made again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from strata_mq import rows as layout
+from strata_mq.rows import RowKind
+from strata_state.ports import RowBatch
+from strata_state.rows_of_kind import RowsOfKind
+
+_U32 = struct.Struct(">I")
+
+
+class RetractedRows(RowsOfKind):
+    """One row per offset, until its queue is trimmed beyond it."""
+
+    KIND = RowKind.RETRACTED
+    __slots__ = ()
+
+    def put(self, batch: RowBatch, topic_id: int, queue: int, offset: int) -> None:
+        """Write the row of an offset."""
+        batch.put(self._key(topic_id, queue, offset), b"")
+
+    def has(self, topic_id: int, queue: int, offset: int) -> bool:
+        """Whether the message at an offset was taken back."""
+        return self._store.get(self._key(topic_id, queue, offset)) is not None
+
+    def offsets(self, topic_id: int, queue: int, first: int, end: int) -> Iterator[int]:
+        """Iterate those from `first` to before `end`, as they are at the call."""
+        begin, stop = self._key(topic_id, queue, first), self._key(topic_id, queue, end)
+        return (layout.offset_of_key(key) for key, _ in self._store.scan(begin, stop))
+
+    def all(self) -> Iterator[tuple[int, int, int]]:
+        """Iterate (topic, queue, offset), as they are at the call."""
+        return (
+            (*layout.parse_queue_key(key), layout.offset_of_key(key))
+            for key, _ in self._scan(self._prefix)
+        )
+
+    def delete_below(self, batch: RowBatch, topic_id: int, queue: int, offset: int) -> None:
+        """Remove the rows of what is trimmed."""
+        begin, end = self._key(topic_id, queue, 0), self._key(topic_id, queue, offset)
+        if next(self._store.scan(begin, end), None) is not None:
+            # Few queues ever have one, and every range that is deleted costs readers.
+            batch.delete_range(begin, end)
+
+    def delete_topic(self, batch: RowBatch, topic_id: int) -> None:
+        """Remove a topic's rows."""
+        self._delete(batch, self._prefix + _U32.pack(topic_id))
+
+    def _key(self, topic_id: int, queue: int, offset: int) -> bytes:
+        return layout.retracted_key(self._raft_group, topic_id, queue, offset)
