@@ -109,7 +109,8 @@ def view_of(*changes: meta.Change) -> ClusterView:
 
 
 class Setup:
-    def __init__(self, view: ClusterView, *replicas: FakeReplica) -> None:
+    def __init__(self, view: ClusterView, *replicas: FakeReplica, **options: int) -> None:
+        options = {"min_office_ms": 0, "wish_wait_ms": 0, **options}
         self.clock = ManualClock()
         self.tasks = Tasks("test", lambda name, error: pytest.fail(f"{name}: {error!r}"))
         metrics = Metrics.disabled()
@@ -120,7 +121,7 @@ class Setup:
             Directory(view),
             self.tasks,
             self.clock,
-            ReconcilerOptions(max_steps_in_flight=2),
+            ReconcilerOptions(max_steps_in_flight=2, **options),
             metrics,
         )
 
@@ -147,6 +148,43 @@ async def test_a_replica_that_rebuilds_its_rows_gets_the_leadership_afterwards()
     setup.clock.now_s += 10
     await setup.look()
     assert replica.calls == [2]
+
+
+async def test_a_leader_by_a_wish_stays_for_a_while() -> None:
+    """Wishes that change while nodes come and go are not followed one after another."""
+    replica = FakeReplica(1)
+    view = view_of(row(1, preferred_leader_node_id="node-2"))
+    setup = Setup(view, replica, min_office_ms=3_000)
+    for _ in range(3):
+        await setup.look()
+        assert replica.calls == []
+        setup.clock.now_s += 1
+    await setup.look()
+    assert replica.calls == [2]
+    # It leads again in a later term: its time of office begins anew.
+    replica.leads, replica.term = True, 9
+    await setup.look()
+    assert replica.calls == [2]
+
+
+async def test_who_must_go_waits_for_the_wish_and_goes_there_at_once() -> None:
+    """One hand-over, not one to anybody and a second to the wanted one; without a wish it goes."""
+    replica = FakeReplica(1)
+    node = meta.Change(node=meta.Node(node_id="node-1", draining=True))
+    view = view_of(node, row(1))
+    setup = Setup(view, replica, min_office_ms=3_000, wish_wait_ms=1_000)
+    await setup.look()
+    assert replica.calls == []
+    change = row(1, preferred_leader_node_id="node-3")
+    view.apply(meta.WatchResponse(revision=2, changes=[change]))
+    await setup.look()
+    assert replica.calls == [3]
+    other = FakeReplica(1)
+    setup = Setup(view_of(node, row(1)), other, min_office_ms=3_000, wish_wait_ms=1_000)
+    await setup.look()
+    setup.clock.now_s += 1
+    await setup.look()
+    assert other.calls == [2]
 
 
 async def test_a_failed_step_is_tried_again_after_a_pause() -> None:

@@ -54,6 +54,10 @@ class ReconcilerOptions:
         retry_ms: pause after a step that failed.
         step_timeout_ms: a step that takes longer is given up, and decided anew.
         max_steps_in_flight: membership changes and hand-overs at once on this node.
+        min_office_ms: who leads and may go on leading hands over to the preferred leader only after
+            so long: each hand-over is a pause for its clients.
+        wish_wait_ms: who must not go on leading waits so long for the nameserver to say who shall,
+            rather than hand over to anybody first and to that one next.
     """
 
     interval_ms: int = 100
@@ -61,6 +65,8 @@ class ReconcilerOptions:
     retry_ms: int = 1_000
     step_timeout_ms: int = 10_000
     max_steps_in_flight: int = 4
+    min_office_ms: int = 3_000
+    wish_wait_ms: int = 1_000
 
 
 def desired_of(
@@ -144,6 +150,10 @@ class Reconciler:
         metrics.gauge("strata_storage_membership_steps", lambda: len(self._running))
         # When a raft group is looked at next, by monotonic time; absent: now.
         self._next_look_s: dict[int, float] = {}
+        # Raft group -> (term, when it was first seen led from here in it).
+        self._in_office: dict[int, tuple[int, float]] = {}
+        # Raft group -> (term, when its leader was first seen unwanted).
+        self._unwanted: dict[int, tuple[int, float]] = {}
         self._version = -1
         self._logger = get_logger("membership")
 
@@ -172,6 +182,8 @@ class Reconciler:
             if raft_group in self._running or self._next_look_s.get(raft_group, 0.0) > now_s:
                 continue
             if replica.is_ready_leader() and not replica.read_only:
+                if self._in_office.get(raft_group, (0, 0.0))[0] != replica.term:
+                    self._in_office[raft_group] = replica.term, now_s
                 self._look_at(raft_group, replica, now_s)
 
     def _look_at(self, raft_group: int, replica: Replica, now_s: float) -> None:
@@ -181,12 +193,29 @@ class Reconciler:
         desired = desired_of(row, self._directory, replica.fitness.may_take_over)
         step = next_step(desired, standing_of(replica))
         self._settled.pop(raft_group, None)
+        if isinstance(step, HandOver) and not self._is_time_to_go(replica, desired, step, now_s):
+            step = Wait("a hand-over soon after another one, or before the nameserver's wish")
         if isinstance(step, Settled):
             self._settled[raft_group] = (replica.term, row.revision)
             self._next_look_s[raft_group] = now_s + self._options.settled_interval_ms / 1_000
         elif not isinstance(step, Wait) and len(self._running) < self._options.max_steps_in_flight:
             self._running.add(raft_group)
             self._tasks.spawn(f"membership-{raft_group}", self._perform(replica, step))
+
+    def _is_time_to_go(
+        self, replica: Replica, desired: Desired, step: HandOver, now_s: float
+    ) -> bool:
+        """Tell whether a hand-over may begin: several in a row are one pause after another."""
+        must_go = replica.replica_id in desired.unfit or replica.replica_id not in desired.voters
+        since = self._unwanted if must_go else self._in_office
+        if must_go and step.target == desired.preferred_leader:
+            return True
+        term, began_s = since.get(replica.raft_group, (0, now_s))
+        if term != replica.term:
+            began_s = now_s
+            since[replica.raft_group] = replica.term, now_s
+        least_ms = self._options.wish_wait_ms if must_go else self._options.min_office_ms
+        return now_s - began_s >= least_ms / 1_000
 
     async def _perform(self, replica: Replica, step: ChangeTo | HandOver) -> None:
         raft_group = replica.raft_group
