@@ -12,22 +12,25 @@ MESSAGE_ID_BYTES = 17
 _OFFICIAL_ID_DIGITS = 2 * MESSAGE_ID_BYTES
 _FOREIGN_ID_MARK = b"\x00"
 
-# Tags and message groups repeat; one entry is about 200 bytes.
+# Tags and message groups repeat; one entry is at most about 1 KiB.
 _CACHED_HASHES_MAX = 4096
+_CACHED_TEXT_MAX = 256
 
 
-@lru_cache(maxsize=_CACHED_HASHES_MAX)
 def text_hash(text: str) -> int:
-    """Return the 64-bit hash of a tag, message group or attempt id; never 0.
+    """Return the 64-bit hash of a tag or message group; never 0.
 
-    0 stands for "there is none" wherever a hash is stored.
+    0 stands for "there is none" wherever a hash is stored. Short texts are remembered.
     """
-    return key_hash(text)
+    return _cached_hash(text) if len(text) <= _CACHED_TEXT_MAX else key_hash(text)
 
 
 def key_hash(text: str) -> int:
-    """Return the same for a message key: those hardly repeat, so no cache remembers them."""
+    """Return the same for a text that hardly repeats, such as a message key or an attempt id."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) or 1
+
+
+_cached_hash = lru_cache(maxsize=_CACHED_HASHES_MAX)(key_hash)
 
 
 def pack_message_id(text: str) -> bytes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from strata_mq.errors import Code, RequestError
 
 _DAY_MS = 86_400_000
+_MAX_MESSAGE_ID_LENGTH = 255
 
 # As in Java's Character.isISOControl.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -37,6 +38,8 @@ class Limits:
     max_body_bytes: int = 4 * 1024 * 1024
     # User properties, tag and keys together, in UTF-8.
     max_properties_bytes: int = 16_384
+    # All of a message but its body.
+    max_overhead_bytes: int = 32_768
     max_property_count: int = 128
     # The key count of a batch is one byte.
     max_key_count: int = 255
@@ -164,6 +167,23 @@ def check_message_id(message_id: str) -> None:
     """
     if not message_id or message_id.isspace():
         raise RequestError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be blank")
+    if len(message_id) > _MAX_MESSAGE_ID_LENGTH:
+        raise RequestError(
+            Code.ILLEGAL_MESSAGE_ID, f"message id is longer than {_MAX_MESSAGE_ID_LENGTH}"
+        )
+
+
+def check_overhead(limits: Limits, overhead_bytes: int) -> None:
+    """Check how much a message is beside its body: names, ids, hosts, trace context, all fields.
+
+    Raises:
+        RequestError: MESSAGE_PROPERTIES_TOO_LARGE.
+    """
+    if overhead_bytes > limits.max_overhead_bytes:
+        raise RequestError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message without its body is too large, max is {limits.max_overhead_bytes}",
+        )
 
 
 def check_tag(tag: str) -> None:

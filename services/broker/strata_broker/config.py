@@ -46,6 +46,9 @@ class SendSection(Section):
     max_properties_bytes: int = Field(
         default=16_384, ge=1, description="User properties, tag and keys of a message together."
     )
+    max_overhead_bytes: int = Field(
+        default=32_768, ge=1, description="All of a message but its body, every field counted."
+    )
     max_property_count: int = Field(default=128, ge=1, description="User properties of a message.")
     max_key_count: int = Field(default=255, ge=0, le=255, description="Keys of a message.")
     max_message_group_bytes: int = Field(
@@ -422,6 +425,7 @@ class BrokerConfig(Config):
         return Limits(
             max_body_bytes=self.send.max_body_bytes,
             max_properties_bytes=self.send.max_properties_bytes,
+            max_overhead_bytes=self.send.max_overhead_bytes,
             max_property_count=self.send.max_property_count,
             max_key_count=self.send.max_key_count,
             max_message_group_bytes=self.send.max_message_group_bytes,

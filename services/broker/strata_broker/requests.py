@@ -12,11 +12,14 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.storage.metadata import Name
 from strata_mq.errors import Code, RequestError
+from strata_mq.names import MAX_NAMESPACE_LENGTH
 
 _CLIENT_ID = "x-mq-client-id"
 _NAMESPACE = "x-mq-namespace"
 _LANGUAGE = "x-mq-language"
 _MOST_MS = (1 << 63) - 1
+MAX_CLIENT_ID_LENGTH = 255
+_MAX_LANGUAGE_LENGTH = 64
 # What clients write there, where it is not the name of the enum.
 _LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
 
@@ -39,15 +42,27 @@ class Caller(NamedTuple):
 
 
 def caller_of(metadata: Mapping[str, str]) -> Caller:
-    """Return who calls.
+    """Return who calls; what is said here is kept as long as the client lives.
 
     Raises:
-        RequestError: CLIENT_ID_REQUIRED.
+        RequestError: CLIENT_ID_REQUIRED; REQUEST_HEADER_FIELDS_TOO_LARGE.
     """
     client_id = metadata.get(_CLIENT_ID, "")
+    namespace, language = metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, "")
     if not client_id:
         raise RequestError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
-    return Caller(client_id, metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, ""))
+    if len(client_id) + len(namespace) + len(language) > MAX_CLIENT_ID_LENGTH:
+        _check_header("client id", client_id, MAX_CLIENT_ID_LENGTH)
+        _check_header("namespace", namespace, MAX_NAMESPACE_LENGTH)
+        _check_header("language", language, _MAX_LANGUAGE_LENGTH)
+    return Caller(client_id, namespace, language)
+
+
+def _check_header(what: str, value: str, most: int) -> None:
+    if len(value) > most:
+        raise RequestError(
+            Code.REQUEST_HEADER_FIELDS_TOO_LARGE, f"{what} is longer than {most} characters"
+        )
 
 
 def operator_of(metadata: Mapping[str, str]) -> Caller:

@@ -49,7 +49,7 @@ NODES: dict[str, dict[str, dict[str, Any]]] = {
         "calls": {"max_in_flight": 1},
         "receive": SHORT_WAITS | {"max_parked": 1},
         "pull": {"max_parked": 1},
-        "send": {"timeout_ms": 1_000, "max_bytes_in_flight": 50_000},
+        "send": {"timeout_ms": 1_000, "max_bytes_in_flight": 100_000},
         "storage_client": {"call_timeout_ms": 1_000},
         "ack": {"max_waiting": 1},
         "metadata": {

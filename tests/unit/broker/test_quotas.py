@@ -81,6 +81,7 @@ class Bench:
         count = 0
         for _ in range(tries):
             try:
+                self.quotas.check_send(topic)
                 self.quotas.charge_send(topic, 1, size_bytes)
             except RequestError as refused:
                 assert refused.code is Code.TOO_MANY_REQUESTS
@@ -188,7 +189,7 @@ def test_the_text_says_whose_quota_it_is() -> None:
     topic = bench.topic("orders")
     bench.passed(topic, 1, 10)
     with pytest.raises(RequestError) as refused:
-        bench.quotas.charge_send(topic, 1, 1)
+        bench.quotas.check_send(topic)
     assert refused.value.text == "the quota of topic [orders] of namespace [shop] is 7 bytes/s"
 
 
@@ -253,6 +254,17 @@ class TestThroughABroker:
         assert {entry.status.code for entry in second.entries} == {definition_pb2.TOO_MANY_REQUESTS}
         assert second.status == second.entries[0].status
         assert (await client.send(message("fifo", 5, message_group="a"))).status.code == 20000
+
+    async def test_a_refused_send_costs_nothing_of_the_quota(
+        self, app: BrokerApp, client: Client, meta: FakeMeta
+    ) -> None:
+        """What is wrong with a message is found before it is counted."""
+        meta.put(meta_pb2.Change(quota=meta_pb2.Quota(topic="orders", messages_per_s=1)))
+        await app.view.wait_for_revision(meta.revision, 5)
+        for number in range(5):
+            wrong = await client.send(message("orders", number, body=b""))
+            assert wrong.status.code == definition_pb2.MESSAGE_BODY_EMPTY
+        assert (await client.send(message("orders", 9))).status.code == definition_pb2.OK
 
     async def test_one_consumer_group_too_many(self, client: Client) -> None:
         """The receive that would make it is refused; the first one goes on."""

@@ -14,7 +14,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata_broker.config import SessionSection
 from strata_broker.requests import Caller
 from strata_broker.storage.metadata import Name
-from strata_mq.hashing import text_hash
+from strata_mq.hashing import key_hash
 from strata_runtime.clock import Clock
 
 _CONSUMER_TYPES = frozenset(
@@ -60,7 +60,7 @@ class Client:
         self.client_id = client_id
         self.address = ""
         # Names the client in storage: the holder of auto-renewed leases.
-        self.holder = text_hash(client_id)
+        self.holder = key_hash(client_id)
         self.client_type = 0
         self.consumer_group: Name | None = None
         self.language = 0

@@ -104,21 +104,26 @@ class Quotas:
         view.on_quotas(self._changed)
         view.on_placement(self._count_brokers)
 
-    def charge_send(self, topic: TopicRow, message_count: int, size_bytes: int) -> None:
-        """Count a request to a topic; to be called only where `limit_sends`.
+    def check_send(self, topic: TopicRow) -> None:
+        """Let a request to a topic pass that `charge_send` may count, if all else is well with it.
+
+        Both are to be called only where `limit_sends`, and in one turn of the event loop.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS; then nothing is counted.
+            RequestError: TOO_MANY_REQUESTS.
         """
         now_s = self._clock.monotonic_s()
-        charged = []
-        for scope in ((topic.namespace, ""), (topic.namespace, topic.name)):
+        for scope in _scopes(topic):
             for rate, bucket in self._buckets_of(scope, now_s).by_rate.items():
                 if not bucket.in_credit(now_s):
                     self._refuse(scope, rate)
-                charged.append((bucket, message_count if rate == MESSAGES else size_bytes))
-        for bucket, amount in charged:
-            bucket.take(amount)
+
+    def charge_send(self, topic: TopicRow, message_count: int, size_bytes: int) -> None:
+        """Count a request to a topic."""
+        now_s = self._clock.monotonic_s()
+        for scope in _scopes(topic):
+            for rate, bucket in self._buckets_of(scope, now_s).by_rate.items():
+                bucket.take(message_count if rate == MESSAGES else size_bytes)
 
     @contextmanager
     def creating(self, kind: str, namespace: str) -> Iterator[None]:
@@ -259,6 +264,10 @@ class Quotas:
                     labels = {"namespace": row.namespace, "quota": limit.name}
                     shares.append((limit.used / limit.part, labels))
         return shares
+
+
+def _scopes(topic: TopicRow) -> tuple[Name, Name]:
+    return (topic.namespace, ""), (topic.namespace, topic.name)
 
 
 def _decrement(counts: Counter[Key], key: Key) -> None:

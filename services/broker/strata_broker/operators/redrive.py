@@ -262,7 +262,7 @@ class Redriver:
                 max_bytes=_POP_BYTES,
                 auto_renew=True,
                 holder=run.client.holder,
-                attempt=text_hash(f"{run.client.client_id}/{next(self._numbers)}"),
+                attempt=key_hash(f"{run.client.client_id}/{next(self._numbers)}"),
                 filter=storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL),
                 start=storage_pb2.START_POSITION_EARLIEST,
                 broker_boot_id=self._boot_id,

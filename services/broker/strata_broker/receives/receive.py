@@ -34,7 +34,7 @@ from strata_broker.storage.metadata import Home, MetadataView, Name, TopicRow
 from strata_broker.storage.places import ANY_QUEUE, Place, Wanted
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import text_hash
+from strata_mq.hashing import key_hash
 from strata_mq.names import check_consumer_group
 from strata_mq.validation import check_receive_invisible, polling_ms
 from strata_runtime.clock import Clock
@@ -257,11 +257,11 @@ class Receiver:
     def _attempt(self, request: service_pb2.ReceiveMessageRequest) -> int:
         """Return what names this receive in storage: 0 when no repeat will ever ask for it."""
         if request.attempt_id:
-            return text_hash(request.attempt_id)
+            return key_hash(request.attempt_id)
         if not request.auto_renew:
             return 0
         self._last_attempt += 1
-        return text_hash(f"{self._boot_id}/{self._last_attempt}")
+        return key_hash(f"{self._boot_id}/{self._last_attempt}")
 
     def _wanted(self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest) -> Wanted:
         """Return what a receive's public queue stands for (rule 20).

@@ -27,7 +27,7 @@ from strata_mq.delivery import store_fragment, user_property_fragment
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash, pack_message_id, text_hash
 from strata_mq.types import MessageType, TopicType, check_topic_accepts, message_type_of
-from strata_mq.validation import Limits, check_message
+from strata_mq.validation import Limits, check_message, check_overhead
 from strata_runtime.clock import Clock
 
 # Topics whose messages may be of several kinds.
@@ -201,9 +201,8 @@ class MessagePreparer:
             message_type=None if declared == message_type else message_type,
         )
         born_ms = _born_ms(properties.born_timestamp)
-        own_properties = properties.SerializeToString()
-        message.ClearField("system_properties")
-        rest = message.SerializeToString()
+        own_properties, rest = _taken_apart(message)
+        check_overhead(self._limits, len(own_properties) + len(rest) - len(body))
         if message_group is not None:
             rest += user_property_fragment(_MESSAGE_GROUP_PROPERTY, message_group)
         stored = stored_message(own_properties, added + sender, rest)
@@ -241,6 +240,22 @@ class MessagePreparer:
                     f"the orphaned transaction recovery duration is out of range, 0 to {most_ms}",
                 )
         return self._clock.wall_ms() + after_ms
+
+
+def _taken_apart(message: definition_pb2.Message) -> tuple[bytes, bytes]:
+    """Return the bytes of its system properties and of its other fields; it is used up.
+
+    What a delivery says and no producer is left out: a message that is sent on has the last
+    one's. Other fields of this kind are overridden whenever a message is delivered.
+    """
+    properties = message.system_properties
+    properties.ClearField("store_host")
+    properties.ClearField("receipt_handle")
+    properties.ClearField("invisible_duration")
+    properties.ClearField("dead_letter_queue")
+    own = properties.SerializeToString()
+    message.ClearField("system_properties")
+    return own, message.SerializeToString()
 
 
 def _check_type(topic: TopicRow, message_type: MessageType) -> None:

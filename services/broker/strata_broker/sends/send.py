@@ -182,7 +182,8 @@ class Sender:
         if topic.is_dead_letter:
             raise RequestError(Code.FORBIDDEN, "no writable queue")
         if self._quotas.limit_sends:
-            self._quotas.charge_send(topic, len(parsed.messages), len(call.request))
+            # What goes wrong from here on costs its sender nothing.
+            self._quotas.check_send(topic)
         if self._traces is None:
             self._stage_on(topic, call, parsed, started_s, None)
             return
@@ -212,9 +213,11 @@ class Sender:
         pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s, span)
         parts = self.destinations(topic, outgoing, range(len(outgoing)))
         raft_group = parts[0][0].raft_group
-        if not self.budget.try_take(topic.namespace, raft_group, pending.size_bytes):
+        if not self.budget.try_take(topic.namespace, raft_group, pending.held_bytes):
             raise errors.too_many_requests()
         pending.charged_raft_group = raft_group
+        if self._quotas.limit_sends:
+            self._quotas.charge_send(topic, len(outgoing), pending.size_bytes)
         staged = 0
         try:
             for destination, indexes in parts:
@@ -243,6 +246,7 @@ class PendingSend:
         "_started_s",
         "_topic",
         "charged_raft_group",
+        "held_bytes",
         "size_bytes",
     )
 
@@ -271,6 +275,8 @@ class PendingSend:
         self._failures: dict[int, RequestError] = {}
         self._left = len(outgoing)
         self.size_bytes = len(call.request)
+        # The edge keeps the request until it is answered, beside what is stored of it.
+        self.held_bytes = self.size_bytes + sum([len(one.stored) for one in outgoing])
         self.charged_raft_group = 0
 
     def stage(self, destination: Destination, indexes: Sequence[int]) -> None:
@@ -356,7 +362,7 @@ class PendingSend:
         if self._left:
             return
         sender = self._sender
-        sender.budget.give_back(self._topic.namespace, self.charged_raft_group, self.size_bytes)
+        sender.budget.give_back(self._topic.namespace, self.charged_raft_group, self.held_bytes)
         if self._span is not None:
             self._span.end(error=next((bad.text for bad in self._failures.values()), ""))
         if self._failures:
