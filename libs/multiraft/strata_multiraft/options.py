@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+FRAME_OVERHEAD_BYTES = 128
+"""At least what an entry takes in a segment beside its payload: header and row of the footer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,8 @@ class MultiRaftOptions:
         max_proposals_in_flight: proposals not yet committed, all raft groups together.
         max_bytes_in_flight: payload bytes of those proposals.
         max_proposal_bytes: payload bytes of one proposal.
-        max_write_bytes: payload bytes in one group commit, unless one step alone has more; with
-            `max_proposal_bytes` it must stay below the log's segment size.
+        max_write_bytes: bytes of frames in one group commit, and of the proposals in one step,
+            unless one proposal alone has more; see `for_log`.
         max_waiting_reads: callers of `applied` and `read_barrier`, all raft groups together.
         max_append_bytes: payload bytes in one request to a follower.
         max_peer_inflight_bytes: payload bytes in requests to one follower of one raft group that
@@ -73,6 +76,25 @@ class MultiRaftOptions:
     read_retry_ms: int = 500
     idle_mark_ms: int = 1000
     disk_full_retry_ms: int = 1000
+
+    @classmethod
+    def for_log(cls, segment_bytes: int, **limits: int) -> MultiRaftOptions:
+        """Return options whose writes fit into segments of this length.
+
+        Args:
+            segment_bytes: of the log.
+            limits: other fields; those that a segment bounds are lowered to what fits.
+        """
+        quarter = segment_bytes // 4
+        wanted = cls(**limits)
+        return replace(
+            wanted,
+            max_write_bytes=min(wanted.max_write_bytes, quarter),
+            max_append_bytes=min(wanted.max_append_bytes, quarter),
+            snapshot_part_bytes=min(wanted.snapshot_part_bytes, quarter),
+            # Room is left for the hard states that begin a segment and the footer that ends it.
+            max_proposal_bytes=min(wanted.max_proposal_bytes, 3 * quarter),
+        )
 
     def __post_init__(self) -> None:
         if not 1 < self.election_ticks_min <= self.election_ticks_max:

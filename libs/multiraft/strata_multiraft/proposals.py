@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata_multiraft.in_flight import InFlight
+from strata_multiraft.options import FRAME_OVERHEAD_BYTES
 from strata_raft import Payload
 
 
@@ -40,6 +41,11 @@ class Proposals:
     def __len__(self) -> int:
         return len(self._queued) + len(self._waiting)
 
+    @property
+    def has_queued(self) -> bool:
+        """Whether any were not taken."""
+        return bool(self._queued)
+
     def queue(self, payload: Payload, size_bytes: int) -> tuple[asyncio.Future[int], bool]:
         """Queue a proposal; return its future and whether it is the first one in the queue.
 
@@ -51,9 +57,22 @@ class Proposals:
         self._queued.append(_Proposal(payload, size_bytes, future))
         return future, len(self._queued) == 1
 
-    def take(self, first_index: int) -> tuple[Payload, ...]:
-        """Return queued payloads for one `Propose`; they wait from now on, from this index on."""
-        queued, self._queued = self._queued, []
+    def take(self, first_index: int, max_bytes: int) -> tuple[Payload, ...]:
+        """Return queued payloads for one `Propose`; they wait from now on, from this index on.
+
+        Args:
+            first_index: of the entry that the first one becomes.
+            max_bytes: of their frames; one is always taken, what is left stays queued.
+        """
+        queued, left_bytes = self._queued, max_bytes
+        for number, proposal in enumerate(queued):
+            left_bytes -= proposal.size_bytes + FRAME_OVERHEAD_BYTES
+            if left_bytes < 0 and number:
+                self._queued = queued[number:]
+                queued = queued[:number]
+                break
+        else:
+            self._queued = []
         for index, proposal in enumerate(queued, first_index):
             proposal.index = index
         self._waiting.extend(queued)

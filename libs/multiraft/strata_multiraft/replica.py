@@ -306,7 +306,11 @@ class Replica:
         if self.node.role is not Role.LEADER:
             self._proposals.fail_queued(NotLeader(self.leader_replica_id))
             return ()
-        return self._proposals.take(self.node.last_index + 1)
+        options = self._driver.options
+        taken = self._proposals.take(self.node.last_index + 1, options.max_write_bytes)
+        if self._proposals.has_queued:
+            self._driver.work_queued(self)
+        return taken
 
     def propose_refused(self, number: int) -> None:
         """The core did not take the last `number` proposals: leadership is being handed over."""

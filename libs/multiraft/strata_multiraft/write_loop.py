@@ -16,13 +16,14 @@ from typing import Protocol
 
 from strata_multiraft.errors import DiskFull
 from strata_multiraft.idle_mark import IdleMark
-from strata_multiraft.options import MultiRaftOptions
+from strata_multiraft.options import FRAME_OVERHEAD_BYTES, MultiRaftOptions
 from strata_multiraft.ports import Log, RunBlocking
 from strata_multiraft.writes import Write
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.errors import WriteFailed as LogWriteFailed
+from strata_seglog.errors import WriteTooLarge
 from strata_seglog.frames import Frame
 
 
@@ -139,7 +140,8 @@ class Writer:
         taken: list[Write] = []
         size_bytes = 0
         while self._writes:
-            size_bytes += self._writes[0].size_bytes
+            write = self._writes[0]
+            size_bytes += write.size_bytes + FRAME_OVERHEAD_BYTES * len(write.frames)
             if taken and size_bytes > self._options.max_write_bytes:
                 break
             taken.append(self._writes.popleft())
@@ -154,7 +156,8 @@ class Writer:
             self._under_way = writes
             try:
                 position, thread_s = await self._run_blocking(self._work(frames))
-            except (LogDiskFull, LogWriteFailed) as error:
+            except (LogDiskFull, LogWriteFailed, WriteTooLarge) as error:
+                # Too large only if limits and segments do not fit each other (`for_log`).
                 self._failed(writes, str(error))
                 return False
             finally:

@@ -268,11 +268,11 @@ class NameserverApp:
         raft = running.raft = MultiRaft(
             running.log,
             self._clock,
-            MultiRaftOptions(
+            MultiRaftOptions.for_log(
+                self._config.log_segment_bytes,
                 max_raft_groups=1,
                 max_proposals_in_flight=self._config.max_changes_in_flight,
                 max_proposal_bytes=_MAX_COMMAND_BYTES,
-                max_write_bytes=self._config.log_segment_bytes // 4,
             ),
             self._metrics,
             running.writer,

@@ -321,7 +321,7 @@ class StorageApp:
         return self._clock if self._peers is None else self._peers.peering.group_clock
 
     def _raft(self, log: CommitLog, writer: WriterThread, catch_up: WriterThread) -> MultiRaft:
-        options = MultiRaftOptions(max_write_bytes=self._config.log_segment_bytes // 4)
+        options = MultiRaftOptions.for_log(self._config.log_segment_bytes)
         if self._peers is None:
             return MultiRaft(
                 log, self._clock, options, self._metrics, writer, on_fatal=self._on_fatal
