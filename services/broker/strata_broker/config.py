@@ -72,6 +72,9 @@ class SendSection(Section):
     max_batches_per_call: int = Field(
         default=64, ge=1, description="Raft groups in one Append call."
     )
+    max_bytes_per_call: int = Field(
+        default=8 * 1024 * 1024, ge=1, description="The same in bytes, unless it is one batch."
+    )
     timeout_ms: int = Field(
         default=3_000, ge=1, description="Time for a send whose client set no deadline."
     )

@@ -83,6 +83,7 @@ class EngineOptions:
         pending: delayed and half messages.
         client_names_max: clients whose names a leader knows to be kept for traces.
         trace_max_events: events in one answer of what became of a message.
+        append_straggle_ms: what a raft group may take longer than the others of one Append.
     """
 
     dedupe: DedupeOptions = field(default_factory=DedupeOptions)
@@ -111,6 +112,7 @@ class EngineOptions:
     pending: PendingOptions = field(default_factory=PendingOptions)
     client_names_max: int = 50_000
     trace_max_events: int = 1_000
+    append_straggle_ms: int = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from strata_mq.leases import TakeRequest
 from strata_runtime.clock import Clock
 from strata_runtime.tracing import Span, SpanKind, Tracer, inside
 from strata_storage.appends.append import AppendResult
+from strata_storage.appends.stragglers import wait_for_most
 from strata_storage.config import EngineOptions
 from strata_storage.disk.disk_guard import DiskGuard, DiskMark
 from strata_storage.engines import Engines
@@ -84,7 +85,11 @@ class StorageServicer(ReadServicer):
     # Messages -----------------------------------------------------------------------------------
 
     async def append(self, request: pb.AppendRequest, context: CallContext) -> pb.AppendResponse:
-        """Append batches of many raft groups; all are proposed before any is waited for."""
+        """Append batches of many raft groups; all are proposed before any is waited for.
+
+        A raft group that commits slowly is answered OUTCOME_TIMEOUT while others are done: the
+        broker asks again.
+        """
         boot_id = request.broker_boot_id
         began_s = self._clock.monotonic_s()
         span = self._tracer.begin("storage append", SpanKind.SERVER, context.trace_parent)
@@ -105,6 +110,7 @@ class StorageServicer(ReadServicer):
                 )
             except Refused as refused:
                 submitted.append(refused)
+        await self._commit_most(submitted, context.timeout_s)
         response = pb.AppendResponse()
         for group_batch, outcome in zip(request.batches, submitted, strict=True):
             result = response.results.add(raft_group=group_batch.raft_group)
@@ -125,6 +131,16 @@ class StorageServicer(ReadServicer):
         if span is not None:
             span.end()
         return response
+
+    async def _commit_most(
+        self, submitted: list[AppendResult | Refused], timeout_s: float | None
+    ) -> None:
+        """Wait for commits; a batch that is not committed then is refused as such."""
+        commits = [one.future for one in submitted if isinstance(one, AppendResult) and one.future]
+        await wait_for_most(commits, timeout_s, self._options.append_straggle_ms / 1_000)
+        for number, one in enumerate(submitted):
+            if isinstance(one, AppendResult) and one.future and not one.future.done():
+                submitted[number] = Refused(pb.OUTCOME_TIMEOUT, "not committed yet")
 
     def _commit_span(self, append: Span | None, raft_group: int) -> Span | None:
         """Begin the span of waiting for the log and the quorum, if the append is traced."""

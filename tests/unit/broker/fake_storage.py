@@ -11,7 +11,7 @@ import google_crc32c
 from google.protobuf.message import Message
 
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import UNKNOWN_METHOD, AngeliaError
+from strata_angelia.ports import TOO_LARGE, UNKNOWN_METHOD, AngeliaError
 from strata_mq.batch import BatchView, PartKey, PartKind
 from strata_mq.filters import FilterKind, parse_filter
 from strata_mq.slots import SLOT_COUNT
@@ -47,6 +47,9 @@ class FakeStorage:
         # What the next calls of an RPC answer instead: a refusal, or a failure.
         self.trouble: dict[str, deque[storage_pb2.Refusal | AngeliaError]] = defaultdict(deque)
         self.gate: asyncio.Event | None = None
+        # Raft groups that commit nothing, and what one Append may hold (0: whatever it is).
+        self.slow: set[int] = set()
+        self.append_max_bytes = 0
         self.park = False
         self.arrived = asyncio.Event()
         self.parked = 0
@@ -127,9 +130,14 @@ class FakeStorage:
         groups = [batch.raft_group for batch in request.batches]
         assert len(groups) == len(set(groups)), "one batch per raft group and call"
         response = storage_pb2.AppendResponse()
+        if self.append_max_bytes and request.ByteSize() > self.append_max_bytes:
+            raise AngeliaError(TOO_LARGE, "too many bytes for one call")
         for batch in request.batches:
+            if batch.raft_group in self.slow:
+                trouble = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_TIMEOUT)
             if trouble is not None:
                 response.results.add(raft_group=batch.raft_group, refusal=trouble)
+                trouble = None if batch.raft_group in self.slow else trouble
                 continue
             response.results.append(self._append_one(request.broker_boot_id, batch))
         return response

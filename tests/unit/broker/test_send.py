@@ -154,7 +154,6 @@ async def test_a_moved_queue_is_staged_again_in_a_new_batch(
         (storage_pb2.OUTCOME_DISK_FULL, definition_pb2.INTERNAL_SERVER_ERROR),
         (storage_pb2.OUTCOME_READ_ONLY, definition_pb2.INTERNAL_SERVER_ERROR),
         (storage_pb2.OUTCOME_OVERLOADED, definition_pb2.TOO_MANY_REQUESTS),
-        (storage_pb2.OUTCOME_TIMEOUT, definition_pb2.PROXY_TIMEOUT),
         (storage_pb2.OUTCOME_INVALID, definition_pb2.INTERNAL_SERVER_ERROR),
     ],
 )

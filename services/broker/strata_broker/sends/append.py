@@ -17,7 +17,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import AngeliaError
+from strata_angelia.ports import DEADLINE_EXCEEDED, TOO_LARGE, AngeliaError
 from strata_broker import errors
 from strata_broker.config import BrokerConfig
 from strata_broker.failures import unexpected
@@ -129,6 +129,7 @@ class _GroupLane:
     """The batches of one raft group, oldest first."""
 
     __slots__ = (
+        "alone",
         "asked",
         "backoff",
         "hindrance",
@@ -150,6 +151,8 @@ class _GroupLane:
         # the pause before a repeat.
         self.pause: asyncio.TimerHandle | None = None
         self.last_sequence = 0
+        # The first batch was too large for its call: it goes in one of its own.
+        self.alone = False
         # Why the last try of the first batch failed, "" before the first.
         self.hindrance = ""
 
@@ -291,8 +294,9 @@ class Appender:
                         _APPEND, request, storage_pb2.AppendResponse, timeout_s=try_s
                     )
         except (AngeliaError, TimeoutError) as failure:
+            is_shared = len(lanes) > 1
             for lane in lanes:
-                self._lost(lane, node, failure)
+                self._lost(lane, node, failure, is_shared=is_shared)
             return True
         self._latency.record((self._clock.monotonic_s() - started_s) * 1000)
         self._leaders.answered(node)
@@ -323,7 +327,10 @@ class Appender:
         ready = self._ready.get(node, {})
         lanes: list[_GroupLane] = []
         now_s = self._clock.monotonic_s()
+        left_bytes = self._config.send.max_bytes_per_call
         for raft_group in list(islice(ready, self._config.send.max_batches_per_call)):
+            if lanes and (left_bytes <= 0 or lanes[0].alone or ready[raft_group].alone):
+                break
             lane = ready.pop(raft_group)
             lane.ready = ""
             self._drop_late(lane, now_s)
@@ -340,6 +347,11 @@ class Appender:
                 batch.data = batch.builder.build()
                 self._batches.add()
                 self._batch_messages.record(batch.builder.message_count)
+            if lanes and len(batch.data) > left_bytes:
+                lane.ready = node
+                ready[raft_group] = lane
+                break
+            left_bytes -= len(batch.data)
             lane.asked = node
             lanes.append(lane)
         return lanes
@@ -355,6 +367,9 @@ class Appender:
         if outcome in errors.REPEATED_OUTCOMES:
             self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
             self._repeat_later(lane, storage_pb2.Outcome.Name(outcome))
+        elif outcome == storage_pb2.OUTCOME_TIMEOUT:
+            # It commits slowly, and the others of the call did not wait for it.
+            self._repeat_later(lane, DEADLINE_EXCEEDED)
         elif outcome == storage_pb2.OUTCOME_WRONG_GROUP:
             elsewhere = storage_pb2.PartResult(outcome=outcome)
             for entry in self._done(lane).entries:
@@ -375,12 +390,23 @@ class Appender:
             self._requests.failed("tell a sender", failure)
             entry.waiter.refused(entry.indexes, unexpected())
 
-    def _lost(self, lane: _GroupLane, node: str, failure: AngeliaError | TimeoutError) -> None:
+    def _lost(
+        self,
+        lane: _GroupLane,
+        node: str,
+        failure: AngeliaError | TimeoutError,
+        *,
+        is_shared: bool,
+    ) -> None:
         if isinstance(failure, TimeoutError):
             # Given up: another node leads now, perhaps for another raft group of the call only.
             self._repeat_later(lane, LED_ELSEWHERE)
         elif failure.code in errors.REPEATED_ANGELIA_CODES:
             self._leaders.failed(lane.raft_group, node, failure.code)
+            self._repeat_later(lane, failure.code)
+        elif failure.code == TOO_LARGE and is_shared:
+            # Nobody pays for whom it happened to share a call with.
+            lane.alone = True
             self._repeat_later(lane, failure.code)
         else:
             self._fail(lane, errors.lost(failure))
@@ -389,6 +415,7 @@ class Appender:
         """Take the batch that was under way off its lane and let the next one go."""
         batch = lane.waiting.popleft()
         lane.asked = lane.hindrance = ""
+        lane.alone = False
         lane.backoff.reset()
         if lane.waiting:
             self._make_ready(lane)

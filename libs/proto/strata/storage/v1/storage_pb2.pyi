@@ -478,7 +478,9 @@ class AppendResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupResult]:
-        """One per batch, in order."""
+        """One per batch, in order. TIMEOUT: the batch is not committed yet while others are, or the call's
+        time is nearly over; the same batch with the same sequence asks again.
+        """
 
     def __init__(
         self,

@@ -1,0 +1,112 @@
+"""One Append carries batches of many raft groups: none of them pays for another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.config import BrokerConfig
+from strata_mq.slots import fifo_queue
+from tests.unit.broker.conftest import BASE_CONFIG, message
+from tests.unit.broker.fake_edge import FakeCall, FakeEdge
+from tests.unit.broker.fake_storage import FakeStorage, until
+
+OK = definition_pb2.OK
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """Calls hold few bytes."""
+    return BrokerConfig.model_validate(BASE_CONFIG | {"send": {"max_bytes_per_call": 300_000}})
+
+
+def send(number: int, size_bytes: int = 10) -> tuple[str, service_pb2.SendMessageRequest]:
+    one = message("fifo", number, body=bytes(size_bytes), message_group=f"g{number}")
+    one.system_properties.message_type = definition_pb2.FIFO
+    return "SendMessage", service_pb2.SendMessageRequest(messages=[one])
+
+
+def numbers_of_two_raft_groups(app: BrokerApp) -> list[int]:
+    """Return numbers of messages whose message groups are in different raft groups."""
+    topic = app.view.topic("", "fifo")
+    assert topic is not None
+    owners = {
+        app.view.owner(topic, fifo_queue(f"g{number}", topic.queue_count)): number
+        for number in range(50)
+    }
+    assert len(owners) == 2
+    return list(owners.values())
+
+
+async def code_of(call: FakeCall) -> definition_pb2.Code.ValueType:
+    return service_pb2.SendMessageResponse.FromString((await call.answer)[0]).status.code
+
+
+def appends(storage: FakeStorage) -> list[storage_pb2.AppendRequest]:
+    return [call for rpc, call in storage.calls if isinstance(call, storage_pb2.AppendRequest)]
+
+
+async def test_a_raft_group_that_commits_slowly_does_not_hold_up_the_other(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Those of the other one are answered; its own go again with their number, to the same node."""
+    storage.slow = {1}
+    calls = edge.begin_turn(*map(send, range(8)))
+    await until(lambda: len(appends(storage)) > 3)
+    answered = [call for call in calls if call.answer.done()]
+    assert 0 < len(answered) < len(calls)
+    assert [await code_of(call) for call in answered] == [OK] * len(answered)
+    repeats = {
+        (batch.sequence, batch.batch)
+        for request in appends(storage)
+        for batch in request.batches
+        if batch.raft_group == 1
+    }
+    assert len(repeats) == 1
+    leaders = app._storage.leaders
+    assert leaders.leader_of(1) == leaders.leader_of(2) != ""
+    storage.slow = set()
+    assert [await code_of(call) for call in calls] == [OK] * len(calls)
+
+
+async def test_what_is_never_committed_is_answered_at_its_deadline(
+    edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """As if nobody had answered: a client must know whether it is worth another try."""
+    storage.slow = {1, 2}
+    method, request = send(1)
+    call = edge.begin(method, request, time_left_s=0.05)
+    assert await code_of(call) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
+
+
+async def test_a_call_that_is_too_large_is_divided(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Two batches that a node does not take together are taken one by one."""
+    storage.append_max_bytes = 150_000
+    one, other = numbers_of_two_raft_groups(app)
+    calls = edge.begin_turn(send(one, 100_000), send(other, 100_000))
+    assert [await code_of(call) for call in calls] == [OK, OK]
+    assert [len(request.batches) for request in appends(storage)] == [2, 1, 1]
+
+
+async def test_a_batch_that_is_too_large_alone_is_refused_alone(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """The one that shared its call is stored."""
+    storage.append_max_bytes = 150_000
+    one, other = numbers_of_two_raft_groups(app)
+    small, large = edge.begin_turn(send(one), send(other, 200_000))
+    assert await code_of(large) == definition_pb2.PAYLOAD_TOO_LARGE
+    assert await code_of(small) == OK
+
+
+async def test_calls_are_bounded_in_bytes(edge: FakeEdge, storage: FakeStorage) -> None:
+    """A batch larger than that goes alone."""
+    calls = edge.begin_turn(*(send(number, 250_000) for number in range(6)))
+    assert [await code_of(call) for call in calls] == [OK] * 6
+    sizes = [[len(batch.batch) for batch in request.batches] for request in appends(storage)]
+    assert sum(map(len, sizes)) > 1
+    assert all(len(batches) == 1 or sum(batches) <= 300_000 for batches in sizes), sizes
