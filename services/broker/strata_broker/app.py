@@ -37,12 +37,11 @@ from strata_broker.operators.assembly import OperatorParts, Operators
 from strata_broker.plugins import BrokerPlugin, PluginParts
 from strata_broker.plugins import load as load_plugins
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
+from strata_broker.receives.assembly import new_receiver
 from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.filters import Filters
 from strata_broker.receives.liveness import LivenessReporter
-from strata_broker.receives.popper import Popper
 from strata_broker.receives.pulls import Puller
-from strata_broker.receives.receive import Receiver
 from strata_broker.sends.checks import TransactionChecker
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
@@ -241,7 +240,20 @@ class BrokerApp:
         view, config, clock, recorder = self.view, self._config, self._clock, self._recorder
         self._message_groups = MessageGroups()
         self.send_budget = SendBudget(config.send, self._metrics)
-        self._receiver = self._new_receiver(provisioner, filters, recorder)
+        self._receiver = new_receiver(
+            self._identity.boot_id,
+            view,
+            provisioner,
+            self._storage,
+            self._deliverer,
+            filters,
+            self.sessions,
+            config,
+            clock,
+            self.requests,
+            recorder,
+            self._metrics,
+        )
         self._sender = Sender(
             view,
             provisioner,
@@ -268,26 +280,6 @@ class BrokerApp:
             recorder,
             clock,
             self._plugins,
-        )
-
-    def _new_receiver(
-        self, provisioner: Provisioner, filters: Filters, recorder: Recorder
-    ) -> Receiver:
-        config, clock = self._config, self._clock
-        return Receiver(
-            self._identity.boot_id,
-            self.view,
-            provisioner,
-            Popper(self.view, self._storage.client, config.receive, clock),
-            self._storage.reads,
-            self._deliverer,
-            filters,
-            self.sessions,
-            config,
-            clock,
-            self.requests,
-            recorder,
-            self._metrics,
         )
 
     def _watch_producers(self) -> Producers:

@@ -194,6 +194,18 @@ METRICS: tuple[MetricSpec, ...] = (
         "Dead letters sent back to the topics they came from.",
     ),
     MetricSpec(
+        "strata_broker_unreleased_total",
+        "counter",
+        "1",
+        "Leases of answers that no client took and that could not be released: they run out.",
+    ),
+    MetricSpec(
+        "strata_broker_surplus_receives",
+        "gauge",
+        "1",
+        "Receives that are too many for their client, refused after a pause.",
+    ),
+    MetricSpec(
         "strata_broker_share_refused_total",
         "counter",
         "1",

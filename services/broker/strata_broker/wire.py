@@ -14,10 +14,7 @@ from strata_mq.errors import Code
 
 _LENGTH_DELIMITED = 2
 _SYSTEM_PROPERTIES_KEY = b"\x1a"  # Message.system_properties: field 3, length-delimited
-_VARINT = 0
 _VARINT_BYTES = 10
-# Begin and end of a group; what is inside counts as if it were outside.
-_GROUP = (3, 4)
 FIXED_BYTES = {1: 8, 5: 4}
 """Wire type -> bytes, of fields of a fixed length."""
 
@@ -45,36 +42,6 @@ _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 def length_delimited(field: int, value: bytes) -> bytes:
     """Encode a bytes, string or message field, key included."""
     return b"".join((varint(field << 3 | _LENGTH_DELIMITED), varint(len(value)), value))
-
-
-def count_fields(data: bytes, field: int, most: int) -> int:
-    """Count how often a field stands in a message's top level, to `most` + 1 and no further.
-
-    Objects of a repeated field take a hundred times the memory of their bytes, so whoever limits
-    their number counts before parsing. Of bytes that are no message the count up to there is
-    returned: parsing them tells what is wrong.
-
-    Args:
-        data: a serialised message.
-        field: number of a length-delimited field.
-        most: where counting ends.
-    """
-    key = field << 3 | _LENGTH_DELIMITED
-    at, end, found = 0, len(data), 0
-    while at < end and found <= most:
-        tag, at = read_varint(data, at)
-        found += tag == key
-        kind = tag & 7
-        if kind == _LENGTH_DELIMITED:
-            length, at = read_varint(data, at)
-            at += length
-        elif kind == _VARINT:
-            _, at = read_varint(data, at)
-        elif kind in FIXED_BYTES:
-            at += FIXED_BYTES[kind]
-        elif kind not in _GROUP:
-            break
-    return found
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:

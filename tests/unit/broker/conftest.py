@@ -26,7 +26,7 @@ BASE_CONFIG: dict[str, dict[str, object]] = {
         "call_timeout_ms": 1_000,
     },
     "metadata": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},
-    "receive": {"gone_grace_ms": 1},
+    "receive": {"gone_grace_ms": 1, "surplus_pause_ms": 1},
     "telemetry": {"node_repeat_ms": (1, 2, 3)},
 }
 

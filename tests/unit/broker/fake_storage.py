@@ -52,6 +52,8 @@ class FakeStorage:
         self.append_max_bytes = 0
         self.park = False
         self.arrived = asyncio.Event()
+        # Numbers of pops whose client has gone.
+        self.ended: set[int] = set()
         self.parked = 0
         self.clients: dict[int, set[int]] = {}
         self.turn = 0
@@ -232,6 +234,8 @@ class FakeStorage:
             return storage_pb2.PopResponse(refusal=trouble)
         while True:
             response = storage_pb2.PopResponse()
+            if request.number in self.ended:
+                return response
             for queue in self._readable(request):
                 self._take(request, queue, response)
             if response.messages or not self.park:
@@ -242,6 +246,13 @@ class FakeStorage:
                 await self.arrived.wait()
             finally:
                 self.parked -= 1
+
+    def _endpops(
+        self, request: storage_pb2.EndPopsRequest, _: storage_pb2.Refusal | None
+    ) -> storage_pb2.EndPopsResponse:
+        self.ended.update(request.numbers)
+        self.arrived.set()
+        return storage_pb2.EndPopsResponse()
 
     def _readable(self, request: storage_pb2.PopRequest) -> list[int]:
         if request.queue >= 0:

@@ -9,7 +9,6 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import wire
 from strata_broker.app import BrokerApp
 from strata_broker.config import BrokerConfig
 from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
@@ -216,18 +215,6 @@ async def test_a_change_of_no_raft_group_is_refused_at_once(
     )
     assert response.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
     assert storage.count("ChangeInvisible") == 0
-
-
-def test_fields_are_counted_as_they_are_parsed() -> None:
-    """Whatever stands between them; counting ends beyond the most."""
-    request = ack_request("a", "b", "c")
-    data = request.SerializeToString() + b"\x22\x03xyz" + b"\x28\x96\x01" + b"\x2d\0\0\0\0"
-    data += b"\x31" + bytes(8) + wire.length_delimited(3, b"")
-    field = service_pb2.AckMessageRequest.ENTRIES_FIELD_NUMBER
-    assert len(service_pb2.AckMessageRequest.FromString(data).entries) == 4
-    assert wire.count_fields(data, field, 100) == 4
-    assert wire.count_fields(data, field, 2) == 3
-    assert wire.count_fields(b"", field, 2) == 0
 
 
 def test_a_handle_carries_64_bits() -> None:

@@ -17,6 +17,7 @@ from strata_broker.receives.popper import Popped, Popper
 from strata_broker.storage import epochs
 from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.storage.places import ANY_QUEUE, Place, Wanted, places_of
+from strata_broker.storage.pop_ends import PopTicket
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until
@@ -191,7 +192,9 @@ class FakeStorageClient:
         self.left: dict[tuple[int, int], list[storage_pb2.SealedQueue]] = {}
         self.repeated: list[tuple[int, bool]] = []
 
-    async def pop(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
+    async def pop(
+        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+    ) -> storage_pb2.PopResponse:
         place = (request.raft_group, request.queue)
         self.pops.append((*place, request.wait_ms))
         self.repeated.append((request.raft_group, request.repeated))
@@ -240,7 +243,7 @@ async def pop(
             raft_group=place.raft_group, queue=place.queue, wait_ms=wait_ms, fifo=fifo
         )
 
-    return await popper.pop(topic, what, request, wait_ms)
+    return await popper.pop(topic, what, request, wait_ms, PopTicket(1))
 
 
 async def test_one_place_is_asked_once_for_the_whole_wait(

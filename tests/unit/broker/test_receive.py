@@ -402,9 +402,10 @@ async def test_the_pop_of_a_gone_client_is_cancelled(
 async def test_messages_popped_for_a_gone_client_are_released(
     client: Client, storage: FakeStorage
 ) -> None:
-    """They are visible again at once for another consumer; nothing ends the pops before."""
+    """They are visible again at once for another consumer, though storage does not end the pops."""
     await client.receive("orders", "g")
     storage.park = True
+    storage.trouble["EndPops"].extend([AngeliaError(UNAVAILABLE, "gone")] * 2)
     calls = [client.begin_receive("orders", "g", broker=f"strata-{n}") for n in (1, 2)]
     await until(lambda: storage.parked == 2)
     for call in calls:

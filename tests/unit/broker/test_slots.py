@@ -13,6 +13,7 @@ from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.storage.places import ANY_QUEUE, Place, Wanted, places_of
+from strata_broker.storage.pop_ends import PopTicket
 from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until
 
@@ -151,7 +152,9 @@ class WaitingStorage:
     def __init__(self) -> None:
         self.pops: list[tuple[int, int, int]] = []
 
-    async def pop(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
+    async def pop(
+        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+    ) -> storage_pb2.PopResponse:
         self.pops.append((request.topic.topic_id, request.raft_group, request.queue))
         await asyncio.sleep(request.wait_ms / 1000)
         return storage_pb2.PopResponse()
@@ -176,7 +179,8 @@ async def test_who_waits_for_a_queue_whose_slot_went_looks_again(view: MetadataV
                 wait_ms=wait_ms,
             )
 
-        return asyncio.ensure_future(popper.pop(topic, Wanted(home, ANY_QUEUE), request, 300))
+        wanted = Wanted(home, ANY_QUEUE)
+        return asyncio.ensure_future(popper.pop(topic, wanted, request, 300, PopTicket(1)))
 
     waiting = [pop("t"), pop("far")]
     await until(lambda: len(storage.pops) == 2)

@@ -11,10 +11,11 @@ from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors, wire
+from strata_broker import errors
 from strata_broker.clients.provision import Provisioner
 from strata_broker.config import BrokerConfig
 from strata_broker.observability.recorder import Recorder
+from strata_broker.parsing import parse
 from strata_broker.receives.acks import Acker
 from strata_broker.receives.handles import HandleReader
 from strata_broker.requests import Caller, caller_of, milliseconds, time_for
@@ -31,7 +32,6 @@ from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
 ACK = "AckMessage"
-_ENTRIES = service_pb2.AckMessageRequest.ENTRIES_FIELD_NUMBER
 
 
 class Acknowledger:
@@ -124,13 +124,14 @@ class Acknowledger:
 
     def _parsed(self, data: bytes) -> service_pb2.AckMessageRequest:
         most = self._config.max_entries
-        # An entry takes two bytes at least.
-        if len(data) > 2 * most and wire.count_fields(data, _ENTRIES, most) > most:
-            raise RequestError(Code.BAD_REQUEST, f"an AckMessage has at most {most} entries")
         try:
-            return service_pb2.AckMessageRequest.FromString(data)
+            # Smaller ones cannot hold many more entries than there may be.
+            request = parse(service_pb2.AckMessageRequest, data)
         except DecodeError as error:
-            raise RequestError(Code.BAD_REQUEST, "not an AckMessageRequest") from error
+            raise RequestError(Code.BAD_REQUEST, str(error)) from error
+        if len(request.entries) > most:
+            raise RequestError(Code.BAD_REQUEST, f"an AckMessage has at most {most} entries")
+        return request
 
 
 class _PendingAck:

@@ -30,10 +30,40 @@ class ReceiveSection(Section):
     max_invisible_ms: int = Field(default=43_200_000, ge=1, description="Longest lease.")
     max_parked: int = Field(default=20_000, ge=1, description="Receives under way.")
     max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
+    max_parked_per_connection: int = Field(
+        default=1_024, ge=1, description="The same for one connection."
+    )
+    max_parked_per_address: int = Field(
+        default=15_000, ge=1, description="The same for one address of clients."
+    )
+    max_parked_per_namespace: int = Field(
+        default=15_000, ge=1, description="The same for one namespace."
+    )
+    max_request_bytes: int = Field(
+        default=128 * 1024, ge=1_024, description="One request; beyond it PAYLOAD_TOO_LARGE."
+    )
+    max_parked_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=1_024, description="Requests of receives under way."
+    )
+    max_parked_bytes_per_client: int = Field(
+        default=8 * 1024 * 1024,
+        ge=1_024,
+        description="The same for one client, connection or address.",
+    )
+    surplus_pause_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="A receive that is too many for its client is refused after this pause, so "
+        "that one that asks again at once does not keep the broker busy.",
+    )
+    max_surplus: int = Field(
+        default=10_000, ge=1, description="Such receives; more are refused at once."
+    )
     gone_grace_ms: int = Field(
         default=1_000,
         ge=0,
-        description="A pop whose client has gone may still end by itself this long.",
+        description="A pop whose client has gone is ended in storage; if it does not end for this "
+        "long, it is given up.",
     )
     first_slice_ms: int = Field(
         default=100,

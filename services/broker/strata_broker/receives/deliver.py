@@ -6,6 +6,9 @@ parsed. Storage gives only what the subscription's filter wants.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import wire
@@ -17,6 +20,36 @@ from strata_broker.storage.storage_client import StorageClient
 from strata_mq.handle import ReceiptHandle, encode_handle
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
+
+
+class Given(NamedTuple):
+    """What an answer gives away: leases, without the messages that they are on.
+
+    Attributes:
+        raft_group: where they are.
+        consumer_group_id: whose they are.
+        topic_id: of their messages.
+        leases: (queue, offset, lease number, generation, visible at) of each.
+    """
+
+    raft_group: int
+    consumer_group_id: int
+    topic_id: int
+    leases: Sequence[tuple[int, int, int, int, int]]
+
+
+def given_by(
+    raft_group: int,
+    consumer_group_id: int,
+    topic_id: int,
+    leased: Iterable[storage_pb2.LeasedMessage],
+) -> Given:
+    """Return what messages that were leased give away."""
+    leases = [
+        (one.queue, one.offset, one.lease_number, one.generation, one.visible_at_ms)
+        for one in leased
+    ]
+    return Given(raft_group, consumer_group_id, topic_id, leases)
 
 
 class Deliverer:
@@ -68,28 +101,31 @@ class Deliverer:
         )
         return responses
 
-    async def release(
-        self,
-        raft_group: int,
-        group: meta_pb2.ConsumerGroup,
-        topic: TopicRow,
-        popped: storage_pb2.PopResponse,
-    ) -> None:
+    async def release(self, given: Given, timeout_s: float) -> None:
         """Make messages visible again that nobody was given; that was no attempt (rule 36).
 
         Raises:
             RequestError: storage did not take it; the leases run out or die with their holder.
         """
-        if not popped.messages:
+        if not given.leases:
             return
+        request = storage_pb2.ReleaseRequest(raft_group=given.raft_group)
+        for queue, offset, lease_number, generation, visible_at_ms in given.leases:
+            request.undelivered.add(
+                consumer_group_id=given.consumer_group_id,
+                topic_id=given.topic_id,
+                queue=queue,
+                offset=offset,
+                lease_number=lease_number,
+                generation=generation,
+                visible_at_ms=visible_at_ms,
+            )
         response = await self._storage.call(
-            raft_group,
+            given.raft_group,
             "Release",
-            storage_pb2.ReleaseRequest(
-                raft_group=raft_group,
-                undelivered=[_lease_ref(group, topic, leased) for leased in popped.messages],
-            ),
+            request,
             storage_pb2.ReleaseResponse,
+            timeout_s=timeout_s,
         )
         self._released.add(response.released)
 
@@ -123,17 +159,3 @@ class Deliverer:
             handle,
             leased.attempt_count,
         )
-
-
-def _lease_ref(
-    group: meta_pb2.ConsumerGroup, topic: TopicRow, leased: storage_pb2.LeasedMessage
-) -> storage_pb2.LeaseRef:
-    return storage_pb2.LeaseRef(
-        consumer_group_id=group.consumer_group_id,
-        topic_id=topic.topic_id,
-        queue=leased.queue,
-        offset=leased.offset,
-        lease_number=leased.lease_number,
-        generation=leased.generation,
-        visible_at_ms=leased.visible_at_ms,
-    )

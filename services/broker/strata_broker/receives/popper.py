@@ -21,6 +21,7 @@ from strata_broker.receives.attempts import Attempts
 from strata_broker.receives.config import ReceiveSection
 from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_broker.storage.places import Place, Wanted, places_of
+from strata_broker.storage.pop_ends import PopTicket
 from strata_broker.storage.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_mq.slots import slot_of
@@ -57,8 +58,15 @@ class Popper:
         # (raft group, topic, queue or ANY_QUEUE) -> how many of the queues have left, as it told
         self._left: OrderedDict[tuple[int, int, int], int] = OrderedDict()
 
-    async def pop(self, topic: TopicRow, wanted: Wanted, pop_for: PopFor, wait_ms: int) -> Popped:
-        """Return messages, or none at the end of the wait.
+    async def pop(
+        self,
+        topic: TopicRow,
+        wanted: Wanted,
+        pop_for: PopFor,
+        wait_ms: int,
+        ticket: PopTicket,
+    ) -> Popped:
+        """Return messages, or none at the end of the wait, or when the ticket is ended.
 
         Raises:
             RequestError: refused for good, or FORBIDDEN, nobody serves the queue.
@@ -72,10 +80,10 @@ class Popper:
                 raise RequestError(Code.FORBIDDEN, "no readable queue")
             if len(places) == 1:
                 slice_ms = wait_ms
-            popped, waited = await self._round(topic, places, pop_for, slice_ms, deadline_s)
+            popped, waited = await self._round(topic, places, pop_for, slice_ms, deadline_s, ticket)
             if popped is not None:
                 return popped
-            ended = self._clock.monotonic_s() >= deadline_s
+            ended = ticket.ended or self._clock.monotonic_s() >= deadline_s
             # The one raft group that was asked has waited for as long as it was to.
             alone = len(places) == 1 and waited
             if ended or (alone and self._view.placement_version == version):
@@ -94,6 +102,7 @@ class Popper:
         pop_for: PopFor,
         slice_ms: int,
         deadline_s: float,
+        ticket: PopTicket,
     ) -> tuple[Popped | None, bool]:
         """Ask every place once, until one has messages; also return whether any was waited at.
 
@@ -103,18 +112,21 @@ class Popper:
         version = self._view.placement_version
         waited = False
         for number in range(len(places)):
+            if ticket.ended:
+                break
             place = places[(number + self._turn) % len(places)]
             left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
             request = pop_for(place, max(min(slice_ms, left_ms), 0))
             left_key = (place.raft_group, topic.topic_id, place.queue)
             request.known_sealed = self._left.get(left_key, 0)
+            request.number = ticket.number
             try:
                 if request.fifo and not await self._may_serve(topic, place, request):
                     continue
                 if self._view.placement_version != version:
                     return None, False
                 async with self._attempts.of(topic.topic_id, str(place.raft_group)):
-                    response = await self._storage.pop(request)
+                    response = await self._storage.pop(request, ticket)
                 if response.moved:
                     self._take_in_left(topic, left_key, response)
                     continue

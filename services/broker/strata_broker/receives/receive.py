@@ -1,14 +1,15 @@
 """ReceiveMessage: a pop that waits in storage; what comes back is delivered.
 
 Role: checks, the queue a client names, the pop, the per-delivery fragment, the answer. Invariants:
-a message that was leased is delivered, or released because its client has gone; a receive that
-waits is counted in a limit; a broker that stops lets nobody wait.
+a message that was leased is taken by its client, or released; a receive that waits is counted in
+a limit, and in the shares of its client, connection, address and namespace; one that is too many
+is refused before it costs anything; a broker that stops lets nobody wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -16,7 +17,8 @@ from google.protobuf.message import DecodeError
 from apache.rocketmq.v2 import service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors, wire
+from strata_broker import wire
+from strata_broker.admission import Admission, AdmissionOptions, Admitted
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
@@ -25,20 +27,22 @@ from strata_broker.failures import unexpected
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
 from strata_broker.parsing import parse
-from strata_broker.receives.deliver import Deliverer
+from strata_broker.receives.config import ReceiveSection
+from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.filters import Filters
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.replica_reads import ReplicaReads
-from strata_broker.requests import caller_of, language_of, milliseconds
+from strata_broker.receives.takebacks import Takebacks
+from strata_broker.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.storage.metadata import Home, MetadataView, Name, TopicRow
 from strata_broker.storage.places import ANY_QUEUE, Place, Wanted
+from strata_broker.storage.pop_ends import PopEnder, PopTicket
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash
 from strata_mq.names import check_consumer_group
 from strata_mq.validation import check_receive_invisible, polling_ms
 from strata_runtime.clock import Clock
-from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 
@@ -77,6 +81,8 @@ class Receiver:
         popper: Popper,
         reads: ReplicaReads,
         deliverer: Deliverer,
+        ender: PopEnder,
+        takebacks: Takebacks,
         filters: Filters,
         sessions: Sessions,
         config: BrokerConfig,
@@ -92,6 +98,8 @@ class Receiver:
         self._popper = popper
         self._reads = reads
         self._deliverer = deliverer
+        self._ender = ender
+        self._takebacks = takebacks
         self._filters = filters
         self._sessions = sessions
         self._config = config
@@ -99,10 +107,13 @@ class Receiver:
         self._clock = clock
         self._requests = requests
         self._recorder = recorder
-        self._parked = Limit("receives", config.receive.max_parked, "receives", metrics)
-        show_watermark(metrics, "pull", lambda: self._parked.used)
-        self._parked_of: dict[str, int] = {}
-        self._waiting: dict[HotCall, asyncio.Task[None]] = {}
+        self._admission = Admission(_admission_options(config.receive), metrics)
+        show_watermark(metrics, "pull", lambda: self._admission.used)
+        # Receives that are refused after a pause.
+        self._surplus = 0
+        self._max_surplus = config.receive.max_surplus
+        metrics.gauge("strata_broker_surplus_receives", lambda: self._surplus)
+        self._waiting: dict[HotCall, tuple[asyncio.Task[None], PopTicket]] = {}
         self._ending = False
 
     def take(self, call: HotCall) -> None:
@@ -112,25 +123,55 @@ class Receiver:
             call.complete(wire.nothing(self._clock.wall_ms()))
             return
         try:
-            receive = self._check(call)
-            parked = self._parked_of.get(receive.client_id, 0)
-            if parked >= self._config.receive.max_parked_per_client or not self._parked.try_take():
-                raise errors.too_many_requests()
+            caller = caller_of(call.metadata)
+            try:
+                admitted = self._admission.enter(caller.client_id, call.peer, len(call.request))
+            except RequestError as bad:
+                self._refuse_later(call, bad, started_s)
+                return
         except RequestError as bad:
             self._refuse(call, bad, started_s)
             return
-        self._parked_of[receive.client_id] = parked + 1
+        try:
+            receive = self._check(call, caller)
+            admitted.of_namespace(receive.topic.namespace)
+            self._begin(call, receive, admitted, started_s)
+        except RequestError as bad:
+            admitted.leave()
+            self._refuse(call, bad, started_s)
+        except BaseException:
+            admitted.leave()
+            raise
+
+    def _begin(self, call: HotCall, receive: Receive, admitted: Admitted, started_s: float) -> None:
         client = self._sessions.heard(receive.client_id)
         client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)
+        ticket = self._ender.ticket()
         task = self._requests.spawn(
             "receive",
-            self._serve(call, receive, client, started_s),
+            self._serve(call, receive, client, ticket, started_s),
             lambda _: self._refuse(call, unexpected(), started_s),
         )
-        self._waiting[call] = task
-        call.on_gone(lambda: self._gone(task))
+        self._waiting[call] = task, ticket
+        # A task that is cancelled before it begins runs none of its own code.
+        task.add_done_callback(lambda _: self._ended(call, admitted))
+        call.on_gone(lambda: self._gone(task, ticket))
+
+    def _refuse_later(self, call: HotCall, failure: RequestError, started_s: float) -> None:
+        """Refuse a receive that is too many, after a pause: who asks again at once has to wait."""
+        pause_s = self._config.receive.surplus_pause_ms / 1000
+        if failure.code is not Code.TOO_MANY_REQUESTS or self._surplus >= self._max_surplus:
+            self._refuse(call, failure, started_s)
+            return
+
+        def refuse() -> None:
+            self._surplus -= 1
+            self._refuse(call, failure, started_s)
+
+        self._surplus += 1
+        asyncio.get_running_loop().call_later(pause_s, refuse)
 
     def end_all(self) -> None:
         """Answer every receive with "nothing" from now on: the broker stops.
@@ -138,50 +179,78 @@ class Receiver:
         A pop that takes leases after this finds its call answered and releases them.
         """
         self._ending = True
-        for call, task in self._waiting.items():
+        for call, (task, ticket) in self._waiting.items():
             call.complete(wire.nothing(self._clock.wall_ms()))
-            self._gone(task)
+            self._gone(task, ticket)
 
-    def _gone(self, task: asyncio.Task[None]) -> None:
-        """End a pop whose client has gone, after a grace.
+    def _gone(self, task: asyncio.Task[None], ticket: PopTicket) -> None:
+        """End a pop whose client has gone.
 
-        A pop that is being answered right now would take leases that nobody knows of, so it may
-        end by itself and its messages are released; one that still waits then took none.
+        One that waits ends at once and took nothing; one that takes leases right now is answered,
+        and its messages are released. Only one that storage does not end is given up.
         """
+        self._ender.end(ticket)
         grace_s = self._config.receive.gone_grace_ms / 1000
         asyncio.get_running_loop().call_later(grace_s, task.cancel)
 
     async def _serve(
-        self, call: HotCall, receive: Receive, client: Client, started_s: float
+        self,
+        call: HotCall,
+        receive: Receive,
+        client: Client,
+        ticket: PopTicket,
+        started_s: float,
     ) -> None:
         client.open_calls += 1
         try:
             group = await self._provisioner.consumer_group_for_use(*receive.group)
+            repeatable = group.fifo and receive.attempt
+            number = (
+                self._takebacks.receive_of(group.consumer_group_id, receive.attempt)
+                if repeatable
+                else 0
+            )
             raft_group, response = await self._popper.pop(
                 receive.topic,
                 receive.wanted,
                 lambda place, wait_ms: self._pop(receive, client, group, place, wait_ms),
                 receive.wait_ms,
+                ticket,
             )
-            await self._read(raft_group, group, receive.topic, response)
+            group_id, topic_id = group.consumer_group_id, receive.topic.topic_id
+            given = given_by(raft_group, group_id, topic_id, response.messages)
+            take_back = partial(self._takebacks.take_back, given, receive.attempt, number)
+            try:
+                if not call.done():
+                    await self._read(raft_group, group_id, receive.topic, response)
+                    responses = self._deliverer.responses(
+                        raft_group, group, receive.topic, response
+                    )
+            except BaseException:
+                take_back()
+                raise
             if call.done():
-                await self._deliverer.release(raft_group, group, receive.topic, response)
+                take_back()
                 return
-            responses = self._deliverer.responses(raft_group, group, receive.topic, response)
-            call.complete(responses)
+            call.complete(responses, take_back if given.leases else None)
             self._recorder.answered(RECEIVE, Code.OK, started_s)
         except RequestError as bad:
             self._refuse(call, bad, started_s)
+        except asyncio.CancelledError:
+            if ticket.request is not None:
+                self._takebacks.take_back_unseen(ticket.request)
+            raise
         finally:
             client.open_calls -= 1
-            self._waiting.pop(call, None)
-            self._parked.give_back()
-            self._unpark(receive.client_id)
+
+    def _ended(self, call: HotCall, admitted: Admitted) -> None:
+        del self._waiting[call]
+        admitted.leave()
 
     async def _read(
         self,
         raft_group: int,
-        group: meta_pb2.ConsumerGroup,
+        consumer_group_id: int,
         topic: TopicRow,
         popped: storage_pb2.PopResponse,
     ) -> None:
@@ -189,22 +258,13 @@ class Receiver:
         only_places = popped.applied_index > 0
         if only_places and popped.messages:
             unread = await self._reads.fill_popped(raft_group, topic.topic_id, popped)
-            if unread:
-                # What cannot be released either is leased until its time is over.
-                with suppress(RequestError):
-                    given_back = storage_pb2.PopResponse(messages=unread)
-                    await self._deliverer.release(raft_group, group, topic, given_back)
+            self._takebacks.take_back(
+                given_by(raft_group, consumer_group_id, topic.topic_id, unread)
+            )
         size_bytes = sum(len(leased.message) for leased in popped.messages)
         self._reads.spread.count(
             raft_group, topic.topic_id, size_bytes, from_leader=not only_places
         )
-
-    def _unpark(self, client_id: str) -> None:
-        left = self._parked_of[client_id] - 1
-        if left:
-            self._parked_of[client_id] = left
-        else:
-            del self._parked_of[client_id]
 
     def _refuse(self, call: HotCall, failure: RequestError, started_s: float) -> None:
         call.complete(
@@ -215,13 +275,12 @@ class Receiver:
         )
         self._recorder.answered(RECEIVE, failure.code, started_s)
 
-    def _check(self, call: HotCall) -> Receive:
+    def _check(self, call: HotCall, caller: Caller) -> Receive:
         """Check a request and find out where it goes.
 
         Raises:
             RequestError: the first thing that is wrong.
         """
-        caller = caller_of(call.metadata)
         try:
             request = parse(service_pb2.ReceiveMessageRequest, call.request)
         except DecodeError as error:
@@ -321,8 +380,24 @@ class Receiver:
         """
         limits = self._config.receive
         return min(
-            limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._parked.used))
+            limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._admission.used))
         )
+
+
+def _admission_options(config: ReceiveSection) -> AdmissionOptions:
+    return AdmissionOptions(
+        of="receives",
+        most=config.max_parked,
+        most_each={
+            "client": config.max_parked_per_client,
+            "connection": config.max_parked_per_connection,
+            "address": config.max_parked_per_address,
+            "namespace": config.max_parked_per_namespace,
+        },
+        most_bytes=config.max_parked_bytes,
+        most_bytes_each=config.max_parked_bytes_per_client,
+        most_request_bytes=config.max_request_bytes,
+    )
 
 
 def _named_queue(home: Home, local_id: int) -> int:

@@ -21,6 +21,7 @@ from strata_broker.config import StorageClientSection
 from strata_broker.receives.attempts import Attempts
 from strata_broker.storage.channels import NodeChannels
 from strata_broker.storage.leaders import LeaderMap
+from strata_broker.storage.pop_ends import PopTicket
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -105,8 +106,14 @@ class StorageClient:
                 await self._pause(raft_group, backoff, deadline_s)
         raise errors.timed_out(raft_group)
 
-    async def pop(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
+    async def pop(
+        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+    ) -> storage_pb2.PopResponse:
         """Pop, wherever the raft group is led meanwhile, for as long as the request waits.
+
+        Args:
+            request: what is wanted; it carries the ticket's number.
+            ticket: by which it can be ended before.
 
         Returns:
             What was leased; nothing when the wait ends, also while nobody leads: to a consumer
@@ -126,14 +133,17 @@ class StorageClient:
             # A parked pop is silent for its wait; leases that it took at the end must not be lost.
             try_s = left_s + self._config.call_timeout_ms / 1000
             try:
-                return await self._try(
-                    request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
-                )
+                return await self._try_pop(request, try_s, ticket)
             except _NotNow as failure:
                 repeated = request.repeated or (failure.unknown and request.auto_renew)
                 ends_s = settled_by_s if repeated else wait_ends_s
-                await self._pause(request.raft_group, backoff, ends_s)
+                if ticket is None or not ticket.ended:
+                    await self._pause(request.raft_group, backoff, ends_s)
             now_s = self._clock.monotonic_s()
+            if ticket is not None and ticket.ended:
+                wait_ends_s = min(wait_ends_s, now_s)
+                settled_by_s = min(settled_by_s, now_s + self._config.call_timeout_ms / 1000)
+                ends_s = settled_by_s if repeated else now_s
             if now_s >= ends_s:
                 return storage_pb2.PopResponse()
             left_s = max(wait_ends_s - now_s, 0.0)
@@ -143,6 +153,24 @@ class StorageClient:
             again.wait_ms = int(left_s * 1000)
             again.repeated = repeated
             request = again
+
+    async def _try_pop(
+        self, request: storage_pb2.PopRequest, try_s: float, ticket: PopTicket | None
+    ) -> storage_pb2.PopResponse:
+        if ticket is None:
+            return await self._try(
+                request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
+            )
+        ticket.node = self._leaders.node_of(request.raft_group) or ""
+        ticket.request = request
+        try:
+            response = await self._try(
+                request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
+            )
+            ticket.request = None
+            return response
+        finally:
+            ticket.node = ""
 
     async def node_status(
         self, node_id: str, timeout_s: float

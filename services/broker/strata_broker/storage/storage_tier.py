@@ -18,6 +18,7 @@ from strata_broker.storage.channels import ChannelFactory, NodeChannels
 from strata_broker.storage.leader_watch import LeaderWatch, OnChecks
 from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage.pop_ends import PopEnder
 from strata_broker.storage.storage_client import StorageClient
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
@@ -62,6 +63,7 @@ class StorageTier:
             boot_id, view, self.channels, self.leaders, section, random, tasks, metrics
         )
         self.client = StorageClient(self.leaders, self.channels, section, clock, random, metrics)
+        self.pop_ender = PopEnder(boot_id, self.channels, section, tasks)
         self.reads = ReplicaReads(
             ReadSpread(view, self.leaders, section, clock, metrics),
             self.client,
