@@ -65,6 +65,8 @@ type encoder struct {
 func newEncoder(topic string, bodyBytes int) *encoder {
 	var random [12]byte
 	_, _ = rand.Read(random[:])
+	// As the official clients do: address, process, seconds since 2021.
+	binary.BigEndian.PutUint32(random[8:], uint32(time.Now().Unix()-1609459200))
 	made := &encoder{
 		topic:     resource(topic),
 		bodyBytes: bodyBytes,

@@ -203,10 +203,14 @@ class StorageConfig(Section):
         description="Share of a log segment that may be live for its copying to pay.",
     )
     dedupe_window_ms: int = Field(
-        default=600_000, ge=1_000, description="How long a message id is remembered."
+        default=600_000,
+        ge=1_000,
+        description="How long a repeat of a message id is surely found; mostly up to two days.",
     )
     dedupe_max_ids: int = Field(
-        default=1_000_000, ge=1_000, description="Message ids remembered per raft group."
+        default=1_000_000,
+        ge=1_000,
+        description="Message ids in memory per raft group; older ones are looked up in rows.",
     )
     flush_max_age_s: float = Field(
         default=60.0, gt=0, description="Age of the oldest row at which rows are flushed."

@@ -499,8 +499,7 @@ async def test_a_new_leader_knows_ids_before_it_has_read_the_log(node: NodeUnder
     leader = node.app.node.engine(GROUP).leading()
     options = leader.appends._options
     # As it is at the beginning of a term.
-    leader.appends.window = DedupeWindow(options.dedupe)
-    leader.appends._has_history = False
+    leader.appends.window = DedupeWindow(options.dedupe, since_ms=leader.proposer.now_ms() + 1)
     again = await node.append([b"x", b"y"], ids=[identity, message_id(b"y")])
     assert [(each.ordinal, each.offset) for each in again.parts[0].duplicates] == [(0, 0)]
     assert again.parts[0].base_offset == 1

@@ -58,3 +58,32 @@ def test_a_window_takes_over_what_a_later_one_knows() -> None:
     assert not history.all_new(1, ids(2))
     assert not history.all_new(2, ids(3))
     assert len(history) == 3
+
+
+def test_it_says_since_when_it_knows_every_id() -> None:
+    """Since it began, then since its older generation began; a flood makes that sooner."""
+    window = DedupeWindow(DedupeOptions(window_ms=100, max_ids=10), since_ms=1_000)
+    window.add(1, ids(*range(5)), 1_010)
+    assert window.since_ms == 1_000
+    window.add(1, ids(*range(5, 10)), 1_020)
+    assert window.since_ms == 1_000
+    window.add(1, ids(10), 1_030)
+    # What was stored in the same millisecond, before, may be gone with the generation before.
+    assert window.since_ms == 1_021
+    window.add(1, ids(11), 1_200)
+    assert window.since_ms == 1_031
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=80))
+def test_every_id_that_was_stored_since_then_is_known(steps: list[tuple[int, int]]) -> None:
+    """Whatever the rotations."""
+    window = DedupeWindow(DedupeOptions(window_ms=200, max_ids=100), since_ms=1)
+    now_ms = number = 0
+    stored: list[tuple[int, bytes]] = []
+    for pause_ms, count in steps:
+        now_ms += pause_ms
+        batch = ids(*range(number, number + count))
+        number += count
+        window.add(1, batch, now_ms)
+        stored += [(now_ms, one) for one in batch]
+        assert all(window.known(1, one) for at_ms, one in stored if at_ms >= window.since_ms)

@@ -16,6 +16,7 @@ import google_crc32c
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchError, BatchView, PartView
 from strata_mq.commands import Duplicate, PartResolution, decode_resolution, encode_append
+from strata_mq.id_times import all_made_between
 from strata_mq.pending_rows import NO_QUEUE, PendingRef
 from strata_mq.rare_commands import DropKind
 from strata_mq.rows import MessagePosition, MoveRow, QueueRow, day_of
@@ -80,13 +81,12 @@ class Appender:
     """Takes append batches for one leader in one term.
 
     Attributes:
-        window: ids seen lately; until `adopt` those of this term only, and the id rows are asked
-            for every id.
+        window: ids seen lately; until `adopt` those of this term only. What may have been stored
+            before the window begins is looked up in id rows, one by one.
     """
 
     __slots__ = (
         "_brokers",
-        "_has_history",
         "_in_flight",
         "_machine",
         "_next_offsets",
@@ -102,8 +102,7 @@ class Appender:
         self._machine = machine
         self._proposer = proposer
         self._options = options
-        self.window = DedupeWindow(options.dedupe)
-        self._has_history = False
+        self.window = DedupeWindow(options.dedupe, since_ms=machine.state.group_time_ms + 1)
         # Next offsets of queues with appends in flight: (next offset, appends in flight).
         self._next_offsets: dict[tuple[int, int], tuple[int, int]] = {}
         self._in_flight: deque[InFlight] = deque()
@@ -145,8 +144,7 @@ class Appender:
         view = self._parse(data)
         now_ms = self._proposer.now_ms()
         stored: list[Stored] = []
-        look_up = may_repeat or not self._has_history
-        parts = [self._resolve(view, part, now_ms, stored, look_up) for part in view.parts]
+        parts = [self._resolve(view, part, now_ms, stored, may_repeat) for part in view.parts]
         moves = self._moves(view, parts)
         if all(part.outcome != pb.OUTCOME_OK for part in parts):
             return AppendResult(sequence, now_ms, parts, moves=moves)
@@ -163,7 +161,6 @@ class Appender:
         """Take in the ids of earlier terms: a window is asked faster than rows."""
         history.add_all(self.window, self._proposer.now_ms())
         self.window = history
-        self._has_history = True
 
     def next_offset(self, topic_id: int, queue: int) -> int:
         """Return a queue's next offset with everything in flight."""
@@ -246,7 +243,7 @@ class Appender:
         return view
 
     def _resolve(
-        self, view: BatchView, part: PartView, now_ms: int, stored: list[Stored], look_up: bool
+        self, view: BatchView, part: PartView, now_ms: int, stored: list[Stored], may_repeat: bool
     ) -> PartResolution:
         """Decide about a part.
 
@@ -255,7 +252,7 @@ class Appender:
             part: of it.
             now_ms: group time.
             stored: what the parts before store; what this one stores is added.
-            look_up: ids that the window does not know may be known.
+            may_repeat: see `submit`.
         """
         topic_id, kind = part.key.topic_id, part.key.kind
         queue = self._choose_queue(part)
@@ -269,7 +266,8 @@ class Appender:
         ids = view.message_ids(part.first, part.count)
         run = Stored(topic_id, queue, places, ids)
         unique = set(ids)
-        clean = not look_up and self.window.all_new(topic_id, ids) and len(unique) == len(ids)
+        look_up = self._looks_up(ids, now_ms, may_repeat=may_repeat)
+        clean = look_up is None and self.window.all_new(topic_id, ids) and len(unique) == len(ids)
         if clean and not (stored and is_known(stored, topic_id, unique)):
             stored.append(run)
             return PartResolution(queue, places[0], pb.OUTCOME_OK, (), kind)
@@ -358,8 +356,24 @@ class Appender:
             self._turns.popitem(last=False)
         return queues[turn % len(queues)]
 
+    def _looks_up(self, ids: list[bytes], now_ms: int, *, may_repeat: bool) -> int | None:
+        """Return the oldest day in whose rows ids are looked up that the window does not know.
+
+        None: in no rows. Either the window begins early enough, or the ids say that they were made
+        after it began, so that none was stored before.
+        """
+        if may_repeat:
+            return day_of(now_ms) - 1
+        options, begin_ms = self._options.dedupe, self.window.since_ms
+        if begin_ms <= now_ms - options.window_ms:
+            return None
+        error_ms = options.clock_error_ms
+        if all_made_between(ids, begin_ms + error_ms, now_ms + error_ms):
+            return None
+        return day_of(now_ms - options.window_ms)
+
     def _resolve_duplicates(
-        self, run: Stored, now_ms: int, stored: list[Stored], look_up: bool
+        self, run: Stored, now_ms: int, stored: list[Stored], look_up: int | None
     ) -> list[Duplicate]:
         """Resolve a part of which some ids may be known: one look-up per id that is.
 
@@ -367,7 +381,7 @@ class Appender:
             run: the part as if all of it were new.
             now_ms: group time.
             stored: what the parts before store; what is new of this one is added.
-            look_up: ids that the window does not know may be known.
+            look_up: see `_looks_up`.
         """
         topic_id, queue = run.topic_id, run.queue
         fresh: dict[bytes, int] = {}
@@ -378,8 +392,10 @@ class Appender:
                 place = fresh[message_id]
                 waits = queue == NO_QUEUE
                 first = PendingRef(0, place) if waits else MessagePosition(queue, place)
-            elif look_up or self.window.known(topic_id, message_id):
-                first = self._find(topic_id, message_id, now_ms)
+            elif self.window.known(topic_id, message_id):
+                first = self._find(topic_id, message_id, now_ms, day_of(now_ms) - 1)
+            elif look_up is not None:
+                first = self._find(topic_id, message_id, now_ms, look_up)
             first = first or find_in(stored, topic_id, message_id, 0)
             if first is None:
                 # Offsets follow each other; the ordinal in the batch is what it is.
@@ -391,7 +407,7 @@ class Appender:
             stored.append(Stored(topic_id, queue, list(fresh.values()), list(fresh)))
         return duplicates
 
-    def _find(self, topic_id: int, message_id: bytes, now_ms: int) -> Place | None:
+    def _find(self, topic_id: int, message_id: bytes, now_ms: int, oldest_day: int) -> Place | None:
         """Return where the first message with a known id is: in flight, or by its id row.
 
         One in flight needs no waiting: its entry is before the one that names it, so the second
@@ -407,8 +423,11 @@ class Appender:
             if found is not None:
                 return found
         ids = self._machine.rows.ids
-        today = day_of(now_ms)
-        return ids.get(today, topic_id, message_id) or ids.get(today - 1, topic_id, message_id)
+        for day in range(day_of(now_ms), oldest_day - 1, -1):
+            place = ids.get(day, topic_id, message_id)
+            if place is not None:
+                return place
+        return None
 
     # Speculative state --------------------------------------------------------------------------
 

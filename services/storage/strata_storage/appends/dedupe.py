@@ -4,8 +4,9 @@ The window answers one question quickly for a whole batch: is none of these ids 
 first message with a known id is, the id rows and the appends in flight say. So an id costs a set
 entry (about 100 bytes), not an object with a position.
 
-Invariant: an id added less than `window_ms` of group time ago is in one of the two generations,
-unless `max_ids` forced a rotation earlier.
+Invariant: every id that was stored from `since_ms` on is in one of the two generations. That is at
+least `window_ms` ago, unless `max_ids` forced a rotation earlier, or the window was just begun:
+then older ids are looked up in rows.
 """
 
 from __future__ import annotations
@@ -22,20 +23,41 @@ class DedupeOptions:
         window_ms: an id is remembered at least this long.
         max_ids: ids in both generations together.
         rebuild_max_bytes: log that a new leader reads back to fill the window.
+        clock_error_ms: by how much a client's clock may differ from group time for the time in its
+            message ids to be believed; of other ids each is looked up while the window is short.
     """
 
     window_ms: int = 600_000
     max_ids: int = 1_000_000
     rebuild_max_bytes: int = 64 * 1024 * 1024
+    clock_error_ms: int = 5_000
 
 
 class DedupeWindow:
-    """Ids of one raft group by topic. Not thread safe."""
+    """Ids of one raft group by topic. Not thread safe.
 
-    __slots__ = ("_new", "_new_ids", "_old", "_old_ids", "_options", "_rotated_at_ms")
+    Args:
+        options: limits.
+        since_ms: group time from which on every stored id will be added; 0: from the first one.
 
-    def __init__(self, options: DedupeOptions) -> None:
+    Attributes:
+        since_ms: group time from which on every stored id is known.
+    """
+
+    __slots__ = (
+        "_new",
+        "_new_ids",
+        "_new_since_ms",
+        "_old",
+        "_old_ids",
+        "_options",
+        "_rotated_at_ms",
+        "since_ms",
+    )
+
+    def __init__(self, options: DedupeOptions, *, since_ms: int = 0) -> None:
         self._options = options
+        self.since_ms = self._new_since_ms = since_ms
         self._new: dict[int, set[bytes]] = {}
         self._old: dict[int, set[bytes]] = {}
         self._new_ids = 0
@@ -82,3 +104,4 @@ class DedupeWindow:
         self._old, self._old_ids = self._new, self._new_ids
         self._new, self._new_ids = {}, 0
         self._rotated_at_ms = now_ms
+        self.since_ms, self._new_since_ms = self._new_since_ms, now_ms + 1

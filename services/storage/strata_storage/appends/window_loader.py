@@ -33,6 +33,8 @@ def load_window(
 ) -> DedupeWindow:
     """Read entries from `last_index` back and return a window that knows their ids.
 
+    It begins with the oldest append that was read; what is older is looked up in rows.
+
     Raises:
         CorruptFrame, ReadFailed, MissingEntry: an entry cannot be read.
     """
@@ -40,6 +42,7 @@ def load_window(
     first_index = (found.first_index or 1) if found is not None else 1
     steps: list[list[_Ids]] = []
     read_bytes = known = 0
+    since_ms = now_ms
     while last_index >= first_index and read_bytes < options.rebuild_max_bytes:
         step, size, oldest_ms = _read_step(
             log, replica_id, max(first_index, last_index - _ENTRIES_PER_STEP + 1), last_index
@@ -48,9 +51,13 @@ def load_window(
         read_bytes += size
         known += sum(len(run.ids) for run in step)
         last_index -= _ENTRIES_PER_STEP
+        since_ms = min(since_ms, oldest_ms + 1 if oldest_ms else since_ms)
         if known >= options.max_ids or (oldest_ms and oldest_ms < now_ms - options.window_ms):
             break
-    window = DedupeWindow(options)
+    if last_index < first_index == 1:
+        # There never was another entry.
+        since_ms = 0
+    window = DedupeWindow(options, since_ms=since_ms)
     for step in reversed(steps):
         for run in step:
             window.add(run.topic_id, run.ids, run.store_time_ms)

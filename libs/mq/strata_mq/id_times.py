@@ -1,0 +1,37 @@
+"""When a message was made, as its id says.
+
+The ids of the official clients (version 1, 17 bytes) hold the second in which they were made, by
+the client's clock, and a retry repeats the id. So an id tells whether a message can be a repeat of
+one that was stored before some moment. The born time does not: clients take it anew for every try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_VERSION = 1
+# 2021-01-01 00:00:00 UTC, from which ids count.
+_EPOCH_S = 1_609_459_200
+# Behind version, address and process.
+_SECONDS_AT = 9
+_SECONDS_END = 13
+_SECONDS_MAX = (1 << 32) - 1
+
+
+def all_made_between(ids: Sequence[bytes], first_ms: int, last_ms: int) -> bool:
+    """Whether every id says that it was made then.
+
+    Args:
+        ids: 17 bytes each, at least one.
+        first_ms: wall time; its second counts.
+        last_ms: likewise.
+
+    Returns:
+        False also for ids of another form: they say nothing.
+    """
+    first, last = first_ms // 1_000 - _EPOCH_S, last_ms // 1_000 - _EPOCH_S
+    if last < 0 or first > _SECONDS_MAX or {each[0] for each in ids} != {_VERSION}:
+        return False
+    seconds = [each[_SECONDS_AT:_SECONDS_END] for each in ids]
+    low, high = max(first, 0), min(last, _SECONDS_MAX)
+    return low.to_bytes(4, "big") <= min(seconds) and max(seconds) <= high.to_bytes(4, "big")

@@ -1,0 +1,136 @@
+"""A repeated message is stored once for as long as the window says, however little it can hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_state.day_rows import IdRows
+from strata_storage.appends.dedupe import DedupeOptions
+from strata_storage.appends.window_loader import load_window
+from strata_storage.membership import new_leaders
+from tests.integration.storage.storage_node import NodeUnderTest, TestClock, small_config
+
+WINDOW_S = 600
+
+
+def official(clock: TestClock, number: int) -> bytes:
+    """Return an id as official clients make it now."""
+    seconds = clock.wall_ms() // 1_000 - 1_609_459_200
+    return b"\x01" + bytes(8) + seconds.to_bytes(4, "big") + number.to_bytes(4, "big")
+
+
+def foreign(number: int) -> bytes:
+    """Return an id that says nothing of its time."""
+    return b"\x00" + number.to_bytes(16, "big")
+
+
+def found(result: pb.GroupResult) -> list[tuple[int, int]]:
+    """Return (ordinal, offset) of the messages that were known."""
+    return [(each.ordinal, each.offset) for each in result.parts[0].duplicates]
+
+
+def noted_reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return a list of the ids whose rows are read from now on."""
+    reads: list[bytes] = []
+    get = IdRows.get
+
+    def noted(rows: IdRows, day: int, topic_id: int, message_id: bytes) -> object:
+        reads.append(message_id)
+        return get(rows, day, topic_id, message_id)
+
+    monkeypatch.setattr(IdRows, "get", noted)
+    return reads
+
+
+async def flood(node: NodeUnderTest, count: int) -> None:
+    """Append more ids than the window holds."""
+    for first in range(0, count, 500):
+        ids = [b"\x01" + os.urandom(16) for _ in range(500)]
+        await node.append([b"x"] * 500, ids=ids, queue=1)
+        assert first < count
+
+
+@pytest.mark.parametrize("is_official", [False, True])
+async def test_a_flood_makes_the_window_no_shorter(tmp_path: Path, is_official: bool) -> None:
+    """An id that had to leave memory is found in its row."""
+    clock = TestClock()
+    config = small_config(dedupe_max_ids=1_000)
+    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+        message_id = official(clock, 1) if is_official else foreign(1)
+        await node.append([b"first"], ids=[message_id])
+        clock.advance(30)
+        await flood(node, 2_000)
+        clock.advance(30)
+        await node.app.node.engine(1).barrier()
+        assert not node.app.node.engine(1).leading().appends.window.known(7, message_id)
+        again = await node.append([b"first", b"new"], ids=[message_id, foreign(2)])
+        assert found(again) == [(0, 0)]
+
+
+async def test_a_new_leader_finds_what_it_has_not_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest part of the log is read; a repeat of what came before is stored once."""
+    clock = TestClock()
+
+    def short(log: object, replica_id: int, last: int, now_ms: int, options: object) -> object:
+        little = DedupeOptions(rebuild_max_bytes=1)
+        return load_window(log, replica_id, last, now_ms, little)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(new_leaders, "load_window", short)
+    ids = [foreign(1), official(clock, 1)]
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        await node.append([b"first", b"second"], ids=ids)
+        clock.advance(20)
+        for number in range(100):
+            await node.append([b"x"], ids=[foreign(10 + number)], queue=1)
+    clock.advance(20)
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        appends = node.app.node.engine(1).leading().appends
+        async with asyncio.timeout(30):
+            # Until what was read back is taken in.
+            while not appends.window.known(7, foreign(109)):
+                await asyncio.sleep(0.01)
+        again = await node.append([b"first", b"second"], ids=ids, boot_id=2)
+        assert found(again) == [(0, 0), (1, 1)]
+
+
+async def test_what_was_made_a_moment_ago_is_looked_up_in_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hot path: ids that say that they are younger than the window cost no read."""
+    clock, reads = TestClock(), noted_reads(monkeypatch)
+    config = small_config(dedupe_max_ids=1_000)
+    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+        await flood(node, 2_000)
+        clock.advance(30)
+        reads.clear()
+        fresh = [official(clock, number) for number in range(50)]
+        assert found(await node.append([b"x"] * 50, ids=fresh)) == []
+        assert reads == []
+        # By a clock that is an hour ahead, an hour behind, and without any.
+        clock.advance(3_600)
+        ahead = official(clock, 1)
+        clock.now_s -= 3_600
+        odd = [ahead, official(clock, 99)[:9] + bytes(4) + bytes(4), foreign(1)]
+        assert found(await node.append([b"x"] * 3, ids=odd)) == []
+        assert set(odd) <= set(reads)
+
+
+async def test_nothing_is_looked_up_once_the_window_is_long_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node with few messages knows all ids of the window, whatever they look like."""
+    clock, reads = TestClock(), noted_reads(monkeypatch)
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        await node.append([b"x"], ids=[foreign(1)])
+    clock.advance(WINDOW_S + 1)
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        reads.clear()
+        await node.append([b"y"], ids=[foreign(2)], boot_id=2)
+        assert reads == []
