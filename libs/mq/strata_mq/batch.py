@@ -68,8 +68,8 @@ _PART_KINDS = tuple(PartKind)
 class OutgoingMessage(NamedTuple):
     """One validated message on its way into a batch.
 
-    `due_ms` is for pending messages, in ms of group time: when to deliver a delayed one, when to
-    ask for the first time what became of a half one. 0 for plain ones.
+    `due_ms` is for pending messages: when to deliver a delayed one, in ms of group time; how long
+    after it was stored to ask for the first time what became of a half one. 0 for plain ones.
     """
 
     stored: bytes

@@ -12,6 +12,9 @@ from strata_mq.hashing import pack_message_id
 Name = tuple[int, int, int]
 """Raft group, index, ordinal."""
 
+STORED_MS = 1_700_000_000_123
+"""When this storage node stores whatever it is given."""
+
 _KINDS = {
     PartKind.DELAYED: storage_pb2.PENDING_KIND_DELAYED,
     PartKind.HALF: storage_pb2.PENDING_KIND_HALF,
@@ -56,7 +59,9 @@ class FakePending:
         self._index += 1
         result = storage_pb2.PartResult(outcome=storage_pb2.OUTCOME_OK)
         result.first_pending.index, result.first_pending.ordinal = self._index, part.first
-        due_times = view.due_times(part.first, part.count)
+        due_times = list(view.due_times(part.first, part.count))
+        if part.key.kind is PartKind.HALF:
+            due_times = [STORED_MS + after_ms for after_ms in due_times]
         at = part.messages_at
         for number, length in enumerate(view.lengths(part.first, part.count)):
             ordinal = part.first + number

@@ -16,7 +16,7 @@ from strata_mq.batch import BatchView, PartKey, PartKind
 from strata_mq.filters import FilterKind, parse_filter
 from strata_mq.slots import SLOT_COUNT
 from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
-from tests.unit.broker.fake_pending import FakePending, Pending
+from tests.unit.broker.fake_pending import STORED_MS, FakePending, Pending
 
 
 class Stored:
@@ -49,6 +49,7 @@ class FakeStorage:
         self.gate: asyncio.Event | None = None
         # Raft groups that commit nothing, and what one Append may hold (0: whatever it is).
         self.slow: set[int] = set()
+        self.store_time_ms = STORED_MS
         self.append_max_bytes = 0
         self.park = False
         self.arrived = asyncio.Event()
@@ -155,7 +156,7 @@ class FakeStorage:
         self.last_sequence[key[:2]] = batch.sequence
         view = BatchView(batch.batch, google_crc32c.value)
         result = storage_pb2.GroupResult(
-            raft_group=batch.raft_group, store_time_ms=1_700_000_000_123
+            raft_group=batch.raft_group, store_time_ms=self.store_time_ms
         )
         for part in view.parts:
             result.parts.append(self._append_part(batch.raft_group, view, part))

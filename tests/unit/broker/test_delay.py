@@ -211,3 +211,16 @@ async def test_recall_by_message_id(edge: FakeEdge, client: Client, storage: Fak
             f"01{number:032X}",
         )
     assert not storage.pending.waiting
+
+
+@pytest.mark.parametrize("ahead_ms", [-400 * DAY_MS, 400 * DAY_MS])
+async def test_the_furthest_delivery_is_judged_by_the_time_of_storage(
+    client: Client, storage: FakeStorage, ahead_ms: int
+) -> None:
+    """A broker whose clock is more than a year off refuses and takes what others would."""
+    now_ms = storage.store_time_ms = int(time.time() * 1000) + ahead_ms
+    assert (await client.send(message("orders", 1))).status.code == definition_pb2.OK
+    near = await client.send(delayed("later", 2, now_ms + 39 * DAY_MS))
+    assert near.status.code == definition_pb2.OK
+    far = await client.send(delayed("later", 3, now_ms + 41 * DAY_MS))
+    assert far.status.code == definition_pb2.ILLEGAL_DELIVERY_TIME

@@ -159,12 +159,24 @@ def test_dropping_leaves_nothing_but_the_id() -> None:
     """Rolled back or recalled: no row, no pin; its name stays taken for repeats of the send."""
     log = Log()
     index = log.append((part_key(PartKind.HALF), [message(1, 5), message(2, 6)]))
-    log.resolve(drop(PendingKey(5, index, 0), TOPIC_ID))
-    assert list(waiting(log)) == [PendingKey(6, index, 1)]
+    log.resolve(drop(PendingKey(START_MS + 5, index, 0), TOPIC_ID))
+    assert list(waiting(log)) == [PendingKey(START_MS + 6, index, 1)]
     assert list(pins(log)) == [PendingRef(index, 1)]
     assert queue_of(log) == []
     ids = log.machine.rows.ids
     assert ids.get(TODAY, TOPIC_ID, message(1).message_id) == PendingRef(index, 0)
+
+
+def test_a_half_is_first_asked_about_so_long_after_it_was_stored() -> None:
+    """By group time, whatever the clock of who sent it; what an older version wrote is a time."""
+    log = Log()
+    index = log.append(
+        (part_key(PartKind.HALF), [message(1, 6_000), message(2, START_MS + 9_000)]),
+    )
+    assert list(waiting(log)) == [
+        PendingKey(START_MS + 6_000, index, 0),
+        PendingKey(START_MS + 9_000, index, 1),
+    ]
 
 
 def test_putting_off_moves_the_row_and_counts() -> None:
@@ -344,6 +356,6 @@ def test_plain_parts_beside_pending_ones_are_stored_as_ever() -> None:
         (part_key(PartKind.DELAYED), [message(4, 6)]),
     )
     assert queue_of(log) == [(0, index, 2), (1, index, 3)]
-    assert list(waiting(log)) == [PendingKey(5, index, 0), PendingKey(6, index, 3)]
+    assert list(waiting(log)) == [PendingKey(6, index, 3), PendingKey(START_MS + 5, index, 0)]
     position = log.machine.rows.ids.get(TODAY, TOPIC_ID, message(3).message_id)
     assert position == MessagePosition(0, 1)

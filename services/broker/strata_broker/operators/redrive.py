@@ -31,7 +31,7 @@ from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQu
 from strata_broker.receives.acks import Acker
 from strata_broker.receives.receive import topic_ref
 from strata_broker.requests import milliseconds
-from strata_broker.sends.append import PendingPlace
+from strata_broker.sends.append_places import PendingPlace
 from strata_broker.sends.send import Sender
 from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_broker.storage.storage_client import StorageClient

@@ -22,6 +22,12 @@ from strata_broker import errors
 from strata_broker.config import BrokerConfig
 from strata_broker.failures import unexpected
 from strata_broker.observability.watermarks import show_watermark
+from strata_broker.sends.append_places import (
+    PendingPlace,
+    offsets_beside_duplicates,
+    pending_places,
+)
+from strata_broker.sends.group_clock import GroupClock
 from strata_broker.storage.channels import NodeChannels
 from strata_broker.storage.lanes import NodeLanes
 from strata_broker.storage.leaders import LeaderMap
@@ -35,7 +41,6 @@ from strata_mq.batch import (
     PartKind,
 )
 from strata_mq.errors import RequestError
-from strata_mq.pending_handle import HandleForm
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -53,14 +58,6 @@ _MOVED = frozenset(
 _NO_RESULT = storage_pb2.PartResult()
 # What columns take beside the stored bytes; a few bytes over is allowed (rule 22).
 _COLUMNS_BYTES = 64
-
-
-class PendingPlace(NamedTuple):
-    """What names a message of a delayed or half part; `number` and `part` as in a handle."""
-
-    form: HandleForm
-    number: int
-    part: int
 
 
 class Waiter(Protocol):
@@ -189,6 +186,7 @@ class Appender:
         self._clock = clock
         self._random = random
         self._requests = requests
+        self.group_clock = GroupClock(clock)
         self._groups: dict[int, _GroupLane] = {}
         # node -> raft groups with a batch that can be sent now, in order of arrival
         self._ready: dict[str, dict[int, _GroupLane]] = {}
@@ -377,6 +375,7 @@ class Appender:
         elif outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
             self._fail(lane, errors.refused(outcome, result.refusal.reason))
         else:
+            self.group_clock.learn(result.store_time_ms)
             for entry in self._done(lane).entries:
                 known = entry.part < len(result.parts)
                 part = result.parts[entry.part] if known else _NO_RESULT
@@ -477,42 +476,13 @@ def _tell(entry: _Entry, raft_group: int, part: storage_pb2.PartResult) -> None:
     elif part.outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
         entry.waiter.refused(entry.indexes, errors.refused(part.outcome))
     elif entry.key.kind is not PartKind.PLAIN:
-        entry.waiter.pending(entry.indexes, raft_group, _pending_places(entry, part))
+        entry.waiter.pending(
+            entry.indexes, raft_group, pending_places(entry.first, len(entry.indexes), part)
+        )
     elif part.duplicates:
-        entry.waiter.stored(entry.indexes, _offsets_beside_duplicates(entry, part))
+        entry.waiter.stored(
+            entry.indexes, offsets_beside_duplicates(entry.first, len(entry.indexes), part)
+        )
     else:
         base = part.base_offset + entry.first
         entry.waiter.stored(entry.indexes, range(base, base + len(entry.indexes)))
-
-
-def _offsets_beside_duplicates(entry: _Entry, part: storage_pb2.PartResult) -> list[int]:
-    """Return offsets where some messages were stored before: those have their first offset."""
-    known = {duplicate.ordinal: duplicate.offset for duplicate in part.duplicates}
-    offset = part.base_offset + sum(1 for ordinal in range(entry.first) if ordinal not in known)
-    offsets = []
-    for ordinal in range(entry.first, entry.first + len(entry.indexes)):
-        if ordinal in known:
-            offsets.append(known[ordinal])
-        else:
-            offsets.append(offset)
-            offset += 1
-    return offsets
-
-
-def _pending_places(entry: _Entry, part: storage_pb2.PartResult) -> list[PendingPlace]:
-    """Return what names the messages of an entry; repeats are where the first one is."""
-    index, ordinal = part.first_pending.index, part.first_pending.ordinal + entry.first
-    places = [
-        PendingPlace(HandleForm.PENDING, index, ordinal + number)
-        for number in range(len(entry.indexes))
-    ]
-    for duplicate in part.duplicates:
-        number = duplicate.ordinal - entry.first
-        if not 0 <= number < len(places):
-            continue
-        if duplicate.HasField("pending"):
-            first = duplicate.pending
-            places[number] = PendingPlace(HandleForm.PENDING, first.index, first.ordinal)
-        else:
-            places[number] = PendingPlace(HandleForm.STORED, duplicate.offset, duplicate.queue)
-    return places

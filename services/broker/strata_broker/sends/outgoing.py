@@ -20,6 +20,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.config import TransactionSection
 from strata_broker.parsing import parse
 from strata_broker.requests import Caller, milliseconds
+from strata_broker.sends.group_clock import GroupClock
 from strata_broker.storage.metadata import Name, TopicRow
 from strata_broker.wire import stored_message
 from strata_mq.batch import Checksum, OutgoingMessage, PartKind
@@ -28,7 +29,6 @@ from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash, pack_message_id, text_hash
 from strata_mq.types import MessageType, TopicType, check_topic_accepts, message_type_of
 from strata_mq.validation import Limits, check_message, check_overhead
-from strata_runtime.clock import Clock
 
 # Topics whose messages may be of several kinds.
 _DIVIDED_TOPICS: frozenset[int] = frozenset(
@@ -142,12 +142,12 @@ class MessagePreparer:
     """Checks messages and makes them ready for a batch."""
 
     def __init__(
-        self, limits: Limits, transaction: TransactionSection, checksum: Checksum, clock: Clock
+        self, limits: Limits, transaction: TransactionSection, checksum: Checksum, clock: GroupClock
     ) -> None:
         self._limits = limits
         self._transaction = transaction
         self._checksum = checksum
-        self._clock = clock
+        self._group_clock = clock
 
     def prepare(
         self, message: definition_pb2.Message, topic: TopicRow, sender: bytes
@@ -167,7 +167,7 @@ class MessagePreparer:
         message_group = properties.message_group if properties.HasField("message_group") else None
         now_ms, delivery_ms = 0, None
         if properties.HasField("delivery_timestamp"):
-            now_ms = self._clock.wall_ms()
+            now_ms = self._group_clock.now_ms()
             delivery_ms = _delivery_ms(properties.delivery_timestamp)
         check_message(
             self._limits,
@@ -192,7 +192,7 @@ class MessagePreparer:
             _check_type(topic, message_type)
         due_ms = 0
         if message_type is MessageType.TRANSACTION:
-            due_ms = self._first_check_ms(properties)
+            due_ms = self._first_check_after_ms(properties)
         elif delivery_ms is not None:
             due_ms = max(delivery_ms, 0)
         added = store_fragment(
@@ -218,8 +218,8 @@ class MessagePreparer:
             due_ms,
         )
 
-    def _first_check_ms(self, properties: definition_pb2.SystemProperties) -> int:
-        """Return when a transactional message's producer is first asked about it.
+    def _first_check_after_ms(self, properties: definition_pb2.SystemProperties) -> int:
+        """Return how long after it is stored a transactional message's producer is first asked.
 
         Raises:
             RequestError: the message says something that does not go together.
@@ -239,7 +239,7 @@ class MessagePreparer:
                     Code.BAD_REQUEST,
                     f"the orphaned transaction recovery duration is out of range, 0 to {most_ms}",
                 )
-        return self._clock.wall_ms() + after_ms
+        return after_ms
 
 
 def _taken_apart(message: definition_pb2.Message) -> tuple[bytes, bytes]:

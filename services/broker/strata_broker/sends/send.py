@@ -23,7 +23,8 @@ from strata_broker.limits.quotas import Quotas
 from strata_broker.observability.message_traces import MessageTraces
 from strata_broker.observability.recorder import Recorder
 from strata_broker.requests import caller_of, time_for
-from strata_broker.sends.append import Appender, PendingPlace
+from strata_broker.sends.append import Appender
+from strata_broker.sends.append_places import PendingPlace
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.outgoing import (
     MessagePreparer,
@@ -88,7 +89,9 @@ class Sender:
         self.clock = clock
         self.recorder = recorder
         self._requests = requests
-        self._preparer = MessagePreparer(config.limits(), config.transaction, checksum, clock)
+        self._preparer = MessagePreparer(
+            config.limits(), config.transaction, checksum, appender.group_clock
+        )
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
         self._timeout_s = config.send.timeout_ms / 1000

@@ -51,6 +51,9 @@ _GONE = PinRow.placed(PartKind.DELAYED, 0, 0, 0).encode()
 QueueKey = tuple[int, int]
 """(topic id, queue)."""
 
+# No duration is as long: the beginning of November 2004.
+_EARLIEST_TIME_MS = 1 << 40
+
 
 class StoredEntry(NamedTuple):
     """An entry that stores messages.
@@ -144,7 +147,7 @@ class PendingApply:
         self, batch: RowBatch, entry: StoredEntry, part: PartView, first: int, count: int
     ) -> None:
         kind, index = part.key.kind, entry.raft_index
-        due_times = entry.view.due_times(first, count)
+        due_times = _due_times(entry, kind, first, count)
         columns = _columns(entry, first, count)
         values = encode_pending_run(part.key, entry.command.store_time_ms, columns)
         like = PinRow.pending(kind, part.key.topic_id, 0, moved=bool(entry.lost))
@@ -321,3 +324,16 @@ def write_pending_ids(
         entry.view.message_ids(first, count),
         PendingRef(entry.raft_index, first),
     )
+
+
+def _due_times(entry: StoredEntry, kind: PartKind, first: int, count: int) -> Sequence[int]:
+    """Return when messages of a part are due, in group time.
+
+    A half says how long after it was stored it is first asked about: whoever sends it may have a
+    clock that is wrong (rule 4). One that says a time of day was stored by an earlier version.
+    """
+    due_times = entry.view.due_times(first, count)
+    if kind is not PartKind.HALF:
+        return due_times
+    stored_ms = entry.command.store_time_ms
+    return [due if due >= _EARLIEST_TIME_MS else stored_ms + due for due in due_times]
