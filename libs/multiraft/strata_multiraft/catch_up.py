@@ -120,6 +120,6 @@ class CatchUp:
             replica.fail(f"entry {wanted.first} cannot be read: {error}")
             return []
         if not frames:
-            found = self._log.replicas().get(replica_id)
+            found = self._log.replica(replica_id)
             replica.trimmed_to(max(wanted.first + 1, found.first_index if found else 0))
         return [as_entry(frame) for frame in frames]

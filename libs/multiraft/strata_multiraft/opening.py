@@ -81,7 +81,7 @@ class Opener:
         Raises:
             ValueError: the replica was removed from this node (rule 9).
         """
-        found = self.log.replicas().get(spec.replica_id)
+        found = self.log.replica(spec.replica_id)
         if found is not None and found.removed:
             raise ValueError(f"replica {spec.replica_id} was removed from this node (rule 9)")
         floor = self._floor(spec.replica_id)
@@ -115,7 +115,7 @@ class Opener:
         self, spec: ReplicaSpec, offer: Callable[[], SnapshotMetadata | None]
     ) -> OpenedReplica:
         """Open a replica whose rows and entries are void; term, vote and floor hold."""
-        found = self.log.replicas().get(spec.replica_id)
+        found = self.log.replica(spec.replica_id)
         return self._open_empty(spec, _hard_state(found), self._floor(spec.replica_id), offer)
 
     def _open_empty(

@@ -128,6 +128,9 @@ class Log(Protocol):
     def replicas(self) -> Mapping[int, ReplicaLog]:
         """Return what the log holds now, by replica id."""
 
+    def replica(self, replica_id: int) -> ReplicaLog | None:
+        """Return what the log holds now of a replica; None: nothing."""
+
     def write_and_sync(self, frames: Sequence[Frame]) -> int:
         """Write and sync; return the log position up to which everything is durable."""
 

@@ -16,12 +16,17 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from operator import lt
 
 NO_CUT = 1 << 64
 """`cut` of a segment that ends nothing: above every index."""
 
 _MOVED = 0x80
+_IS_MOVED, _NOT_MOVED = b"\x01", b"\x00"
+# Entry kind byte -> whether the row is a moved one.
+_MOVED_OR_NOT = bytes(int(kind >= _MOVED) for kind in range(256))
 _SWAP = sys.byteorder == "little"
 BYTES_PER_ROW = 8 + 8 + 4 + 1
 
@@ -70,6 +75,22 @@ class EntryColumns:
         at = bisect_right(live, index)
         return live[at] if at < len(live) else default
 
+    def term_runs(self) -> tuple[tuple[int, int], ...]:
+        """Return (first index, term) of each run of live rows of one term, ascending."""
+        live, terms = self.live_indexes, self.terms
+        if not live:
+            return ()
+        if self._live_rows is not None:
+            terms = array("Q", map(terms.__getitem__, self._live_rows))
+        if terms == array("Q", terms[:1]) * len(terms):
+            return ((live[0], terms[0]),)
+        runs: list[tuple[int, int]] = []
+        at = 0
+        for term, same in groupby(terms):
+            runs.append((live[at], term))
+            at += sum(1 for _ in same)
+        return tuple(runs)
+
     def live_of_kind(self, kind: int) -> Iterator[int]:
         """Yield the indexes of the live rows of an entry kind; cheap if there are few of them."""
         kinds = self.kinds.tobytes()
@@ -82,15 +103,25 @@ class EntryColumns:
                     yield index
                 row = kinds.find(wanted, row + 1)
 
-    def offsets_from(self, first: int, last: int) -> list[int]:
-        """Return the offsets of live rows from `first` on, up to `last` or the first hole."""
-        offsets = []
-        for index in range(first, last + 1):
-            row = self.find(index)
-            if row < 0:
-                break
-            offsets.append(self.offsets[row])
-        return offsets
+    def rows_from(self, first: int, last: int) -> Sequence[int]:
+        """Return the live rows from index `first` on, up to `last` or the first hole."""
+        live = self.live_indexes
+        at = bisect_left(live, first)
+        # Without a hole an index is as far from the first one as its place is.
+        end = bisect_right(live, last, at)
+        if at == end or live[at] != first:
+            return range(0)
+        if live[end - 1] - first != end - 1 - at:
+            end = at + bisect_left(range(end - at), True, key=lambda n: live[at + n] - first > n)
+        return range(at, end) if self._live_rows is None else self._live_rows[at:end]
+
+    def located_from(self, first: int, last: int) -> tuple[list[int], list[int]]:
+        """Return offsets and terms of `rows_from`."""
+        rows = self.rows_from(first, last)
+        if isinstance(rows, range):
+            found = slice(rows.start, rows.stop)
+            return self.offsets[found].tolist(), self.terms[found].tolist()
+        return [self.offsets[row] for row in rows], [self.terms[row] for row in rows]
 
     def append(self, index: int, term: int, offset: int, kind: int, *, moved: bool) -> None:
         """Add a row at the end; `kind` is the entry kind, below 128."""
@@ -157,13 +188,61 @@ class EntryColumns:
         if contiguous and max(self.kinds) < _MOVED:
             self.cut = first
             return
-        replayed = EntryColumns()
-        for row, index in enumerate(self.indexes):
-            kind = self.kinds[row]
-            replayed.append(index, 0, 0, kind & ~_MOVED, moved=bool(kind & _MOVED))
-        self.cut = replayed.cut
-        self._live_indexes = replayed._live_indexes
-        self._live_rows = replayed._live_rows
+        self._live_indexes, self._live_rows = array("Q"), array("I")
+        kinds = self.kinds.tobytes().translate(_MOVED_OR_NOT)
+        start = 0
+        while start < len(kinds):
+            moved = kinds[start : start + 1]
+            end = kinds.find(_NOT_MOVED if moved == _IS_MOVED else _IS_MOVED, start)
+            end = len(kinds) if end < 0 else end
+            self._take_rows(start, end, moved=moved == _IS_MOVED)
+            start = end
+        if self._live_indexes == self.indexes:
+            self._live_indexes = self._live_rows = None
+
+    def _take_rows(self, start: int, end: int, *, moved: bool) -> None:
+        """Take rows of one sort into the live ones, a stretch of rising indexes at a time."""
+        assert self._live_indexes is not None
+        assert self._live_rows is not None
+        indexes = self.indexes[start:end]
+        at = 0
+        while at < len(indexes):
+            until = _rising_until(indexes, at)
+            stretch = indexes[at:until]
+            live = self._live_indexes
+            low = bisect_left(live, stretch[0])
+            if not moved:
+                live[low:] = stretch
+                self._live_rows[low:] = array("I", range(start + at, start + until))
+                self.cut = min(self.cut, stretch[0])
+            elif bisect_right(live, stretch[-1], low) == low:
+                live[low:low] = stretch
+                self._live_rows[low:low] = array("I", range(start + at, start + until))
+            else:
+                # Some replace a row of the same index, which is rare.
+                for row in range(start + at, start + until):
+                    self._take_moved_row(row)
+            at = until
+
+    def _take_moved_row(self, row: int) -> None:
+        assert self._live_indexes is not None
+        assert self._live_rows is not None
+        index = self.indexes[row]
+        at = bisect_left(self._live_indexes, index)
+        end = at + (at < len(self._live_indexes) and self._live_indexes[at] == index)
+        self._live_indexes[at:end] = array("Q", [index])
+        self._live_rows[at:end] = array("I", [row])
+
+
+def _rising_until(indexes: array[int], start: int) -> int:
+    """Return the end of the stretch of rising indexes that begins at `start`.
+
+    The usual stretch, all of them, is found without a loop.
+    """
+    rest = indexes[start:]
+    if all(map(lt, rest, rest[1:])):
+        return len(indexes)
+    return start + 1 + next(n for n, (a, b) in enumerate(pairwise(rest)) if a >= b)
 
 
 def _big_endian(column: array[int]) -> array[int]:

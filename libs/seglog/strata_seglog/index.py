@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -33,10 +34,15 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One replica in one segment: its live entries there, and what it ends in earlier ones."""
+    """One replica in one segment: its live entries there, and what it ends in earlier ones.
+
+    `terms`: (first index, term) of each run of live entries of one term, so that terms are known
+    without the footer; empty in the active segment, whose columns are in memory.
+    """
 
     base: int
     runs: tuple[Run, ...]
+    terms: tuple[tuple[int, int], ...]
     cut: int
     checkpoint: int
     open_checkpoint: int
@@ -98,7 +104,7 @@ class ReplicaState:
         active = self.active
         if active is None:
             return self.spans
-        return (*self.spans, _span_of(active, self.active_base))
+        return (*self.spans, _span_of(active, self.active_base, ()))
 
     def live_runs(self) -> Iterator[tuple[int, Run]]:
         """Yield (segment base, run) of the entries that rule 9 leaves, newest segment first.
@@ -211,7 +217,7 @@ class LogIndex:
                 state.last_term = columns.terms[columns.find(live[-1])]
             if live and live[0] == VOID_INDEX:
                 state.void_until = columns.terms[columns.find(VOID_INDEX)]
-            state.spans = (*state.spans, _span_of(section, contents.base))
+            state.spans = (*state.spans, _span_of(section, contents.base, columns.term_runs()))
             self._note_state(state, section)
 
     def seal(self) -> Contents:
@@ -221,7 +227,8 @@ class LogIndex:
             state = self.replicas[section.replica_id]
             # Spans first: a reader sees the entries in one of the two places, or in both.
             if not state.removed:
-                state.spans = (*state.spans, _span_of(section, contents.base))
+                terms = section.columns.term_runs()
+                state.spans = (*state.spans, _span_of(section, contents.base, terms))
             state.active = None
         self.active = Contents(NO_SEGMENT)
         return contents
@@ -250,10 +257,35 @@ class LogIndex:
         found = self._find(replica_id, index, load)
         return None if found is None else (found[0], found[1].offsets[found[2]])
 
-    def term(self, replica_id: int, index: int, load: Callable[[int], Contents]) -> int | None:
-        """Return the term of a live entry; None: there is none. Arguments as of `locate`."""
+    def locate_with_term(
+        self, replica_id: int, index: int, load: Callable[[int], Contents]
+    ) -> tuple[int, int, int] | None:
+        """Find a live entry; return what `locate` does, and the term it must have."""
         found = self._find(replica_id, index, load)
-        return None if found is None else found[1].terms[found[2]]
+        if found is None:
+            return None
+        base, columns, row = found
+        return base, columns.offsets[row], columns.terms[row]
+
+    def term(self, replica_id: int, index: int) -> int | None:
+        """Return the term of a live entry, from memory alone; None: there is none."""
+        state = self.replicas.get(replica_id)
+        if state is None or state.removed:
+            return None
+        with self.lock:
+            section = state.active
+            if section is not None:
+                row = section.columns.find(index)
+                if row >= 0:
+                    return section.columns.terms[row]
+                if section.columns.cut <= index:
+                    return None
+        for span in reversed(state.spans):
+            if any(first <= index <= last for first, last in span.runs):
+                return span.terms[bisect_right(span.terms, index, key=_first_of) - 1][1]
+            if span.cut <= index:
+                return None
+        return None
 
     def _find(
         self, replica_id: int, index: int, load: Callable[[int], Contents]
@@ -280,7 +312,7 @@ class LogIndex:
 
     def locate_run(
         self, replica_id: int, first: int, last: int, load: Callable[[int], Contents]
-    ) -> tuple[int, list[int]] | None:
+    ) -> tuple[int, list[int], list[int]] | None:
         """Find live entries that follow each other in one segment.
 
         Args:
@@ -290,8 +322,8 @@ class LogIndex:
             load: as in `locate`.
 
         Returns:
-            (segment base, offsets in the segment), at least one; None: there is no `first`. They
-            end before an index that a newer segment has too (a moved copy): that one holds.
+            (segment base, offsets in the segment, terms), at least one; None: there is no `first`.
+            They end before an index that a newer segment has too (a moved copy): that one holds.
         """
         state = self.replicas.get(replica_id)
         if state is None or state.removed:
@@ -300,9 +332,9 @@ class LogIndex:
         with self.lock:
             section, base = state.active, self.active.base
             if section is not None:
-                offsets = section.columns.offsets_from(first, last)
-                if offsets:
-                    return base, offsets
+                found = section.columns.located_from(first, last)
+                if found[0]:
+                    return base, *found
                 bound = section.columns.cut
                 last = min(last, section.columns.next_after(first, last + 1) - 1)
         for span in reversed(state.spans):
@@ -311,7 +343,7 @@ class LogIndex:
             for begin, end in span.runs:
                 if begin <= first <= end:
                     columns = load(span.base).sections[replica_id].columns
-                    return span.base, columns.offsets_from(first, min(last, end, bound - 1))
+                    return span.base, *columns.located_from(first, min(last, end, bound - 1))
                 if begin > first:
                     last = min(last, begin - 1)
             bound = min(bound, span.cut)
@@ -355,10 +387,11 @@ class LogIndex:
             state.spans = ()
 
 
-def _span_of(section: Section, base: int) -> Span:
+def _span_of(section: Section, base: int, terms: tuple[tuple[int, int], ...]) -> Span:
     return Span(
         base,
         _runs(section.columns.live_indexes),
+        terms,
         section.columns.cut,
         section.checkpoint,
         section.open_checkpoint,
@@ -380,6 +413,10 @@ def _runs(indexes: array[int]) -> tuple[Run, ...]:
         last = index
     runs.append((first, last))
     return tuple(runs)
+
+
+def _first_of(run: Run) -> int:
+    return run[0]
 
 
 def _last_of(run: Run) -> int:

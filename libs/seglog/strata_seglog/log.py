@@ -201,7 +201,7 @@ class CommitLog(LogReader):
 
     @property
     def end_position(self) -> int:
-        """Log position after the last written frame; the writer thread only."""
+        """Log position after the last written frame; any thread may ask."""
         return self._tail.end_position
 
     # Upkeep.

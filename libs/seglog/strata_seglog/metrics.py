@@ -28,7 +28,11 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_log_segments", "gauge", "1", "Segments on the disk.", _LOG),
     MetricSpec("strata_log_used_bytes", "gauge", "bytes", "Bytes of frames on the disk.", _LOG),
     MetricSpec(
-        "strata_log_recent_bytes", "gauge", "bytes", "Payload bytes in the recent ring.", _LOG
+        "strata_log_recent_bytes",
+        "gauge",
+        "bytes",
+        "Memory that the ring of recent entries takes.",
+        _LOG,
     ),
     MetricSpec(
         "strata_log_recent_limit_bytes", "gauge", "bytes", "`LogOptions.recent_bytes`.", _LOG

@@ -20,7 +20,7 @@ class LogOptions:
         segment_bytes: length of a new segment; also bounds one write and the time of recovery.
         max_frame_bytes: longest payload; at most a segment without footer. The default of 0
             means that.
-        recent_bytes: payload bytes of the newest entries kept in memory.
+        recent_bytes: memory for the newest entries.
         footer_cache_segments: sealed segments whose footers are kept in memory.
         footer_cache_bytes: the same, by size.
         open_files: idle handles of segments kept open for reading.

@@ -13,6 +13,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 from strata_runtime.metrics import Metrics
@@ -96,11 +98,8 @@ class LogReader:
         recent = self._ring.find(replica_id, index)
         if recent is not None:
             return recent.stored()
-        location = self._locate(replica_id, index)
-        frame = None if location is None else self._read(*location, replica_id)
-        if frame is not None and location is not None:
-            _check_entry(frame, index, segment_name(location[0]))
-        return frame
+        location = self._expect(replica_id, index)
+        return None if location is None else self._read(*location)
 
     def recent(self, replica_id: int, index: int) -> bytes | None:
         """Return an entry's payload if it is in memory: no I/O, no lock."""
@@ -120,11 +119,12 @@ class LogReader:
         recent = self._ring.find(replica_id, index)
         if recent is not None:
             return recent.piece(offset, length)
-        location = self._locate(replica_id, index)
+        location = self._expect(replica_id, index)
         if location is not None:
-            base, at = location
+            base, at, expected = location
             with self._reading(base, replica_id) as file:
                 header = read_header(file, segment_name(base), base, at)
+                expected.check(header, segment_name(base))
                 length = max(0, min(length, header.payload_bytes - offset))
                 return file.read(at + HEADER_BYTES + offset, length)
         raise MissingEntry(f"replica {replica_id} has no entry {index}")
@@ -184,25 +184,20 @@ class LogReader:
             found = self._index.locate_run(replica_id, first, last, self._cache.get)
             if found is None:
                 return
-            base, offsets = found
+            base, offsets, terms = found
             with self._reading(base, replica_id) as file:
                 frames = read_frames(file, segment_name(base), base, offsets)
-                for index, (header, payload) in enumerate(frames, first):
-                    _check_entry(header, index, segment_name(base))
+                for index, term, (header, payload) in zip(
+                    count(first), terms, frames, strict=False
+                ):
+                    _Expected(replica_id, index, term).check(header, segment_name(base))
                     yield header.with_payload(payload)
         except MissingEntry:
             return  # Its segment was freed meanwhile.
 
     def term(self, replica_id: int, index: int) -> int | None:
-        """Return the term of a live entry, of which only the footer is read; None: no entry.
-
-        Raises:
-            ReadFailed: the disk could not read the footer.
-        """
-        try:
-            return self._index.term(replica_id, index, self._cache.get)
-        except MissingEntry:
-            return None  # Its segment was freed meanwhile.
+        """Return the term of a live entry; None: there is none. No I/O: steps of raft ask."""
+        return self._index.term(replica_id, index)
 
     def runs(self, replica_id: int) -> list[tuple[int, int]]:
         """Return first and last index of each run of live entries, ascending; no I/O.
@@ -302,6 +297,12 @@ class LogReader:
         """Log position below which everything is durable and readable."""
         return self._view.active.end
 
+    def replica(self, replica_id: int) -> ReplicaLog | None:
+        """Return what the log holds of a replica; None: nothing."""
+        with self._index.lock:
+            state = self._index.replicas.get(replica_id)
+            return None if state is None else state.summary()
+
     def replicas(self) -> dict[int, ReplicaLog]:
         """Return what the log holds, by replica id."""
         with self._index.lock:
@@ -352,11 +353,25 @@ class LogReader:
         except MissingEntry:
             return None  # Its segment was freed meanwhile.
 
-    def _read(self, base: int, offset: int, replica_id: int | None) -> StoredFrame | None:
-        """Read a frame, of a known replica if it is an entry; None: its segment was freed."""
+    def _expect(self, replica_id: int, index: int) -> tuple[int, int, _Expected] | None:
+        """Return (segment base, offset, what must stand there) of a live entry."""
         try:
-            with self._reading(base, replica_id) as file:
-                header, payload = read_frame(file, segment_name(base), base, offset)
+            found = self._index.locate_with_term(replica_id, index, self._cache.get)
+        except MissingEntry:
+            return None  # Its segment was freed meanwhile.
+        if found is None:
+            return None
+        base, at, term = found
+        return base, at, _Expected(replica_id, index, term)
+
+    def _read(self, base: int, offset: int, expected: _Expected | None) -> StoredFrame | None:
+        """Read a frame, compare it with what it must be; None: its segment was freed."""
+        name = segment_name(base)
+        try:
+            with self._reading(base, None if expected is None else expected.replica_id) as file:
+                header, payload = read_frame(file, name, base, offset)
+                if expected is not None:
+                    expected.check(header, name)
         except MissingEntry:
             return None
         return header.with_payload(payload)
@@ -405,7 +420,19 @@ def _base_of(segment: Segment) -> int:
     return segment.base
 
 
-def _check_entry(frame: StoredFrame | Header, index: int, segment: str) -> None:
-    """Raise CorruptFrame unless a frame is the entry that its footer says it is."""
-    if (frame.kind, frame.index) != (FrameKind.ENTRY, index):
-        raise CorruptFrame(frame.position, segment, f"not entry {index} of its footer")
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """The entry that a footer says stands somewhere: checksums alone do not tell whose it is."""
+
+    replica_id: int
+    index: int
+    term: int
+
+    def check(self, header: Header, segment: str) -> None:
+        """Raise CorruptFrame unless a frame is this entry."""
+        found = (header.kind, header.replica_id, header.index, header.term)
+        if found != (FrameKind.ENTRY, self.replica_id, self.index, self.term):
+            raise CorruptFrame(header.position, segment, f"not {self} of its footer")
+
+    def __str__(self) -> str:
+        return f"entry {self.index} of term {self.term} of replica {self.replica_id}"

@@ -9,34 +9,44 @@ Invariants:
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from strata_seglog.frames import Frame, FrameKind, StoredFrame, payload_bytes
 
 Key = tuple[int, int]
 
 
-class RecentEntry:
-    """One entry. Its buffers are replaced by their join once somebody needs it whole."""
+ENTRY_OVERHEAD_BYTES = 512
+"""About what an entry takes in memory beside its payload: frame, keys, places in the ring."""
 
-    __slots__ = ("frame", "payload", "position", "size")
+
+class RecentEntry:
+    """One entry. Its buffers are replaced by their join once somebody needs it whole.
+
+    `size`: bytes that it holds.
+    """
+
+    __slots__ = ("frame", "position", "size")
 
     def __init__(self, frame: Frame, position: int) -> None:
         self.frame = frame
         self.position = position
-        self.payload = frame.payload
-        self.size = payload_bytes(frame)
+        self.size = payload_bytes(frame) + ENTRY_OVERHEAD_BYTES
 
     def whole(self) -> bytes:
         """Return the payload."""
-        payload = self.payload
+        payload = self.frame.payload
         if len(payload) != 1:
-            payload = self.payload = (b"".join(payload),)
+            payload = (b"".join(payload),)
+            # The frame too, or its buffers stay beside their join. Whoever comes second, in
+            # another thread, has a join of its own for a moment.
+            self.frame = replace(self.frame, payload=payload)
         return payload[0]
 
     def piece(self, offset: int, length: int) -> bytes:
         """Return `length` bytes of the payload from `offset` on, fewer at its end."""
         parts = []
-        for chunk in self.payload:
+        for chunk in self.frame.payload:
             part = chunk[max(offset, 0) : max(offset + length, 0)]
             offset -= len(chunk)
             if part:
@@ -45,7 +55,7 @@ class RecentEntry:
 
     def stored(self) -> StoredFrame:
         """Return the entry as if read from the disk."""
-        frame = self.frame
+        payload, frame = self.whole(), self.frame
         return StoredFrame(
             FrameKind.ENTRY,
             frame.replica_id,
@@ -55,12 +65,12 @@ class RecentEntry:
             frame.entry_kind,
             frame.flags,
             self.position,
-            self.whole(),
+            payload,
         )
 
 
 class RecentRing:
-    """Entries by (replica id, index), the newest `limit_bytes` of payload."""
+    """Entries by (replica id, index), the newest in `limit_bytes` of memory."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes

@@ -90,16 +90,23 @@ def recover(
 
 
 def blame(index: LogIndex, corruption: Corruption) -> Corruption:
-    """Mark the replicas that lost something as damaged; fill them in where nobody knows whose."""
+    """Mark the replicas that lost something as damaged; fill them in where nobody knows whose.
+
+    Any thread may call, also while the writer looks at all replicas.
+    """
     owners = corruption.replica_ids
-    if owners is None:
-        owners = tuple(
-            each.replica_id for each in list(index.replicas.values()) if not each.removed
-        )
-    for replica_id in owners:
-        # A replica whose only frame is unreadable is known by its header alone.
-        state = index.replicas.setdefault(replica_id, ReplicaState(replica_id, 0))
-        state.damaged = state.damaged or str(corruption)
+    with index.lock:
+        if owners is None:
+            owners = tuple(each.replica_id for each in index.replicas.values() if not each.removed)
+        unknown = [replica_id for replica_id in owners if replica_id not in index.replicas]
+        if unknown:
+            # A replica whose only frame is unreadable is known by its header alone. In a copy:
+            # the writer goes through the replicas without the lock.
+            added = {replica_id: ReplicaState(replica_id, 0) for replica_id in unknown}
+            index.replicas = {**index.replicas, **added}
+        for replica_id in owners:
+            state = index.replicas[replica_id]
+            state.damaged = state.damaged or str(corruption)
     return replace(corruption, replica_ids=owners)
 
 

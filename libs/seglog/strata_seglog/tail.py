@@ -40,15 +40,11 @@ class Tail:
         self.segment = Segment(0, 0, sealed=True)
         # Offset in the segment below which everything is durable.
         self.synced = 0
+        # Log position where the next frame goes: one value, so that any thread may read it.
+        self.end_position = 0
         # Ranges of the segment that hold bytes of refused writes.
         self._dirty: list[tuple[int, int]] = []
         self._failure: LogFailed | None = None
-
-    @property
-    def end_position(self) -> int:
-        """Log position where the next frame goes."""
-        segment = self.segment
-        return segment.base + (segment.capacity if segment.sealed else segment.used)
 
     @property
     def synced_position(self) -> int:
@@ -99,6 +95,7 @@ class Tail:
         self._sync_file(file)
         self._sync_folder()
         self.synced = segment.used
+        self._set_end()
         self._preparer.follow(segment, segment.used)
 
     def write(self, buffers: Sequence[Buffer], length: int) -> None:
@@ -117,6 +114,7 @@ class Tail:
         except OSError as error:
             raise self._rewind(end, error) from error
         self.segment.used = end
+        self._set_end()
 
     def sync(self) -> None:
         """Make everything written durable.
@@ -155,6 +153,7 @@ class Tail:
             raise
         self.sync()
         segment.sealed = True
+        self._set_end()
 
     def advance(self, base: int, capacity: int) -> None:
         """Begin the segment at `base`.
@@ -173,6 +172,7 @@ class Tail:
         if self._file is not None:
             self._file.close()
         self._file, self.segment, self.synced = file, Segment(base, capacity), 0
+        self._set_end()
         self._preparer.follow(self.segment, zeroed)
 
     def delete(self, name: str) -> None:
@@ -195,6 +195,10 @@ class Tail:
             self._file.close()
             self._file = None
 
+    def _set_end(self) -> None:
+        segment = self.segment
+        self.end_position = segment.base + (segment.capacity if segment.sealed else segment.used)
+
     def _open_file(self) -> DiskFile:
         self.check()
         if self._file is None:
@@ -204,6 +208,7 @@ class Tail:
     def _rewind(self, end: int, error: OSError) -> LogError:
         self._dirty.append((self.synced, end))
         self.segment.used = self.synced
+        self._set_end()
         return refusal(error, f"{self.segment.name} at {self.synced}")
 
     def _clean(self) -> None:

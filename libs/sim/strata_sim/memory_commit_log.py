@@ -68,6 +68,10 @@ class MemoryCommitLog:
             )
         return found
 
+    def replica(self, replica_id: int) -> ReplicaLog | None:
+        """See `ports.Log`."""
+        return self.replicas().get(replica_id)
+
     def write_and_sync(self, frames: Sequence[Frame]) -> int:
         """See `ports.Log`; all or nothing."""
         failure = self.failures.pop(0) if self.failures else None

@@ -322,6 +322,6 @@ async def test_a_log_that_begins_after_the_rows_and_has_no_checkpoint_is_refused
         assert not rebuild_if_needed(MemoryStore(), log, GROUP, 101)
         (found,) = log.replicas().values()
         begins_late = replace(found, first_index=found.last_index)
-        monkeypatch.setattr(log, "replicas", lambda: {101: begins_late})
+        monkeypatch.setattr(log, "replica", lambda replica_id: begins_late)
         with pytest.raises(RebuildError, match="no checkpoint"):
             rebuild_if_needed(MemoryStore(), log, GROUP, 101)

@@ -118,6 +118,23 @@ def test_columns_read_back(rows: list[tuple[int, bool]]) -> None:
     assert read.encode() == columns.encode()
 
 
+@given(rows=ROWS, first=st.integers(0, 32), last=st.integers(0, 32))
+def test_columns_find_runs_and_terms(rows: list[tuple[int, bool]], first: int, last: int) -> None:
+    """Neighbours are found up to a hole, and every live row is in a run of its term."""
+    built = _columns(rows)
+    for columns in (built, EntryColumns.decode(memoryview(built.encode()), len(rows))):
+        live = dict(columns.live())
+        wanted = []
+        for index in range(first, last + 1):
+            if index not in live:
+                break
+            wanted.append(live[index])
+        offsets, terms = columns.located_from(first, last)
+        assert offsets == wanted
+        assert terms == [first + 5 + number for number in range(len(wanted))]
+        assert columns.term_runs() == tuple((index, index + 5) for index in sorted(live))
+
+
 @settings(max_examples=50)
 @given(sections=st.dictionaries(st.integers(1, 1 << 63), ROWS, max_size=5))
 def test_footers_read_back(sections: dict[int, list[tuple[int, bool]]]) -> None:

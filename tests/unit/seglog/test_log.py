@@ -20,9 +20,12 @@ from strata_seglog.errors import (
     WriteTooLarge,
 )
 from strata_seglog.frames import Frame, FrameKind
+from strata_seglog.index import LogIndex, ReplicaState
 from strata_seglog.log import CommitLog, LogOptions
 from strata_seglog.metrics import METRICS
 from strata_seglog.real_disk import RealDisk
+from strata_seglog.recent import ENTRY_OVERHEAD_BYTES
+from strata_seglog.recovery import blame
 from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_seglog.verify import dump_log, verify_log
 
@@ -84,13 +87,100 @@ def test_reading_from_memory_and_disk_is_the_same(kit: Kit) -> None:
 
 
 def test_the_recent_ring_is_bounded(kit: Kit) -> None:
-    """The ring holds the newest payloads and never more bytes than its limit."""
-    log = kit.open(SimulatedDisk(), recent_bytes=1_000)
+    """The ring holds the newest entries in memory that is limited, what is beside them included."""
+    log = kit.open(SimulatedDisk(), recent_bytes=10 * (100 + ENTRY_OVERHEAD_BYTES))
     for index in range(1, 30):
         log.write_and_sync([kit.entry(1, index, 1, b"x" * 100)])
     held = [index for index in range(1, 30) if log.recent(1, index) is not None]
     assert held == list(range(20, 30))
     assert log.entry(1, 1).payload == b"x" * 100
+    log.close()
+
+
+def test_an_entry_is_in_memory_once(kit: Kit) -> None:
+    """Once somebody read it whole, the buffers that it was written from are let go."""
+    log = kit.open(SimulatedDisk(), recent_bytes=1_000_000)
+    buffers = (b"a" * 100, b"b" * 50)
+    log.write_and_sync([Frame(FrameKind.ENTRY, 1, 1, 1, 1, payload=buffers)])
+    held = log._ring.find(1, 1)
+    assert held is not None
+    assert list(held.frame.payload) == list(buffers)
+    assert log.recent(1, 1) == b"".join(buffers)
+    assert list(held.frame.payload) == [b"".join(buffers)]
+    assert log.read_slice(1, 1, 90, 20) == b"a" * 10 + b"b" * 10
+    assert log.entry(1, 1).payload == b"".join(buffers)
+    log.close()
+
+
+def test_terms_of_old_entries_are_known_without_the_disk(kit: Kit) -> None:
+    """Steps of raft ask for them on the event loop: no footer is read, whatever is cached."""
+    disk = SimulatedDisk()
+    small = {"segment_bytes": 4096, "recent_bytes": 0, "footer_cache_segments": 1}
+    log = kit.open(disk, **small)
+    wanted: dict[int, int] = {}
+    for term in (1, 2, 5):
+        for index in range(max(wanted, default=0) + 1, max(wanted, default=0) + 40):
+            log.write_and_sync([kit.entry(1, index, term, b"x" * 100)])
+            wanted[index] = term
+    log.write_and_sync([kit.entry(1, 100, 6, b"new leader")])
+    wanted = {index: term for index, term in wanted.items() if index < 100} | {100: 6}
+    for _ in range(2):
+        assert len(log.segments()) > 4
+        disk.on_call = lambda operation, name: pytest.fail(f"{operation} of {name}")
+        assert {index: log.term(1, index) for index in wanted} == wanted
+        assert (log.term(1, 101), log.term(1, 0), log.term(2, 1)) == (None, None, None)
+        disk.on_call = None
+        log.close()
+        log = kit.open(disk, **small)
+    log.close()
+
+
+def test_a_frame_of_another_replica_is_not_served(kit: Kit) -> None:
+    """A footer that leads to a good frame of somebody else, or of another term, is corrupt."""
+    disk = SimulatedDisk()
+    found: list[Corruption] = []
+    log = kit.open(disk, found.append, segment_bytes=4096, recent_bytes=0)
+    for index in range(1, 20):
+        log.write_and_sync([kit.entry(1, index, 1, b"mine" * 30), kit.entry(2, index, 1, b"his")])
+    base = log.segments()[0].first_position
+    mine, his = (log._cache.get(base).sections[replica].columns for replica in (1, 2))
+    mine.offsets[0] = his.offsets[0]
+    for read in (
+        lambda: log.entry(1, 1),
+        lambda: log.read_slice(1, 1, 0, 3),
+        lambda: list(log.entries(1, 1, 1, 100)),
+    ):
+        with pytest.raises(CorruptFrame, match="not entry 1 of term 1 of replica 1"):
+            read()
+    his.terms[1] = 9
+    with pytest.raises(CorruptFrame, match="not entry 2 of term 9 of replica 2"):
+        log.entry(2, 2)
+    log.close()
+
+
+def test_damage_is_noted_while_the_writer_looks_at_all_replicas() -> None:
+    """A reader that finds damage of an unknown replica does not disturb who goes through them."""
+    index = LogIndex()
+    index.replicas = {number: ReplicaState(number, number) for number in (1, 2)}
+    seen = []
+    for number, state in enumerate(index.replicas.values()):
+        blame(index, Corruption("0.log", 0, "payload checksum", (100 + number,)))
+        seen.append(state.replica_id)
+    assert seen == [1, 2]
+    assert set(index.replicas) == {1, 2, 100, 101}
+    assert index.replicas[100].damaged
+
+
+def test_the_end_is_one_value_that_any_thread_may_read(kit: Kit) -> None:
+    """Over writes, seals and new segments it only rises, whenever somebody looks."""
+    disk = SimulatedDisk()
+    log = kit.open(disk, segment_bytes=4096)
+    seen = [log.end_position]
+    disk.on_call = lambda operation, name: seen.append(log.end_position)
+    kit.fill(log, 1, range(1, 100), size=200)
+    disk.on_call = None
+    assert seen == sorted(seen)
+    assert log.end_position == log.synced_position > 5 * 4096
     log.close()
 
 
@@ -291,7 +381,7 @@ def test_verify_and_dump_tell_of_every_frame(kit: Kit) -> None:
 def test_metrics_show_what_happens(kit: Kit) -> None:
     """Frames and bytes are counted by log, limits stand beside what is used."""
     metrics = Metrics(METRICS)
-    options = LogOptions(segment_bytes=4096, recent_bytes=100, name="test")
+    options = LogOptions(segment_bytes=4096, recent_bytes=1_000, name="test")
     log = CommitLog.open(SimulatedDisk(), options, report=lambda _: None, metrics=metrics)
     log.write_and_sync([kit.entry(1, 1, 1, b"x" * 28)])
     metrics.read_gauges()
@@ -299,8 +389,8 @@ def test_metrics_show_what_happens(kit: Kit) -> None:
     for line in (
         'strata_log_frames_total{log="test"} 1.0',
         'strata_log_written_bytes_total{log="test"} 100.0',
-        'strata_log_recent_bytes{log="test"} 28.0',
-        'strata_log_recent_limit_bytes{log="test"} 100.0',
+        f'strata_log_recent_bytes{{log="test"}} {28 + ENTRY_OVERHEAD_BYTES}.0',
+        'strata_log_recent_limit_bytes{log="test"} 1000.0',
         'strata_log_segments{log="test"} 1.0',
         'strata_log_sync_ms_count{log="test"} 1.0',
     ):

@@ -38,7 +38,7 @@ def load_window(
     Raises:
         CorruptFrame, ReadFailed, MissingEntry: an entry cannot be read.
     """
-    found = log.replicas().get(replica_id)
+    found = log.replica(replica_id)
     first_index = (found.first_index or 1) if found is not None else 1
     steps: list[list[_Ids]] = []
     read_bytes = known = 0

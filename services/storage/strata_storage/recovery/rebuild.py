@@ -81,7 +81,7 @@ def rebuild_if_needed(
         RebuildError: the log begins after the rows and holds no checkpoint.
         CorruptFrame, ReadFailed: the checkpoint cannot be read; the rows are as they were.
     """
-    found = log.replicas().get(replica_id)
+    found = log.replica(replica_id)
     rows = GroupRows(store, raft_group)
     applied = rows.applied.get()
     if found is None:
@@ -332,7 +332,7 @@ def apply_readable(machine: GroupMachine, log: CommitLog, replica_id: int) -> No
         ApplyError, StateError, CommandError, BatchError: an entry cannot be applied; those before
             it are.
     """
-    found = log.replicas().get(replica_id)
+    found = log.replica(replica_id)
     last = 0 if found is None else found.last_index
     readable = True
     while readable and machine.applied_index() < last:

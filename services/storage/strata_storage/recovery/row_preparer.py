@@ -68,7 +68,7 @@ class RowPreparer:
 
     def damage(self, replica_id: int) -> str:
         """Return what the log knows to be damaged of a replica; empty: nothing."""
-        found = self._log.replicas().get(replica_id)
+        found = self._log.replica(replica_id)
         return "" if found is None else found.damaged
 
     def apply_readable(self, engine: GroupEngine) -> None:

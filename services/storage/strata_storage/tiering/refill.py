@@ -126,7 +126,7 @@ def later(store: StateStore, log: LogReader, raft_group: int, replica_id: int) -
     """
     overlay = Overlay(store)
     found = Later({}, set(), RowTierMetadata(overlay, raft_group))
-    known = log.replicas().get(replica_id)
+    known = log.replica(replica_id)
     first = GroupRows(store, raft_group).applied.get().raft_index + 1
     last = 0 if known is None else known.last_index
     while first <= last:
