@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_seglog.errors import LogError
+from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame
 from strata_storage.errors import Refused
 
@@ -38,13 +38,15 @@ class PayloadReader:
         """Return an entry's payload.
 
         Raises:
-            Refused: OUTCOME_CORRUPT.
+            Refused: OUTCOME_CORRUPT; OUTCOME_OVERLOADED, the disk could not read it now (rule 40).
         """
         recent = self._log.recent(self._replica_id, index)
         if recent is not None:
             return recent
         try:
             frame = await self._run_read(lambda: self._log.entry(self._replica_id, index))
+        except ReadFailed as error:
+            raise Refused(pb.OUTCOME_OVERLOADED, f"entry {index}: {error}") from error
         except LogError as error:
             raise Refused(pb.OUTCOME_CORRUPT, f"entry {index}: {error}") from error
         if frame is None:

@@ -26,7 +26,7 @@ from strata_mq.pending_commands import (
 )
 from strata_mq.pending_rows import ORDINAL_OF_ALL, PendingKey, PendingRef, PinRow
 from strata_raft import Entry, EntryKind
-from strata_seglog.errors import LogError
+from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame
 from strata_seglog.log import CommitLog
 from strata_state.ports import StateStore
@@ -79,7 +79,8 @@ def rebuild_if_needed(
 
     Raises:
         RebuildError: the log begins after the rows and holds no checkpoint.
-        CorruptFrame, ReadFailed: the checkpoint cannot be read; the rows are as they were.
+        CorruptFrame: the checkpoint cannot be read; the rows are as they were.
+        ReadFailed: the disk could not read; it can be called again.
     """
     found = log.replica(replica_id)
     rows = GroupRows(store, raft_group)
@@ -183,6 +184,8 @@ class _Replay:
                 if frame.entry_kind == EntryKind.NORMAL:
                     self._entry(frame)
                 index = frame.index + 1
+        except ReadFailed:
+            raise  # not damage: all is done again (rule 40)
         except LogError as error:
             raise _Unreadable(index, str(error)) from error
         if index == first:

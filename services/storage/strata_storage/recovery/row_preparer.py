@@ -6,12 +6,15 @@ its other raft groups serve (rules 7 and 8).
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from strata_mq.batch import BatchError
 from strata_mq.commands import CommandError
 from strata_runtime.logs import get_logger
-from strata_seglog.errors import LogError
+from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.log import CommitLog
 from strata_state.ports import StateError, StateStore
 from strata_storage.engine import GroupEngine
@@ -21,6 +24,11 @@ from strata_storage.metering.instruments import Instruments
 from strata_storage.recovery.checkpoint import CheckpointError
 from strata_storage.recovery.group_snapshots import claim_rows
 from strata_storage.recovery.rebuild import RebuildError, apply_readable, rebuild_if_needed, redo
+
+Result = TypeVar("Result")
+
+_READ_ATTEMPTS = 10
+_READ_PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +53,20 @@ class RowPreparer:
         store: all rows.
         log: the node's CommitLog.
         instruments: counters.
+        pause: waits between two attempts to read, in the calling thread.
     """
 
-    def __init__(self, store: StateStore, log: CommitLog, instruments: Instruments) -> None:
+    def __init__(
+        self,
+        store: StateStore,
+        log: CommitLog,
+        instruments: Instruments,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._store = store
         self._log = log
         self._instruments = instruments
+        self._pause = pause
         self._logger = get_logger("storage")
 
     def prepare(self, group: HostedGroup) -> Prepared:
@@ -83,11 +99,29 @@ class RowPreparer:
         machine = engine.machine
         applied_index = machine.applied_index()
         try:
-            redo(machine, self._log, engine.replica_id)
+            self._patiently(engine.raft_group, lambda: redo(machine, self._log, engine.replica_id))
         except (LogError, RebuildError) as error:
             settled_index = machine.plugins.settled_index(applied_index)
             return f"entries {settled_index + 1} to {applied_index} cannot be read again: {error}"
         return ""
+
+    def _patiently(self, raft_group: int, read: Callable[[], Result]) -> Result:
+        """Read again for a while what the disk fails to read: that is not damage (rule 40).
+
+        Raises:
+            ReadFailed: it has failed for several seconds; the other raft groups shall start.
+        """
+        for _ in range(_READ_ATTEMPTS - 1):
+            try:
+                return read()
+            except ReadFailed as error:
+                self._logger.warning(
+                    "the log was not read, it is tried again",
+                    raft_group=raft_group,
+                    reason=str(error),
+                )
+                self._pause(_READ_PAUSE_S)
+        return read()
 
     def _rebuild(self, group: HostedGroup) -> tuple[str, bool]:
         """Rebuild rows if they must be.
@@ -96,7 +130,12 @@ class RowPreparer:
             What is missing afterwards, empty: nothing; whether the tier is to be asked for more.
         """
         try:
-            rebuilt = rebuild_if_needed(self._store, self._log, group.raft_group, group.replica_id)
+            rebuilt = self._patiently(
+                group.raft_group,
+                lambda: rebuild_if_needed(
+                    self._store, self._log, group.raft_group, group.replica_id
+                ),
+            )
         except (LogError, CheckpointError, RebuildError) as error:
             return f"rows cannot be rebuilt: {error}", False
         if rebuilt is None:

@@ -24,7 +24,7 @@ from strata_mq.rare_commands import DropKind, decode_drop, decode_trim
 from strata_mq.rows import day_of
 from strata_mq.tier_commands import decode_tier_change
 from strata_raft import EntryKind
-from strata_seglog.errors import LogError
+from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame
 from strata_seglog.reader import LogReader
 from strata_state.overlay import Overlay
@@ -136,6 +136,8 @@ def later(store: StateStore, log: LogReader, raft_group: int, replica_id: int) -
                 first = frame.index + 1
                 if frame.entry_kind == EntryKind.NORMAL:
                     _take_in(found, overlay, frame)
+        except ReadFailed:
+            raise  # not damage: it is read again (rule 40)
         except LogError as error:
             return found._replace(damage=f"entry {first} cannot be read: {error}")
         if first == begin:
