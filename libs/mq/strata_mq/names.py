@@ -29,6 +29,19 @@ _RESERVED_TOPICS = frozenset(
 )
 _RESERVED_TOPIC_PREFIXES = ("RMQ_SYS_", "rmq_sys_")
 _RESERVED_GROUP_PREFIX = "CID_RMQ_SYS_"
+# What only StrataMQ itself makes and uses.
+_OWN_PREFIX = "__strata"
+_OWN_TOPIC_PREFIXES = (DEAD_LETTER_PREFIX, TABLE_PREFIX, _OWN_PREFIX)
+
+REDRIVE_GROUP = "strata-redrive"
+"""Consumer group in which dead letters are taken to be sent again."""
+
+TRANSACTION_DEAD_LETTER_GROUP = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Consumer group whose dead-letter topic takes the transactions of a namespace that are given up.
+
+RocketMQ has them in a topic of this name that no client may read."""
+
+_OWN_GROUPS = frozenset((REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP))
 
 
 def check_topic(name: str) -> None:
@@ -57,6 +70,35 @@ def check_consumer_group(name: str) -> None:
     )
     if name.startswith(_RESERVED_GROUP_PREFIX):
         raise RequestError(Code.ILLEGAL_CONSUMER_GROUP, "cannot use system consumer group")
+
+
+def check_new_topic(name: str) -> None:
+    """Check the name of a topic that a client or an operator wants made.
+
+    Raises:
+        RequestError: ILLEGAL_TOPIC: see `check_topic`; or it would be one of StrataMQ's own.
+    """
+    check_topic(name)
+    if name.startswith(_OWN_TOPIC_PREFIXES):
+        prefix = next(one for one in _OWN_TOPIC_PREFIXES if name.startswith(one))
+        raise RequestError(Code.ILLEGAL_TOPIC, f"names that begin with {prefix} are reserved")
+
+
+def check_new_consumer_group(name: str) -> None:
+    """Check the name of a consumer group that a client or an operator wants made.
+
+    Raises:
+        RequestError: ILLEGAL_CONSUMER_GROUP: see `check_consumer_group`; or it would be one of
+            StrataMQ's own.
+    """
+    check_consumer_group(name)
+    if name.startswith(_OWN_PREFIX) or name in _OWN_GROUPS:
+        raise RequestError(Code.ILLEGAL_CONSUMER_GROUP, f"the name {name} is reserved")
+
+
+def is_own_consumer_group(name: str) -> bool:
+    """Whether a consumer group is StrataMQ's own, which no client consumes with."""
+    return name in _OWN_GROUPS
 
 
 def check_namespace(name: str) -> None:

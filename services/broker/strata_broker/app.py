@@ -188,7 +188,7 @@ class BrokerApp:
         config, clock, metrics = self._config, self._clock, self._metrics
         view, storage = self.view, self._storage
         provisioner = self._provisioner = Provisioner(
-            view, self._metadata, self._quotas, config.metadata, self.requests
+            view, self._metadata, self._quotas, config.metadata, self.requests, clock
         )
         recorder = self._recorder = Recorder(clock, metrics)
         filters = Filters(config.receive, metrics)

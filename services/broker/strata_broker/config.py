@@ -258,6 +258,14 @@ class MetadataSection(Section):
     auto_create_group: bool = Field(
         default=True, description="Make unknown consumer groups on first receive."
     )
+    auto_groups_per_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="How many of them this broker makes in one namespace; 30 s of it at once.",
+    )
+    max_auto_groups_per_namespace: int = Field(
+        default=20_000, ge=0, description="With so many, further ones are made by operators only."
+    )
     auto_topic_queue_count: int = Field(
         default=8, ge=1, description="Queues of a topic made on first use."
     )

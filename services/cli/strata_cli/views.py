@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 import zlib
 from typing import Any
 
@@ -12,6 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+
+_GZIP = zlib.MAX_WBITS | 16
+_MAX_BODY_BYTES = 64 * 1024 * 1024
 
 View = dict[str, Any]
 
@@ -203,10 +205,13 @@ def _plain_body(message: definition_pb2.Message) -> bytes:
     """Return the body, unpacked if its producer packed it and it can be."""
     if message.system_properties.body_encoding != definition_pb2.GZIP:
         return message.body
+    unpacking = zlib.decompressobj(wbits=_GZIP)
     try:
-        return gzip.decompress(message.body)
-    except (OSError, EOFError, zlib.error):
+        plain = unpacking.decompress(message.body, _MAX_BODY_BYTES)
+    except zlib.error:
         return message.body
+    # Some KB may stand for GBs: such a body is shown as it came, and so is one that is cut off.
+    return plain if unpacking.eof else message.body
 
 
 def _ms(moment: Timestamp) -> int:

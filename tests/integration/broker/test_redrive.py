@@ -14,10 +14,10 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.config import BrokerConfig
 from strata_broker.operators import redrive
-from strata_broker.operators.dead_letters import REDRIVE_GROUP
 from strata_broker.sends.append import Appender
 from strata_edge.ports import CallError
 from strata_mq.errors import Code, RequestError
+from strata_mq.names import REDRIVE_GROUP
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.operators import redrive
+from strata_broker.operators.message_queries import Place
 from strata_broker.requests import MAX_CLIENT_ID_LENGTH, caller_of
 from strata_broker.wire import length_delimited
 from strata_mq.errors import Code, RequestError
@@ -92,3 +95,23 @@ def test_long_texts_are_not_remembered() -> None:
     """Their hash is the same as ever."""
     for text in ("tag", "x" * 256, "x" * 257, LARGE):
         assert text_hash(text) == key_hash(text)
+
+
+async def test_a_redriven_message_whose_count_is_nonsense_counts_anew() -> None:
+    """Python refuses to read a number of more than 4,300 digits."""
+    letter = message("orders", 1)
+    letter.user_properties[redrive.COUNT_PROPERTY] = "9" * 5_000
+    again = redrive.redriven_message(letter, "%DLQ%g", "m", "c", google_crc32c.value)
+    kept = definition_pb2.Message.FromString(again.stored)
+    assert kept.user_properties[redrive.COUNT_PROPERTY] == "1"
+
+
+@pytest.mark.parametrize("token", ["9" * 5_000 + ":1", "1:" + "9" * 5_000, "1:1" * 20, "x", "1"])
+def test_a_page_token_is_short(token: str) -> None:
+    """BAD_REQUEST, also for numbers that Python does not read."""
+    with pytest.raises(RequestError) as refused:
+        Place.parse(token)
+    assert refused.value.code is Code.BAD_REQUEST
+    assert len(refused.value.text) < 100
+    most = f"{(1 << 64) - 1}:{(1 << 64) - 1}"
+    assert str(Place.parse(most)) == most

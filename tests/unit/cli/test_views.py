@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import re
 
@@ -100,6 +101,15 @@ def test_a_body_is_unpacked_or_given_as_it_is() -> None:
     assert message_view(torn)["body"] is None
     assert message_view(message(body=b"\xff"))["body"] is None
     assert message_view(message(body=b"\xff"))["body_base64"] == "/w=="
+
+
+def test_a_body_that_unpacks_to_gigabytes_is_shown_packed() -> None:
+    """Nobody's machine runs out of memory by a look at a message."""
+    bomb = message(body=gzip.compress(bytes(100 * 1024 * 1024)))
+    bomb.system_properties.body_encoding = definition_pb2.GZIP
+    view = message_view(bomb)
+    assert view["body"] is None
+    assert view["body_base64"] == base64.b64encode(bomb.body).decode()
 
 
 def test_a_found_message_has_no_handle() -> None:

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker import errors
 from strata_broker.config import MetadataSection
 from strata_broker.failures import contained
+from strata_broker.limits.auto_groups import AutoGroups
 from strata_broker.limits.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_broker.storage.metadata import MetadataView, Name, TopicRow
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_consumer_group, check_namespace, check_topic
+from strata_mq.names import (
+    check_namespace,
+    check_new_consumer_group,
+    check_new_topic,
+    check_topic,
+    is_own_consumer_group,
+)
+from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
 
 _COUNTED_AS = {"topic": TOPICS, "consumer group": CONSUMER_GROUPS}
@@ -35,22 +43,24 @@ class Provisioner:
         quotas: Quotas,
         config: MetadataSection,
         requests: RequestTasks,
+        clock: Clock,
     ) -> None:
         self._view = view
         self._client = client
         self._quotas = quotas
         self._config = config
         self._requests = requests
+        self._auto_groups = AutoGroups(view, config, clock)
         self._creating: dict[tuple[str, Name], asyncio.Task[RequestError | None]] = {}
 
     def topic(self, namespace: str, name: str) -> TopicRow:
-        """Return a topic that exists.
+        """Return a topic that exists and holds messages.
 
         Raises:
             RequestError: ILLEGAL_TOPIC or TOPIC_NOT_FOUND.
         """
         topic = self._view.topic(namespace, name)
-        if topic is None:
+        if topic is None or topic.is_table:
             check_topic(name)
             raise topic_not_found(name)
         return topic
@@ -61,12 +71,9 @@ class Provisioner:
         Raises:
             RequestError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND or what creation failed with.
         """
-        topic = self._view.topic(namespace, name)
-        if topic is not None:
-            return topic
-        check_topic(name)
-        if not self._config.auto_create_topic:
-            raise topic_not_found(name)
+        if self._view.topic(namespace, name) is not None or not self._config.auto_create_topic:
+            return self.topic(namespace, name)
+        check_new_topic(name)
         await self._create_once("topic", (namespace, name))
         return self.topic(namespace, name)
 
@@ -80,20 +87,25 @@ class Provisioner:
         group = self._view.consumer_group(namespace, name)
         if group is not None:
             return group
-        check_consumer_group(name)
+        check_new_consumer_group(name)
         if not self._config.auto_create_group:
             raise consumer_group_not_found(name)
-        return await self.system_group(namespace, name)
+        check_namespace(namespace)
+        self._auto_groups.admit(namespace)
+        return await self._created_group(namespace, name)
 
     async def system_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         """Return a consumer group that the broker itself needs, created when it is unknown.
+
+        It is in nobody's quota.
 
         Raises:
             RequestError: what creation failed with.
         """
         group = self._view.consumer_group(namespace, name)
-        if group is not None:
-            return group
+        return group if group is not None else await self._created_group(namespace, name)
+
+    async def _created_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         await self._create_once("consumer group", (namespace, name))
         group = self._view.consumer_group(namespace, name)
         if group is None:
@@ -119,7 +131,7 @@ class Provisioner:
         """Create and wait until the view shows it; return what went wrong."""
         try:
             with (
-                self._quotas.creating(_COUNTED_AS[kind], name[0]),
+                self._counted(kind, name),
                 contained(
                     self._requests, f"create {kind}", MetaRefused, AngeliaError, TimeoutError
                 ),
@@ -135,6 +147,11 @@ class Provisioner:
             reason = lost.reason if isinstance(lost, AngeliaError) else "the nameserver is silent"
             return RequestError(Code.PROXY_TIMEOUT, f"cannot create {kind} {name[1]}: {reason}")
         return None
+
+    def _counted(self, kind: str, name: Name) -> AbstractContextManager[None]:
+        if is_own_consumer_group(name[1]) and kind != "topic":
+            return nullcontext()
+        return self._quotas.creating(_COUNTED_AS[kind], name[0])
 
     async def _create_and_see(self, kind: str, name: Name) -> None:
         timeout_s = self._config.call_timeout_ms / 1000

@@ -19,9 +19,7 @@ from strata_broker.receives.receive import topic_ref
 from strata_broker.storage.holder_calls import HolderCalls
 from strata_broker.storage.metadata import MetadataView, Name, TopicRow
 from strata_mq.errors import Code, RequestError
-
-REDRIVE_GROUP = "strata-redrive"
-"""Consumer group that redrives consume dead letters with, in each namespace."""
+from strata_mq.names import REDRIVE_GROUP
 
 # Rows of one (consumer group, queue) are at most 110,000.
 _MAX_OPEN_OFFSETS = 110_000

@@ -29,6 +29,8 @@ MAX_PAGE_MESSAGES = 1_000
 EVERY_MESSAGE = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
 
 _MAX_PAGE_BYTES = 16 * 1024 * 1024
+# Two numbers of 64 bits and a colon.
+_MAX_TOKEN_LENGTH = 41
 # A filter that lets little through ends a page without filling it.
 _MAX_FETCHES_PER_PAGE = 256
 
@@ -64,9 +66,10 @@ class Place(NamedTuple):
         """
         if not token:
             return cls(0, 0)
-        queue, colon, offset = token.partition(":")
-        if not (colon and queue.isdecimal() and offset.isdecimal()):
-            raise RequestError(Code.BAD_REQUEST, f"{token!r} is no page token")
+        queue, colon, offset = token[:_MAX_TOKEN_LENGTH].partition(":")
+        is_short = len(token) <= _MAX_TOKEN_LENGTH
+        if not (is_short and colon and queue.isdecimal() and offset.isdecimal()):
+            raise RequestError(Code.BAD_REQUEST, f"{token[:_MAX_TOKEN_LENGTH]!r} is no page token")
         return cls(int(queue), int(offset))
 
     def __str__(self) -> str:

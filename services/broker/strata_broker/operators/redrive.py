@@ -26,7 +26,7 @@ from strata_broker import errors
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.limits.budget import SendBudget
-from strata_broker.operators.dead_letters import REDRIVE_GROUP, DeadLetters
+from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
 from strata_broker.receives.acks import Acker
 from strata_broker.receives.receive import topic_ref
@@ -40,6 +40,7 @@ from strata_mq.batch import Checksum, OutgoingMessage, PartKey
 from strata_mq.delivery import sender_fragment
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash, pack_message_id, text_hash
+from strata_mq.names import REDRIVE_GROUP
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -54,6 +55,8 @@ COUNT_PROPERTY = "REDRIVE_COUNT"
 """User property of a redriven message: how often it was redriven, this time counted."""
 
 _MAX_REDRIVES = 8
+# A number that a producer wrote may have any length.
+_COUNT_DIGITS = 10
 _DEFAULT_MESSAGES = 256
 _POP_MESSAGES = 64
 _POP_BYTES = 4 * 1024 * 1024
@@ -427,7 +430,9 @@ def redriven_message(
     properties = message.system_properties
     user_properties = message.user_properties
     count = user_properties.get(COUNT_PROPERTY, "0")
-    user_properties[COUNT_PROPERTY] = str(int(count) + 1 if count.isdecimal() else 1)
+    user_properties[COUNT_PROPERTY] = str(
+        int(count) + 1 if count.isdecimal() and len(count) < _COUNT_DIGITS else 1
+    )
     user_properties[FROM_PROPERTY] = dead_letter_topic
     user_properties[ID_PROPERTY] = properties.message_id
     properties.message_id = message_id

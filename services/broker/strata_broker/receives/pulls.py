@@ -357,6 +357,8 @@ class Puller:
 
     def _topic(self, caller: Caller, named: definition_pb2.Resource) -> TopicRow:
         topic = self._view.topic(*caller.name_of(named))
+        if topic is not None and topic.is_table:
+            topic = None
         if topic is None:
             raise topic_not_found(named.name)
         return topic

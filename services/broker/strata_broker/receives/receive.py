@@ -40,7 +40,7 @@ from strata_broker.storage.pop_ends import PopEnder, PopTicket
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash
-from strata_mq.names import check_consumer_group
+from strata_mq.names import check_new_consumer_group, is_own_consumer_group
 from strata_mq.validation import check_receive_invisible, polling_ms
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -286,8 +286,8 @@ class Receiver:
         except DecodeError as error:
             raise RequestError(Code.BAD_REQUEST, str(error)) from error
         group = caller.name_of(request.group)
-        if self._view.consumer_group(*group) is None:
-            check_consumer_group(group[1])
+        if self._view.consumer_group(*group) is None or is_own_consumer_group(group[1]):
+            check_new_consumer_group(group[1])
         topic = self._provisioner.topic(*caller.name_of(request.message_queue.topic))
         message_filter = self._filters.of(request.filter_expression)
         invisible_ms = milliseconds(request.invisible_duration)

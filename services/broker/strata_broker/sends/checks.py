@@ -23,6 +23,7 @@ from strata_broker.sends.producers import Producers
 from strata_broker.sends.transactions import Transactions
 from strata_broker.storage.metadata import MetadataView, Name
 from strata_mq.errors import RequestError
+from strata_mq.names import TRANSACTION_DEAD_LETTER_GROUP
 from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
@@ -32,11 +33,6 @@ from strata_runtime.tasks import RequestTasks
 
 # Checks sent before other tasks get their turn.
 _CHECKS_PER_TURN = 64
-
-TRANSACTION_DEAD_LETTER_GROUP = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Consumer group whose dead-letter topic takes the transactions of a namespace that are given up.
-
-RocketMQ has them in a topic of this name that no client may read."""
 
 
 class _Waiting(NamedTuple):

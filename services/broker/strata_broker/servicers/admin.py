@@ -15,6 +15,7 @@ from strata_broker.requests import enum_name
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 from strata_broker.storage.metadata import MetadataView
+from strata_mq.names import check_new_consumer_group, check_new_topic
 from strata_runtime.config import Config, to_json, to_toml
 
 
@@ -77,6 +78,7 @@ class AdminServicer:
         self, request: admin_pb2.CreateTopicRequest
     ) -> admin_pb2.CreateTopicResponse:
         """Make a topic."""
+        check_new_topic(request.topic.name)
         topic = await self._operations.create_topic(request.topic)
         return admin_pb2.CreateTopicResponse(topic=topic)
 
@@ -123,6 +125,7 @@ class AdminServicer:
         self, request: admin_pb2.CreateConsumerGroupRequest
     ) -> admin_pb2.CreateConsumerGroupResponse:
         """Make a consumer group."""
+        check_new_consumer_group(request.consumer_group.name)
         group = await self._operations.create_consumer_group(request.consumer_group)
         return admin_pb2.CreateConsumerGroupResponse(consumer_group=group)
 

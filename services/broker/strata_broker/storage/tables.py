@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
-from strata_mq.names import is_table_topic
+from strata_mq.names import is_own_consumer_group, is_table_topic
 from strata_mq.slots import SLOT_COUNT
 
 Name = tuple[str, str]
@@ -52,6 +52,7 @@ class TopicRow:
         "groups_at",
         "homes",
         "homes_at",
+        "is_table",
         "name",
         "namespace",
         "previous_queue_count",
@@ -66,6 +67,8 @@ class TopicRow:
         self.topic_id = topic.topic_id
         self.namespace = topic.namespace
         self.name = topic.name
+        # It stands for a key-value table, and holds no messages.
+        self.is_table = is_table_topic(topic.name)
         self.topic_type = topic.type
         self.queue_count = topic.queue_count
         self.previous_queue_count = topic.previous_queue_count
@@ -84,7 +87,7 @@ class TopicRow:
     @property
     def is_system(self) -> bool:
         """Whether no client made it as a topic: of dead letters, or of a key-value table."""
-        return self.is_dead_letter or is_table_topic(self.name)
+        return self.is_dead_letter or self.is_table
 
     def parsed(self) -> meta_pb2.Topic:
         """Return the whole row."""
@@ -102,7 +105,8 @@ class Tables:
         slots: raft group of each slot.
         slot_moves: by the raft group that gives up slots.
         quotas: by namespace and topic.
-        topic_counts, consumer_group_counts: rows by namespace, dead-letter topics not counted.
+        topic_counts, consumer_group_counts: rows by namespace without those of StrataMQ itself: no
+            dead-letter topics, no consumer groups for redrives and given-up transactions.
         new_consumer_groups: names of consumer groups whose rows came or went since they were taken.
         new_moves: topics of which a queue moved since.
         new_slots: slots that got another owner since.
@@ -229,10 +233,10 @@ class Tables:
     def _take_consumer_group(self, group: meta_pb2.ConsumerGroup, *, deleted: bool) -> None:
         name = (group.namespace, group.name)
         if self.consumer_groups.pop(name, None) is not None:
-            self.consumer_group_counts[group.namespace] -= 1
+            self.consumer_group_counts[group.namespace] -= not is_own_consumer_group(group.name)
         if not deleted:
             self.consumer_groups[name] = _copy(group)
-            self.consumer_group_counts[group.namespace] += 1
+            self.consumer_group_counts[group.namespace] += not is_own_consumer_group(group.name)
         self.new_consumer_groups.add(name)
 
     def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:

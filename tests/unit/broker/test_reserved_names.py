@@ -1,0 +1,98 @@
+"""What only StrataMQ itself makes and uses: no client and no operator makes or uses it."""
+
+from __future__ import annotations
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.admin.v1 import admin_pb2
+from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.config import BrokerConfig
+from strata_edge.ports import CallError
+from strata_mq.names import REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP
+from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
+from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
+from tests.unit.broker.fake_meta import FakeMeta
+
+OWN_TOPICS = ["%KV%mine", "%DLQ%g", "__strata_x", "__strata"]
+OWN_GROUPS = [REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP, "__strata_x"]
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """Everything may be made on first use, and few consumer groups."""
+    metadata = BASE_CONFIG["metadata"] | {
+        "auto_create_topic": True,
+        "auto_groups_per_s": 0.1,
+        "max_auto_groups_per_namespace": 5,
+    }
+    quotas = {"namespace_consumer_groups": 4}
+    return BrokerConfig.model_validate(BASE_CONFIG | {"metadata": metadata, "quotas": quotas})
+
+
+@pytest.mark.parametrize("name", OWN_TOPICS)
+async def test_topics_of_strata_are_not_made(client: Client, edge: FakeEdge, name: str) -> None:
+    """By an operator, by a send or by a look at its route."""
+    with pytest.raises(CallError, match="reserved"):
+        await edge.call(
+            ADMIN + "CreateTopic",
+            admin_pb2.CreateTopicRequest(topic=meta_pb2.Topic(name=name)),
+            admin_pb2.CreateTopicResponse,
+        )
+    assert (await client.send(message(name, 1))).status.code == definition_pb2.ILLEGAL_TOPIC
+    request = service_pb2.QueryRouteRequest(topic=resource(name))
+    routed = await edge.call(MESSAGING + "QueryRoute", request, service_pb2.QueryRouteResponse)
+    assert routed.status.code == definition_pb2.ILLEGAL_TOPIC
+
+
+@pytest.mark.parametrize("name", OWN_GROUPS)
+async def test_consumer_groups_of_strata_are_not_made(
+    client: Client, edge: FakeEdge, name: str
+) -> None:
+    """By an operator or by a receive."""
+    with pytest.raises(CallError, match="reserved"):
+        await edge.call(
+            ADMIN + "CreateConsumerGroup",
+            admin_pb2.CreateConsumerGroupRequest(consumer_group=meta_pb2.ConsumerGroup(name=name)),
+            admin_pb2.CreateConsumerGroupResponse,
+        )
+    status, _ = await client.receive("orders", name)
+    assert status.code == definition_pb2.ILLEGAL_CONSUMER_GROUP
+
+
+async def test_a_table_holds_no_messages(
+    app: BrokerApp, client: Client, meta: FakeMeta, edge: FakeEdge
+) -> None:
+    """Nothing is sent to what stands for it, received from it or routed to it."""
+    meta.add_topic("%KV%users")
+    await app.view.wait_for_revision(meta.revision, 5)
+    assert (
+        await client.send(message("%KV%users", 1))
+    ).status.code == definition_pb2.TOPIC_NOT_FOUND
+    status, _ = await client.receive("%KV%users", "g")
+    assert status.code == definition_pb2.TOPIC_NOT_FOUND
+    request = service_pb2.QueryRouteRequest(topic=resource("%KV%users"))
+    routed = await edge.call(MESSAGING + "QueryRoute", request, service_pb2.QueryRouteResponse)
+    assert routed.status.code == definition_pb2.TOPIC_NOT_FOUND
+
+
+async def test_what_the_broker_needs_is_in_nobodys_quota(app: BrokerApp, client: Client) -> None:
+    """A full quota of consumer groups keeps no transaction half for ever."""
+    for number in range(3):
+        assert (await client.receive("orders", f"g{number}"))[0].code != 42900
+    provisioner = app._provisioner
+    for name in (TRANSACTION_DEAD_LETTER_GROUP, REDRIVE_GROUP):
+        assert (await provisioner.system_group("", name)).name == name
+    assert app.view.consumer_group_count("") == 3
+
+
+async def test_receives_make_few_consumer_groups(client: Client) -> None:
+    """Names cost a client nothing; what they make stays."""
+    codes = [(await client.receive("orders", f"g{number}"))[0] for number in range(5)]
+    refused = [status for status in codes if status.code == definition_pb2.TOO_MANY_REQUESTS]
+    assert 0 < len(refused) < 5
+    assert {status.message for status in refused} <= {
+        "too many consumer groups are being created",
+        "the quota of the default namespace is 4 consumer groups",
+    }
