@@ -94,7 +94,7 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
         appends = node.app.node.engine(1).leading().appends
         async with asyncio.timeout(30):
             # Until what was read back is taken in.
-            while not appends.window.known(7, foreign(109)):
+            while not appends.window.known(7, foreign(109)):  # noqa: ASYNC110 - has no event
                 await asyncio.sleep(0.01)
         again = await node.append([b"first", b"second"], ids=ids, boot_id=2)
         assert found(again) == [(0, 0), (1, 1)]
