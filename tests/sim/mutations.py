@@ -115,10 +115,10 @@ def keep_acks_to_itself() -> None:
     """Let the leader alone know that a message is consumed (rule 24)."""
     original, propose = LeaseCalls.ack, LeaseSets.propose
 
-    def ack(self: LeaseCalls, leases: Any) -> Any:
+    def ack(self: LeaseCalls, leases: Any, *, repeated: bool = False) -> Any:
         LeaseSets.propose = lambda self, sections: None  # type: ignore
         try:
-            return original(self, leases)
+            return original(self, leases, repeated=repeated)
         finally:
             LeaseSets.propose = propose  # type: ignore[method-assign]
 

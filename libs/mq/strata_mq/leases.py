@@ -233,18 +233,26 @@ class QueueLeases(LeaseRows):
     # Answers of consumers -----------------------------------------------------------------------
 
     def ack(
-        self, offset: int, lease_number: int, generation: int, visible_at_ms: int, now_ms: int
+        self,
+        offset: int,
+        lease_number: int,
+        generation: int,
+        visible_at_ms: int,
+        now_ms: int,
+        *,
+        repeated: bool = False,
     ) -> tuple[bool, LeaseChange | None]:
         """Consume a message. (True, change), (True, None) for a repeat, (False, None) = invalid.
 
         Rule 24: a missing row below head is OK while the handle's `visible_at_ms` > now (0: an
         auto-renewed handle, always OK below head); a row with another lease number, or whose lease
         ran out (visible_at <= now), is invalid, except that the first handle of an auto-renewed
-        lease stays valid while it is held.
+        lease stays valid while it is held. `repeated`: an earlier try may have done it, and a
+        missing row is OK whatever the time.
         """
         lease = self._rows.get(offset)
         if lease is None:
-            in_time = visible_at_ms == 0 or visible_at_ms > now_ms
+            in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
             return offset < self.head and generation == self.generation and in_time, None
         if not self._is_held(lease, lease_number, generation, now_ms):
             return False, None

@@ -18,8 +18,8 @@ from strata_mq.pending_rows import PENDING_ROW_BYTES_MIN, PendingKey, PendingRow
 
 # Kind, version, reserved, items, group time.
 _HEAD = struct.Struct(">BBHIQ")
-# Action, reserved, checks, ordinal, index, due time, topic, queue, offset or new due time, length
-# of the pending row that follows.
+# Action, how it ended, checks, ordinal, index, due time, topic, queue, offset or new due time,
+# length of the pending row that follows.
 _ITEM = struct.Struct(">BBHIQQIIQI")
 # Topic, queue, offset.
 _POSITION = struct.Struct(">IIQ")
@@ -43,6 +43,20 @@ class ResolveAction(IntEnum):
 _ACTIONS = {int(action): action for action in ResolveAction}
 
 
+class EndedAs(IntEnum):
+    """How a message ended that takes no offset; kept for a while, so that repeats are told it."""
+
+    # Not said: by older versions, or its topic was dropped.
+    UNKNOWN = 0
+    RECALLED = 1
+    ROLLED_BACK = 2
+    # Another raft group has it.
+    FORWARDED = 3
+
+
+_ENDS = {int(end): end for end in EndedAs}
+
+
 class ResolveItem(NamedTuple):
     """One message of a RESOLVE command; made by `place`, `drop` and `put_off`.
 
@@ -55,6 +69,7 @@ class ResolveItem(NamedTuple):
         offset_or_due: PLACE: its offset; PUT_OFF: the new due time.
         checks: PUT_OFF: how often a producer was asked by then.
         row: PLACE: the pending row, so that this entry alone says where the message is.
+        ended_as: DROP: why.
     """
 
     action: ResolveAction
@@ -64,6 +79,7 @@ class ResolveItem(NamedTuple):
     offset_or_due: int = 0
     checks: int = 0
     row: PendingRow | None = None
+    ended_as: EndedAs = EndedAs.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +100,9 @@ def place(key: PendingKey, row: PendingRow, topic_id: int, queue: int, offset: i
     return ResolveItem(ResolveAction.PLACE, key, topic_id, queue, offset, 0, row)
 
 
-def drop(key: PendingKey, topic_id: int) -> ResolveItem:
+def drop(key: PendingKey, topic_id: int, ended_as: EndedAs = EndedAs.UNKNOWN) -> ResolveItem:
     """Give a message up."""
-    return ResolveItem(ResolveAction.DROP, key, topic_id)
+    return ResolveItem(ResolveAction.DROP, key, topic_id, ended_as=ended_as)
 
 
 def put_off(key: PendingKey, topic_id: int, due_ms: int, checks: int) -> ResolveItem:
@@ -99,12 +115,12 @@ def encode_resolve(command: ResolveCommand) -> bytes:
     pieces = [
         _HEAD.pack(CommandKind.RESOLVE, VERSION, 0, len(command.items), command.group_time_ms)
     ]
-    for action, key, topic_id, queue, offset_or_due, checks, row in command.items:
+    for action, key, topic_id, queue, offset_or_due, checks, row, ended_as in command.items:
         value = b"" if row is None else row.encode()
         pieces.append(
             _ITEM.pack(
                 action,
-                0,
+                ended_as,
                 checks,
                 key.ordinal,
                 key.raft_index,
@@ -126,7 +142,7 @@ def decode_resolve(payload: bytes) -> ResolveCommand:
     at = _HEAD.size
     try:
         for _ in range(count):
-            action, _, checks, ordinal, index, due_ms, topic_id, queue, offset_or_due, row_bytes = (
+            action, end, checks, ordinal, index, due_ms, topic_id, queue, offset, row_bytes = (
                 _ITEM.unpack_from(payload, at)
             )
             at += _ITEM.size
@@ -134,7 +150,7 @@ def decode_resolve(payload: bytes) -> ResolveCommand:
             row = PendingRow.decode(payload, at) if row_bytes else None
             at += row_bytes
             items.append(
-                ResolveItem(_ACTIONS[action], key, topic_id, queue, offset_or_due, checks, row)
+                ResolveItem(_ACTIONS[action], key, topic_id, queue, offset, checks, row, _ENDS[end])
             )
             if (row is None) == (action == ResolveAction.PLACE):
                 raise CommandError(f"RESOLVE item {len(items)} and its row do not fit")

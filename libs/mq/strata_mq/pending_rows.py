@@ -21,6 +21,9 @@ _VERSION = 1
 
 _PENDING_KEY = struct.Struct(">IBQQI")
 _PIN_KEY = struct.Struct(">IBQI")
+# Raft group, kind, day, then the name of a message.
+_ENDED_KEY = struct.Struct(">IBHQI")
+_ENDED = struct.Struct(">BI")
 # What follows raft group and kind in a key.
 _PENDING_NAME = struct.Struct(">QQI")
 _PIN_NAME = struct.Struct(">QI")
@@ -287,6 +290,22 @@ def pin_key(raft_group: int, ref: PendingRef) -> bytes:
 def parse_pin_key(key: bytes) -> PendingRef:
     """Return what a pin's key names."""
     return PendingRef._make(_PIN_NAME.unpack_from(key, _KEY_HEAD_BYTES))
+
+
+def ended_key(raft_group: int, day: int, ref: PendingRef) -> bytes:
+    """Return the key of what is kept of a message that ended without an offset."""
+    return _ENDED_KEY.pack(raft_group, RowKind.ENDED, day, *ref)
+
+
+def encode_ended(end: int, topic_id: int) -> bytes:
+    """Return the value: how it ended (`pending_commands.EndedAs`), and its topic."""
+    return _ENDED.pack(end, topic_id)
+
+
+def decode_ended(value: bytes) -> tuple[int, int]:
+    """Return (how it ended, topic id)."""
+    end, topic_id = _ENDED.unpack(value)
+    return end, topic_id
 
 
 def encode_pending_id(ref: PendingRef) -> bytes:

@@ -39,6 +39,7 @@ class RowKind(IntEnum):
     QUEUE_PLACE = 17
     OWN_REVISION = 18
     RETRACTED = 19
+    ENDED = 20
     # Of key-value tables; laid out by `strata_kv`.
     KV_TABLE = 30
     KV_ITEM = 31
@@ -70,6 +71,7 @@ CHECKPOINT_KINDS = (
     RowKind.QUEUE_PLACE,
     RowKind.OWN_REVISION,
     RowKind.RETRACTED,
+    RowKind.ENDED,
     RowKind.KV_TABLE,
     RowKind.KV_ITEM,
     RowKind.KV_CHANGE,

@@ -1,4 +1,4 @@
-"""Rows in day buckets: where the message with an id, or with a key, is."""
+"""Rows in day buckets: where the message with an id, or with a key, is; how one ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 
 from strata_mq import rows as layout
-from strata_mq.pending_rows import PendingRef, decode_id, encode_pending_id
+from strata_mq.pending_rows import (
+    PendingRef,
+    decode_ended,
+    decode_id,
+    encode_ended,
+    encode_pending_id,
+    ended_key,
+)
 from strata_mq.rows import MessagePosition, RowKind
 from strata_state.ports import RowBatch
 from strata_state.rows_of_kind import RowsOfKind
@@ -117,3 +124,43 @@ class KeyRows(DayRows):
         prefix = layout.message_key_prefix(self._raft_group, day, topic_id, key_hash)
         rows = zip(range(limit), self._scan(prefix), strict=False)
         return [layout.parse_message_key_key(key) for _, (key, _) in rows]
+
+
+class EndedRows(DayRows):
+    """How messages ended that waited and took no offset: who asks again is told the same."""
+
+    KIND = RowKind.ENDED
+    __slots__ = ()
+
+    def expire(self, batch: RowBatch, day: int) -> None:
+        """Remove the buckets of earlier days, if there are any."""
+        first_day = self.first_day()
+        # Every range that is deleted costs readers.
+        if first_day is not None and first_day < day:
+            self.delete_before(batch, day)
+
+    def put(self, batch: RowBatch, day: int, ref: PendingRef, end: int, topic_id: int) -> None:
+        """Write one row.
+
+        Args:
+            batch: where to.
+            day: `day_of` the time at which it ended.
+            ref: the message's name.
+            end: how it ended, an `EndedAs`.
+            topic_id: its topic.
+        """
+        batch.put(ended_key(self._raft_group, day, ref), encode_ended(end, topic_id))
+
+    def get(self, today: int, ref: PendingRef) -> tuple[int, int] | None:
+        """Return (how it ended, topic id) of a message; None: it is not known any more.
+
+        Args:
+            today: the last day to look at.
+            ref: the message's name.
+        """
+        first_day = self.first_day()
+        for day in range(today, (today if first_day is None else first_day) - 1, -1):
+            value = self._store.get(ended_key(self._raft_group, day, ref))
+            if value is not None:
+                return decode_ended(value)
+        return None

@@ -26,7 +26,7 @@ from strata_mq.rows import (
     QueueRow,
     RowKind,
 )
-from strata_state.day_rows import IdRows, KeyRows
+from strata_state.day_rows import EndedRows, IdRows, KeyRows
 from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlaceRows
 from strata_state.pending_rows import PendingRows, PinRows
 from strata_state.ports import Row, RowBatch, StateStore
@@ -359,6 +359,7 @@ class GroupRows:
         self.pending = PendingRows(store, raft_group)
         self.pins = PinRows(store, raft_group)
         self.retracted = RetractedRows(store, raft_group)
+        self.ended = EndedRows(store, raft_group)
         self.traces = TraceRows(store, raft_group)
         self.client_names = ClientNameRows(store, raft_group)
         self.tier = TierRows(store, raft_group)

@@ -45,6 +45,8 @@ _LEFT_OUT = frozenset(
         RowKind.APPLIED,
         RowKind.BROKER,
         RowKind.CONFIGURATION,
+        # Names of entries of the old log.
+        RowKind.ENDED,
         RowKind.TIER_RANGE,
         RowKind.TIER_OBJECT,
         RowKind.TIER_QUEUE,

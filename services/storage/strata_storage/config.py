@@ -27,8 +27,6 @@ class PendingOptions:
         turn_interval_ms: pause of the timer after it did something: what comes due in it shares
             an entry.
         retry_ms: pause before what was refused, or found no queue, is tried again.
-        ended_max: messages remembered that were rolled back, recalled or brought elsewhere, so
-            that a repeated call is answered alike.
         forwards_max: messages on their way to another raft group.
         transaction_check_interval_ms: time between two checks of a half message.
         transaction_checks_max: checks before a half message is given up.
@@ -42,7 +40,6 @@ class PendingOptions:
     resolves_max: int = 10_000
     turn_interval_ms: int = 20
     retry_ms: int = 1_000
-    ended_max: int = 10_000
     forwards_max: int = 1_000
     transaction_check_interval_ms: int = 30_000
     transaction_checks_max: int = 15

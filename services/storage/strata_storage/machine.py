@@ -456,6 +456,8 @@ class GroupMachine:
         self._low_index = max(self._low_index, trim.low_index)
         self.rows.ids.delete_before(batch, day_of(trim.group_time_ms))
         self.rows.keys.delete_before(batch, day_of(trim.group_time_ms))
+        # However short retention is, a call is repeated after minutes at most.
+        self.rows.ended.expire(batch, day_of(self.state.group_time_ms) - 1)
         self._traces.delete_before(batch, trim.group_time_ms)
         oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
         self.rows.brokers.delete_older(batch, oldest_ms)

@@ -213,7 +213,9 @@ class StorageServicer(ReadServicer):
             try:
                 # The leader that decides is the one to wait for: another term has other leases.
                 leases = self._engines.engine(group.raft_group).leading().leases
-                valid, future = leases.ack([lease_ref(lease) for lease in group.leases])
+                valid, future = leases.ack(
+                    [lease_ref(lease) for lease in group.leases], repeated=group.repeated
+                )
                 decided.append((leases, valid, future))
             except Refused as refused:
                 decided.append(refused)

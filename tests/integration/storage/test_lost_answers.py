@@ -13,10 +13,24 @@ from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,
+    TOPIC,
     NodeUnderTest,
     lease_of,
     pop_request,
 )
+from tests.integration.storage.waiting import (
+    append,
+    delay,
+    end,
+    half,
+    let_pass,
+    pop_bodies,
+    waiting_batch,
+)
+
+ID_TEXT = "01" * 17
+
+COMMIT, ROLLBACK = pb.TRANSACTION_END_COMMIT, pb.TRANSACTION_END_ROLLBACK
 
 
 async def pop(node: NodeUnderTest, attempt: int, *, repeated: bool) -> list[tuple[int, int]]:
@@ -176,3 +190,57 @@ async def test_a_release_is_one_entry_and_no_attempt(tmp_path: Path) -> None:
         assert (await node.rpc.release(release, CONTEXT)).released == 0
         acked = await node.ack(*(lease_of(message) for message in again.messages))
         assert set(acked.outcomes) == {pb.OUTCOME_OK}
+
+
+async def test_a_repeat_is_told_what_the_first_one_was_under_the_next_leader(
+    tmp_path: Path,
+) -> None:
+    """Of a recall and a rollback nothing but that is left; what never was is refused still."""
+    async with NodeUnderTest(tmp_path) as node:
+        due_ms = node.clock.wall_ms() + 60_000
+        batch = waiting_batch([b"recalled"], [due_ms], ids=[bytes.fromhex(ID_TEXT)])
+        recalled = await append(node, batch)
+        await delay(node, [b"waits"], 60_000)
+        rolled_back = await half(node, b"rolled back")
+        committed = await half(node, b"committed")
+        assert await recall(node, recalled) == pb.OUTCOME_UNSPECIFIED
+        assert await outcome(node, rolled_back, ROLLBACK) == pb.OUTCOME_UNSPECIFIED
+        assert await outcome(node, committed, COMMIT) == pb.OUTCOME_UNSPECIFIED
+    async with NodeUnderTest(tmp_path) as node:
+        assert await recall(node, recalled) == pb.OUTCOME_UNSPECIFIED
+        assert await outcome(node, rolled_back, ROLLBACK) == pb.OUTCOME_UNSPECIFIED
+        assert await outcome(node, rolled_back, COMMIT) == pb.OUTCOME_INVALID_HANDLE
+        assert await outcome(node, committed, COMMIT) == pb.OUTCOME_UNSPECIFIED
+        assert await outcome(node, committed, ROLLBACK) == pb.OUTCOME_INVALID_HANDLE
+        never = pb.PendingRef(index=recalled.index, ordinal=recalled.ordinal + 9)
+        assert await recall(node, never) == pb.OUTCOME_INVALID_HANDLE
+        assert await pop_bodies(node) == [b"committed"]
+
+
+async def recall(node: NodeUnderTest, name: pb.PendingRef) -> int:
+    """Recall a message that waits; return the outcome."""
+    request = pb.RecallRequest(
+        raft_group=GROUP, topic_id=TOPIC.topic_id, message_id=ID_TEXT, pending=name
+    )
+    return (await node.rpc.recall(request, CONTEXT)).refusal.outcome
+
+
+async def outcome(
+    node: NodeUnderTest, name: pb.PendingRef, how: pb.TransactionEnd.ValueType
+) -> int:
+    """End a transaction; return the outcome."""
+    return (await end(node, name, how)).refusal.outcome
+
+
+async def test_a_repeated_ack_is_ok_however_late(tmp_path: Path) -> None:
+    """The first try may have been carried out: the handle's end says nothing about that."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"acked", b"leased"], queue=0)
+        acked, leased = (lease_of(one) for one in (await node.pop(queue=0)).messages)
+        assert list((await node.ack(acked)).outcomes) == [pb.OUTCOME_OK]
+        let_pass(node, 60)
+        assert list((await node.ack(acked)).outcomes) == [pb.OUTCOME_INVALID_HANDLE]
+        group = pb.GroupLeases(raft_group=GROUP, leases=[acked, leased], repeated=True)
+        response = await node.rpc.ack(pb.AckRequest(groups=[group]), CONTEXT)
+        (outcomes,) = response.groups
+        assert list(outcomes.outcomes) == [pb.OUTCOME_OK, pb.OUTCOME_INVALID_HANDLE]

@@ -17,6 +17,7 @@ from strata_mq.hashing import pack_message_id, text_hash
 from strata_mq.pending_commands import (
     PLACE_BYTES_MIN,
     RESOLVE_HEAD_BYTES,
+    EndedAs,
     ResolveAction,
     ResolveCommand,
     RetractCommand,
@@ -92,7 +93,7 @@ pending_rows = st.builds(
 )
 items = (
     st.builds(place, keys, pending_rows, words, words, longs)
-    | st.builds(drop, keys, words)
+    | st.builds(drop, keys, words, st.sampled_from(EndedAs))
     | st.builds(put_off, keys, words, longs, shorts)
 )
 
@@ -111,6 +112,11 @@ def test_golden_bytes(golden: Callable[[str, Mapping[str, bytes]], None]) -> Non
             "pin that was placed": PinRow.placed(PartKind.DELAYED, 8, 3, 100).encode(),
             "pin that was retracted": PinRow.retracted(8, 3, 100).encode(),
             "pin that was lost": PinRow.lost().encode(),
+            "ended key": layout.ended_key(RAFT_GROUP, 20_000, KEY.ref),
+            "ended": layout.encode_ended(EndedAs.ROLLED_BACK, 7),
+            "resolve, recalled": encode_resolve(
+                ResolveCommand(DUE_MS, [drop(KEY, 7, EndedAs.RECALLED)])
+            ),
             "id": encode_pending_id(KEY.ref),
             "placed cq": encode_cq_row(300, 9, DUE_MS, bytes(24), 1, 20),
         },

@@ -85,7 +85,7 @@ async def test_a_message_whose_queues_moved_is_brought_there_and_dropped_then() 
         assert leader.machine.rows.pins.get(name) is None
         ended = leader.resolver.find(name)
         assert isinstance(ended, Ended)
-        assert ended.place == Place(TOPIC_ID, 2, 0)
+        assert ended.place == Place(TOPIC_ID, 0, 0)
     assert leader.count("forwarded") == 1
 
 

@@ -11,9 +11,10 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import PartKind
 from strata_mq.pending_commands import ResolveAction
 from strata_mq.pending_rows import PendingRef
+from strata_mq.rows import day_of
 from strata_storage.config import PendingOptions
 from strata_storage.errors import Refused
-from strata_storage.pending.resolver import Ended, Place, Waiting
+from strata_storage.pending.resolver import End, Ended, Place, Waiting
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,
     GROUP,
@@ -324,17 +325,19 @@ async def test_decisions_in_flight_are_limited() -> None:
     assert leader.resolver.room == 2
 
 
-async def test_what_ended_without_a_row_is_remembered_within_a_limit() -> None:
-    """A repeated rollback is known for the last ones only."""
-    leader = LeaderUnderTest(PendingOptions(ended_max=2))
-    names = [leader.half(b"%d" % number) for number in range(3)]
-    for name in names:
-        call = await start(leader.transactions.roll_back(name, TOPIC_ID))
-        leader.commit()
-        await call
-    for name in names[1:]:
-        assert isinstance(leader.resolver.find(name), Ended)
-    assert leader.resolver.find(names[0]) is None
+async def test_what_ended_without_an_offset_is_kept_for_a_day(leader: LeaderUnderTest) -> None:
+    """A repeated rollback is told the same, until trims of a later day remove the row."""
+    name = leader.half(b"half")
+    call = await start(leader.transactions.roll_back(name, TOPIC_ID))
+    leader.commit()
+    await call
+    rows = leader.machine.rows.ended
+    today = day_of(leader.now_ms())
+    for day, kept in ((today, True), (today + 1, False)):
+        batch = leader.store.new_batch()
+        rows.expire(batch, day)
+        leader.store.write(batch)
+        assert (leader.resolver.find(name) == Ended(None, End.ROLLED_BACK)) is kept
 
 
 # Sealed queues and dropped topics ---------------------------------------------------------------

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2
-from strata_angelia.ports import AngeliaError
+from strata_angelia.ports import OVERLOADED, AngeliaError
 from strata_broker import errors
 from strata_broker.config import StorageClientSection
 from strata_broker.observability.watermarks import show_watermark
@@ -49,6 +49,8 @@ class _Ack(NamedTuple):
     waiter: AckWaiter
     number: int
     deadline_s: float
+    # An earlier try may have been carried out.
+    repeated: bool = False
 
 
 class _GroupLane:
@@ -140,8 +142,9 @@ class Acker:
         request = storage_pb2.AckRequest()
         deadline_s = 0.0
         for lane, acks in taken:
-            leases = request.groups.add(raft_group=lane.raft_group).leases
-            leases.extend([ack.lease for ack in acks])
+            repeated = any(ack.repeated for ack in acks)
+            group = request.groups.add(raft_group=lane.raft_group, repeated=repeated)
+            group.leases.extend([ack.lease for ack in acks])
             deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
             lane.asked = node
         # A call as long as its most patient ack would keep the others waiting behind it.
@@ -209,7 +212,9 @@ class Acker:
         outcome = result.refusal.outcome
         if outcome in errors.REPEATED_OUTCOMES:
             self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
-            self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome))
+            # Leadership may be lost while what was proposed is on its way to a majority.
+            unknown = outcome == storage_pb2.OUTCOME_NOT_LEADER
+            self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome), unknown=unknown)
         elif outcome not in _OK_OUTCOMES:
             self._fail(acks, errors.refused(outcome, result.refusal.reason))
         else:
@@ -230,15 +235,19 @@ class Acker:
         lane.asked = ""
         if isinstance(failure, TimeoutError):
             # Given up: another node leads now, perhaps for another raft group of the call only.
-            self._repeat_later(lane, acks, LED_ELSEWHERE)
+            self._repeat_later(lane, acks, LED_ELSEWHERE, unknown=True)
         elif failure.code in errors.REPEATED_ANGELIA_CODES:
             self._leaders.failed(lane.raft_group, node, failure.code)
-            self._repeat_later(lane, acks, failure.code)
+            self._repeat_later(lane, acks, failure.code, unknown=failure.code != OVERLOADED)
         else:
             self._fail(acks, errors.lost(failure))
 
-    def _repeat_later(self, lane: _GroupLane, acks: list[_Ack], reason: str) -> None:
+    def _repeat_later(
+        self, lane: _GroupLane, acks: list[_Ack], reason: str, *, unknown: bool = False
+    ) -> None:
         self._retries.add(1, {"reason": reason})
+        if unknown:
+            acks = [ack._replace(repeated=True) for ack in acks]
         lane.acks.extendleft(ack for ack in reversed(acks) if not self._is_forgotten(ack))
         if lane.pause is None and lane.acks:
             pause_s = lane.backoff.next_s()

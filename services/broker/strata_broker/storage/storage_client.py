@@ -258,6 +258,28 @@ class StorageClient:
         self._attempts.give_up(raft_group, unless_asked=leader, grace_s=grace_s)
 
 
+SAFE_TO_REPEAT = {
+    "Append": "by sequence: a repeat of a batch gets the first one's result",
+    "Release": "a lease that holds no more is passed over",
+    "EndTransaction": "how a message ended is kept; the same end again is OK, another is refused",
+    "Recall": "what was taken back is kept; taking it back again is OK",
+    "ResetConsumer": "sets a position; leases taken between two tries are void",
+    "ReportClients": "says who lives now",
+    "EndPops": "a pop that ended is passed over",
+    "Flush": "waits",
+    "Seal": "an epoch that is sealed stays sealed",
+    "Open": "an epoch that is open stays open",
+    "Rehash": "a queue count that is in force stays",
+    "Drop": "what is dropped stays dropped",
+    "TransferLeadership": "asks for a state",
+}
+"""Calls that change something, and why a repeat gets the answer of the first (rule 37).
+
+All others that do have a field `repeated`: storage then looks for what an earlier try did. Where
+that cannot be known, a call ends as not answered in time, never as refused.
+"""
+
+
 def _repeat_of(request: Message) -> Message:
     """Return a call that says that an earlier try may have been carried out, if it can say so."""
     if "repeated" not in request.DESCRIPTOR.fields_by_name:

@@ -170,7 +170,7 @@ class Forwards:
                 if place is None:
                     self.put_off(waiting, failed=True)
                 else:
-                    self._resolver.drop(waiting, End.FORWARDED, place)
+                    self._resolver.drop(waiting, End.FORWARDED)
             except Refused:
                 self.on_returned(waiting.key)
 

@@ -198,6 +198,9 @@ class PendingApply:
             elif pin is not None:
                 self._pins[ref] = _GONE
                 self._rows.pins.delete(batch, ref)
+                if item.ended_as and item.action is ResolveAction.DROP:
+                    day = day_of(command.group_time_ms)
+                    self._rows.ended.put(batch, day, ref, item.ended_as, pin.topic_id)
         for run in write_placed(self._rows, batch, placed, command.group_time_ms, index):
             self._consume_queues.added(*run)
         for (topic_id, queue), state in queues.items():

@@ -13,13 +13,13 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.pending_commands import (
+    EndedAs,
     ResolveCommand,
     ResolveItem,
     drop,
@@ -52,6 +52,14 @@ class End(StrEnum):
     ROLLED_BACK = "rolled_back"
     RECALLED = "recalled"
     TOPIC_DROPPED = "topic_dropped"
+
+
+_ENDED_AS = {
+    End.RECALLED: EndedAs.RECALLED,
+    End.ROLLED_BACK: EndedAs.ROLLED_BACK,
+    End.FORWARDED: EndedAs.FORWARDED,
+}
+_ENDS = {int(ended_as): end for end, ended_as in _ENDED_AS.items()}
 
 
 class Place(NamedTuple):
@@ -150,7 +158,8 @@ class Decision:
             return place(key, row, *self.place)
         if self.after is not None:
             return put_off(key, row.topic_id, self.after.key.due_ms, self.after.row.checks)
-        return drop(key, row.topic_id)
+        ended_as = EndedAs.UNKNOWN if self.end is None else _ENDED_AS.get(self.end)
+        return drop(key, row.topic_id, ended_as or EndedAs.UNKNOWN)
 
 
 class _Round:
@@ -196,8 +205,6 @@ class Resolver:
         self._decided: dict[PendingRef, Decision] = {}
         self._in_flight = 0
         self._open: _Round | None = None
-        # What ended lately without leaving a row: repeats of the call are told the same.
-        self._ended: OrderedDict[PendingRef, Ended] = OrderedDict()
 
     def __len__(self) -> int:
         return self._in_flight
@@ -219,12 +226,20 @@ class Resolver:
             return decision if decision.after is None else decision.after
         pin = self._machine.rows.pins.get(ref)
         if pin is None:
-            return self._ended.get(ref)
+            return self._ended(ref)
         if pin.state is PinState.PLACED:
             return Ended(Place(pin.topic_id, pin.queue, pin.offset))
         if pin.state is not PinState.PENDING:
             return None
         return self._read(PendingKey(pin.due_ms, *ref))
+
+    def _ended(self, ref: PendingRef) -> Ended | None:
+        """Return how a message ended under whichever leader, as long as that is kept."""
+        found = self._machine.rows.ended.get(day_of(self._proposer.now_ms()), ref)
+        if found is None:
+            return None
+        end = _ENDS.get(found[0])
+        return Ended(Place(found[1], 0, 0) if end is End.FORWARDED else None, end)
 
     def name_of(self, topic_id: int, message_id: bytes) -> PendingRef | Place:
         """Return what names the newest message of a topic with an id.
@@ -270,18 +285,13 @@ class Resolver:
         """
         return self._decide(waiting, end=end, target=target)
 
-    def drop(self, waiting: Waiting, end: End, elsewhere: Place | None = None) -> Decision:
-        """Let a message go; `elsewhere`: another raft group has it.
+    def drop(self, waiting: Waiting, end: End) -> Decision:
+        """Let a message go.
 
         Raises:
             Refused: OUTCOME_OVERLOADED.
         """
-        decision = self._decide(waiting, end=end)
-        if decision.end is not End.TOPIC_DROPPED:
-            self._ended[waiting.key.ref] = Ended(elsewhere, end)
-            if len(self._ended) > self._options.ended_max:
-                self._ended.popitem(last=False)
-        return decision
+        return self._decide(waiting, end=end)
 
     def put_off(self, waiting: Waiting, due_ms: int, checks: int) -> Decision:
         """Let a message wait until `due_ms`.
@@ -400,7 +410,6 @@ class Resolver:
         for decision in reversed(decisions):
             ref = decision.before.key.ref
             decision.refusal = refusal
-            self._ended.pop(ref, None)
             if decision.previous is None or decision.previous.is_applied:
                 del self._decided[ref]
             else:

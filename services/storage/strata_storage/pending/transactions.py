@@ -5,8 +5,8 @@ that nobody ends is looked at when it is due: a producer of its topic, wherever 
 asked, so often and in such intervals as the options say. After that any broker is told that the
 checks are used up, so that it names the dead-letter topic and gives the message up.
 
-Of a repeat that comes after the message's rows are gone (rolled back, or forwarded to another raft
-group) nothing is known any more once the leader changed: it is refused.
+How a half ended that took no offset here (rolled back, or forwarded to another raft group) is kept
+for a day at least, so that a repeat is told the same under whichever leader.
 """
 
 from __future__ import annotations

@@ -104,8 +104,12 @@ class LeaseCalls:
         self._waiters = waiters
         self._offsets = offsets
 
-    def ack(self, leases: Sequence[LeaseRef]) -> tuple[list[bool], asyncio.Future[int] | None]:
+    def ack(
+        self, leases: Sequence[LeaseRef], *, repeated: bool = False
+    ) -> tuple[list[bool], asyncio.Future[int] | None]:
         """Consume messages: (which handles are valid, when that is committed).
+
+        `repeated`: an earlier try may have consumed some; then they are valid, however late.
 
         Raises:
             Refused: not now; nothing was acked.
@@ -126,7 +130,9 @@ class LeaseCalls:
             ack = lease_set.leases.ack
             for at in places[key]:
                 _, _, _, offset, lease_number, generation, visible_at_ms = leases[at]
-                valid[at], change = ack(offset, lease_number, generation, visible_at_ms, now_ms)
+                valid[at], change = ack(
+                    offset, lease_number, generation, visible_at_ms, now_ms, repeated=repeated
+                )
                 if change is not None:
                     acked.append(change)
             if acked:

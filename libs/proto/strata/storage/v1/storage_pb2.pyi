@@ -1000,7 +1000,12 @@ class GroupLeases(_message.Message):
 
     RAFT_GROUP_FIELD_NUMBER: _builtins.int
     LEASES_FIELD_NUMBER: _builtins.int
+    REPEATED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
+    repeated: _builtins.bool
+    """Some may have been acked by an earlier call whose answer is lost: what is consumed is OK then,
+    also when its handle's time is over.
+    """
     @_builtins.property
     def leases(self) -> _containers.RepeatedCompositeFieldContainer[Global___LeaseRef]: ...
     def __init__(
@@ -1008,10 +1013,11 @@ class GroupLeases(_message.Message):
         *,
         raft_group: _builtins.int = ...,
         leases: _abc.Iterable[Global___LeaseRef] | None = ...,
+        repeated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "raft_group", b"raft_group"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leases", b"leases", "raft_group", b"raft_group", "repeated", b"repeated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
