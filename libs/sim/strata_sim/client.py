@@ -65,11 +65,17 @@ class SimClient:
         self, network: SimNetwork, name: str, brokers: Sequence[str], chance: random.Random
     ) -> None:
         self.name = name
+        self._loop = network.loop
         self._connections = [SimConnection(network, name, broker) for broker in brokers]
         chance.shuffle(self._connections)
         self._metadata = {"x-mq-client-id": name, "x-mq-language": "JAVA"}
         self._prefix = f"{chance.getrandbits(96):024X}"
         self._ids = 0
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self._loop.time()
 
     def new_message_id(self) -> str:
         """Return an id of the protocol's form, used once."""
@@ -103,6 +109,73 @@ class SimClient:
                 if attempt == _SEND_ATTEMPTS:
                     raise
         raise AssertionError("unreachable")
+
+    async def send_pending(
+        self,
+        topic: str,
+        message_id: str,
+        body: bytes,
+        message_type: definition.MessageType.ValueType,
+        deliver_at_ms: int = 0,
+    ) -> service.SendResultEntry:
+        """Send a message that is delivered later or only if it is committed.
+
+        Raises:
+            Refused, Disconnected, CallRefused, TimeoutError: nobody knows whether it is stored.
+        """
+        request = service.SendMessageRequest()
+        message = request.messages.add(body=body)
+        message.topic.name = topic
+        properties = message.system_properties
+        properties.message_id = message_id
+        properties.message_type = message_type
+        properties.body_encoding = definition.IDENTITY
+        if deliver_at_ms:
+            properties.delivery_timestamp.FromMilliseconds(deliver_at_ms)
+        for attempt in range(1, _SEND_ATTEMPTS + 1):
+            try:
+                response = await self._call(
+                    _MESSAGING + "SendMessage", request, service.SendMessageResponse
+                )
+                _check(response.status)
+                return response.entries[0]
+            except (*LOST, Refused):
+                if attempt == _SEND_ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def recall(self, topic: str, handle: str) -> None:
+        """Take a delayed message back.
+
+        Raises:
+            Refused, Disconnected, CallRefused, TimeoutError: it may be delivered, or not.
+        """
+        request = service.RecallMessageRequest(
+            topic=definition.Resource(name=topic), recall_handle=handle
+        )
+        response = await self._call(
+            _MESSAGING + "RecallMessage", request, service.RecallMessageResponse
+        )
+        _check(response.status)
+
+    async def end_transaction(
+        self, topic: str, message_id: str, transaction_id: str, commit: bool
+    ) -> None:
+        """Commit a half message, or roll it back.
+
+        Raises:
+            Refused, Disconnected, CallRefused, TimeoutError: nobody knows.
+        """
+        request = service.EndTransactionRequest(
+            topic=definition.Resource(name=topic),
+            message_id=message_id,
+            transaction_id=transaction_id,
+            resolution=definition.COMMIT if commit else definition.ROLLBACK,
+        )
+        response = await self._call(
+            _MESSAGING + "EndTransaction", request, service.EndTransactionResponse
+        )
+        _check(response.status)
 
     async def receive(
         self, topic: str, broker_name: str, group: str, *, invisible_s: int = 10, poll_s: int = 5

@@ -37,6 +37,7 @@ class SimCluster:
         network: between all machines.
         trace: what happened.
         chance: for the scenario.
+        tally: how much work all processes did.
         grown_topics: topics that operators asked to give more queues.
         nameservers, storage, brokers: the hosts; of storage nodes the spare ones come last.
     """
@@ -68,6 +69,7 @@ class SimCluster:
             [f"{name}:{NAMESERVER_PORT}" for name in names],
             [f"{name}:{STORAGE_PORT}" for name in storage_names[: self.options.storage_nodes]],
         )
+        self.tally = world.tally
         self.nameservers = [NameserverHost(world, name) for name in names]
         self.storage = [StorageHost(world, name) for name in storage_names]
         self.brokers = [

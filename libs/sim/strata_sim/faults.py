@@ -256,6 +256,21 @@ class BitFlip(_OnHost):
         _start(self.host)
 
 
+class LoseRows(_OnHost):
+    """A storage node's RocksDB folder is deleted: the same rows come back from its log (rule 6)."""
+
+    host: StorageHost
+
+    def begin(self, cluster: SimCluster) -> None:
+        """Kill the process and delete its rows."""
+        self.host.kill()
+        self.host.lose_rows()
+
+    def end(self, cluster: SimCluster) -> None:
+        """Start it on its log."""
+        _start(self.host)
+
+
 class EmptiedFolder(_OnHost):
     """A storage node's folder is emptied: it comes back as another node (rule 8)."""
 
@@ -283,6 +298,7 @@ ANY_HOST: tuple[OnHost, ...] = (Kill, Pause, Partition, ClockJump, ClockDrift, S
 WITH_DATA: tuple[OnHost, ...] = (PowerLoss,)
 STORAGE: tuple[Callable[[StorageHost, random.Random], Fault], ...] = (
     FullDisk,
+    LoseRows,
     BitFlip,
     EmptiedFolder,
 )

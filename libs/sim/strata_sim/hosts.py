@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +22,6 @@ from strata_multiraft.replica import Replica
 from strata_nameserver.app import METADATA_RAFT_GROUP, NameserverApp, NameserverCluster
 from strata_nameserver.formation import FormationError
 from strata_nameserver.identity import NameserverIdentity
-from strata_runtime.metrics import Metrics
 from strata_seglog.errors import LogError
 from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_sim.chance import source
@@ -31,6 +30,7 @@ from strata_sim.machine import Machine
 from strata_sim.network import SimNetwork
 from strata_sim.options import BROKER_PORT, NAMESERVER_PORT, STORAGE_PORT, ClusterOptions
 from strata_sim.stores import SimMetadataStore, SimStore
+from strata_sim.tally import TallyMetrics
 from strata_sim.trace import Trace
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
@@ -66,6 +66,7 @@ class World:
         options: of the cluster.
         outside: context of the simulation itself, in which nothing belongs to a process.
         nameservers, storage_seeds: endpoints.
+        tally: counts what all processes do.
     """
 
     seed: int
@@ -75,6 +76,7 @@ class World:
     outside: contextvars.Context
     nameservers: Sequence[str]
     storage_seeds: Sequence[str]
+    tally: TallyMetrics = field(default_factory=TallyMetrics)
 
 
 class Host:
@@ -251,7 +253,7 @@ class NameserverHost(Host):
             _NOWHERE,
             world.network.server(self.machine, self.endpoint),
             clock=self.machine.clock,
-            metrics=Metrics.disabled(),
+            metrics=world.tally,
             on_fatal=self._failed,
             disk=self.disk,
             cluster=NameserverCluster(
@@ -287,8 +289,12 @@ class StorageHost(Host):
         self.disk = SimulatedDisk(
             self.chance.getrandbits(32), capacity_bytes=self.world.options.disk_bytes
         )
-        self.rows = SimStore()
+        self.lose_rows()
         self.metadata_rows = SimMetadataStore()
+
+    def lose_rows(self) -> None:
+        """Forget the rows of raft groups; the log has what made them."""
+        self.rows = SimStore()
 
     @property
     def app(self) -> StorageMember | None:
@@ -320,7 +326,7 @@ class StorageHost(Host):
                 open_channel=self._channel,
             ),
             clock=self.machine.clock,
-            metrics=Metrics.disabled(),
+            metrics=world.tally,
             on_fatal=self._failed,
             disk=self.disk,
             store=self.rows,
@@ -375,7 +381,7 @@ class BrokerHost(Host):
             ),
             self.machine.clock,
             self.chance.random,
-            Metrics.disabled(),
+            world.tally,
             self._failed,
         )
         broker.requests.on_failed(self._failed)

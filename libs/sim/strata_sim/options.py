@@ -6,19 +6,23 @@ reaches them: flushes, new segments, leases that run out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from pydantic import Field
 
 from strata_broker.config import BrokerConfig, SessionSection
 from strata_broker.receives.config import ReceiveSection
 from strata_nameserver.config import NameserverConfig
 from strata_sim.network import NetworkOptions
-from strata_storage.config import StorageConfig
+from strata_storage.config import StorageConfig, StorageOptions
 
 NAMESERVER_PORT = 9877
 STORAGE_PORT = 10920
 BROKER_PORT = 8081
 
 _MIB = 1 << 20
+_SEGMENT_BYTES = 256 << 10
+_CHECKPOINT_BYTES = 64 << 10
 
 
 def _nameserver() -> NameserverConfig:
@@ -31,12 +35,32 @@ def _nameserver() -> NameserverConfig:
     )
 
 
+class SeamConfig(StorageConfig):
+    """A storage node whose log is so small that a run of seconds meets every seam of it.
+
+    Segments are sealed, freed and relocated, checkpoints are due all the time, and a replica that
+    was away is filled from a snapshot: its entries have left the log.
+    """
+
+    log_segment_bytes: int = Field(default=_SEGMENT_BYTES, ge=64 << 10)
+    flush_max_log_bytes: int = Field(default=_SEGMENT_BYTES, ge=64 << 10)
+
+    def options(self) -> StorageOptions:
+        """Return the options of the node's parts."""
+        options = super().options()
+        return replace(
+            options,
+            retention=replace(options.retention, checkpoint_log_bytes=_CHECKPOINT_BYTES),
+        )
+
+
 def _storage() -> StorageConfig:
-    return StorageConfig(
-        log_segment_bytes=8 * _MIB,
+    return SeamConfig(
+        retention_interval_s=1.0,
+        relocate_live_ratio=0.9,
         recent_bytes=_MIB,
         flush_max_age_s=5.0,
-        flush_max_log_bytes=_MIB,
+        transaction_check_interval_ms=5_000,
         ballast_bytes=0,
         refuse_appends_free_bytes=8 * _MIB,
     )

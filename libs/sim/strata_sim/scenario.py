@@ -17,6 +17,7 @@ from strata_sim.cluster import SimCluster
 from strata_sim.history import check
 from strata_sim.invariants import all_invariants
 from strata_sim.options import ClusterOptions
+from strata_sim.pending_workload import PendingWorkload
 from strata_sim.storm import Storm, StormOptions
 from strata_sim.virtual_loop import Stuck
 from strata_sim.workload import Workload, WorkloadOptions
@@ -60,6 +61,7 @@ class Verdict:
         virtual_s: how long it took, in virtual time.
         sends, answered, acknowledged, messages, faults: how much happened.
         errors: what clients met, with counts.
+        activity: how often what was done, by its name.
     """
 
     seed: int
@@ -73,6 +75,7 @@ class Verdict:
     messages: int
     faults: int
     errors: dict[str, int]
+    activity: dict[str, int]
 
 
 class Scenario:
@@ -98,6 +101,7 @@ class Scenario:
         self.options = options or ScenarioOptions()
         self.cluster = SimCluster(seed, self.options.cluster, show=show)
         self.workload = Workload(self.cluster, self.options.workload)
+        self.pending = PendingWorkload(self.cluster)
         self._storm = Storm(self.cluster, self.options.storm)
         self._invariants = all_invariants()
         self._outside = contextvars.copy_context()
@@ -129,6 +133,7 @@ class Scenario:
             cluster.network.messages,
             self._storm.begun,
             dict(self.workload.errors),
+            cluster.tally.work() | self.pending.counts(),
         )
 
     async def _limited(self) -> None:
@@ -139,7 +144,9 @@ class Scenario:
         cluster, options, trace = self.cluster, self.options, self.cluster.trace
         await cluster.start()
         await self.workload.create()
+        await self.pending.create()
         self.workload.start()
+        self.pending.start()
         until_s = cluster.now_s + options.storm_s
         async with asyncio.TaskGroup() as group:
             sampler = group.create_task(self._sample())
@@ -153,9 +160,12 @@ class Scenario:
             if not trace.violations:
                 for violation in await self.workload.drain(options.drain_s):
                     trace.violation(violation)
+                for violation in await self.pending.drain(options.drain_s):
+                    trace.violation(violation)
                 for violation in await self._settle_slots():
                     trace.violation(violation)
             await self.workload.stop()
+            await self.pending.stop()
             sampler.cancel()
 
     async def _calm(self) -> list[str]:

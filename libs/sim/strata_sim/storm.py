@@ -116,7 +116,9 @@ class Storm:
             possible += faults.WITH_DATA
         if isinstance(host, StorageHost):
             possible += [
-                kind for kind in faults.STORAGE if self._may_destroy or kind is faults.FullDisk
+                kind
+                for kind in faults.STORAGE
+                if self._may_destroy or kind in (faults.FullDisk, faults.LoseRows)
             ]
         return possible
 

@@ -102,7 +102,12 @@ class StorageNode:
             self.instruments,
             self.engines,
         )
-        self._checkpointer = Checkpointer(parts.log, parts.options.retention, parts.run_read)
+        self._checkpointer = Checkpointer(
+            parts.log,
+            parts.options.retention,
+            parts.run_read,
+            lambda: self.instruments.checkpoints.add(1),
+        )
         self._reclaimer = Reclaimer(
             parts.log,
             parts.options.retention,

@@ -94,7 +94,8 @@ class Node:
         self.large = FakeEngine(self.log, 1, row_count=10)
         self.small = FakeEngine(self.log, 2, row_count=1)
         options = RetentionOptions(checkpoint_log_bytes=DUE_BYTES)
-        self.checkpointer = Checkpointer(cast(CommitLog, self.log), options, run_read)
+        self.counted = 0
+        self.checkpointer = Checkpointer(cast(CommitLog, self.log), options, run_read, self._count)
         engines = (self.large, self.small)
         for engine in engines:
             self.checkpointer.opened(engine.replica_id)
@@ -103,6 +104,9 @@ class Node:
         self.replicas = cast(
             Mapping[int, CheckpointReplica], {engine.raft_group: engine for engine in engines}
         )
+
+    def _count(self) -> None:
+        self.counted += 1
 
     async def write_due(self) -> None:
         """See `Checkpointer.write_due`."""
@@ -128,6 +132,7 @@ async def test_enough_log_makes_one_due_and_its_own_bytes_do_not(node: Node) -> 
         node.small.append(1)
     assert set(node.large.written) == {2}
     assert set(node.small.written) == {2}
+    assert node.counted == 2
     node.small.append(DUE_BYTES)
     await node.write_due()
     assert set(node.large.written) == {2, 5}

@@ -1,13 +1,51 @@
-"""Replicas of a raft group have the same rows at the same applied index, byte for byte."""
+"""Replicas of a raft group have the same rows at the same applied index, byte for byte.
+
+Rows of what was trimmed are left out: ids and keys of such messages go with their day, or with the
+next rebuild, whichever is first. So are traces, which a rebuild has only where the log has them.
+"""
 
 from __future__ import annotations
 
+import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from strata_mq.pending_rows import PendingRef, decode_id
+from strata_mq.rows import QueueRow, RowKind, parse_message_key_key, parse_queue_key
 from strata_sim.hosts import AnyHost, StorageHost
 
 _KEPT = 2_000
+_KIND_AT = 4
+# After raft group, kind and day.
+_TOPIC, _TOPIC_AT = struct.Struct(">I"), 7
+_REBUILT_IN_PART = (RowKind.TRACE, RowKind.CLIENT_NAME)
+
+
+def replicated_rows(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows that every replica must have."""
+    begins = {
+        parse_queue_key(key): QueueRow.decode(value).min_offset
+        for key, value in rows
+        if key[_KIND_AT] == RowKind.QUEUE
+    }
+    for key, value in rows:
+        if key[_KIND_AT] not in _REBUILT_IN_PART and _is_kept(key, value, begins):
+            yield key, value
+
+
+def _is_kept(key: bytes, value: bytes, begins: Mapping[tuple[int, int], int]) -> bool:
+    match key[_KIND_AT]:
+        case RowKind.ID:
+            place = decode_id(value)
+            if isinstance(place, PendingRef):
+                return False
+            queue, offset = place
+        case RowKind.KEY:
+            queue, offset = parse_message_key_key(key)
+        case _:
+            return True
+    (topic_id,) = _TOPIC.unpack_from(key, _TOPIC_AT)
+    return offset >= begins.get((topic_id, queue), 0)
 
 
 class EqualRows:
@@ -36,7 +74,8 @@ class EqualRows:
             return
         self._seen[key] = applied
         checksum = 0
-        for row_key, value in host.app.app.node.engine(raft_group).machine.rows.all():
+        rows = list(host.app.app.node.engine(raft_group).machine.rows.all())
+        for row_key, value in replicated_rows(rows):
             checksum = zlib.crc32(value, zlib.crc32(row_key, checksum))
         known = self._checksums.setdefault((raft_group, applied), (checksum, host.name))
         if known[0] != checksum:

@@ -38,14 +38,27 @@ RunFrames = Callable[[Callable[[], "list[Frame]"]], Awaitable["list[Frame]"]]
 class Checkpointer:
     """Writes checkpoints for the replicas of one node.
 
+    Args:
+        log: of the node.
+        options: when one is due.
+        run_read: runs what reads rows in a thread.
+        on_written: told of each one that is whole.
+
     Attributes:
         indexes: replica id -> applied index of its newest checkpoint.
     """
 
-    def __init__(self, log: CommitLog, options: RetentionOptions, run_read: RunFrames) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        options: RetentionOptions,
+        run_read: RunFrames,
+        on_written: Callable[[], None] = lambda: None,
+    ) -> None:
         self._log = log
         self._options = options
         self._run_read = run_read
+        self._on_written = on_written
         self._positions: dict[int, int] = {}
         # Checkpoints make no checkpoint due: rows that are more than `checkpoint_log_bytes` would
         # be written without end.
@@ -157,6 +170,7 @@ class Checkpointer:
         self._positions[engine.replica_id] = position
         self._marks[engine.replica_id] = self._log_bytes()
         self.indexes[engine.replica_id] = applied.raft_index
+        self._on_written()
 
 
 def _some(frames: Iterator[Frame]) -> list[Frame]:
