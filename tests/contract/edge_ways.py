@@ -12,6 +12,7 @@ import pytest
 
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.health import Health
+from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import CallError, CallInfo, HotCall
 from strata_runtime.metrics import Metrics
@@ -19,6 +20,9 @@ from strata_runtime.tls import Certificate, self_signed
 
 SERVICE = "strata.test.v1.EdgeService"
 MIB = 1 << 20
+
+# Methods whose requests may be large where a test does not say otherwise.
+LARGE = ("SendMessage",)
 
 # Way to the edge: through the front with TLS, through the front in plaintext, without a front.
 WAYS = ("tls", "plaintext", "direct")
@@ -57,11 +61,18 @@ class Broker:
             await asyncio.sleep(60)
         if request == b"raise":
             raise ValueError("a mistake")
+        if request == b"time":
+            return str(info.time_left_s()).encode()
         return request[::-1] + info.metadata.get("suffix", "").encode()
 
     async def count(self, request: bytes, info: CallInfo) -> AsyncIterator[bytes]:
         for number in range(int(request)):
             yield b"%d" % number
+
+    async def large(self, request: bytes, info: CallInfo) -> AsyncIterator[bytes | Sequence[bytes]]:
+        """A first response, then many more held together: as many bytes as the request says."""
+        yield b"first"
+        yield [bytes(500_000)] * (int(request) // 500_000 + 1)
 
     async def echo(self, requests: AsyncIterator[bytes], info: CallInfo) -> AsyncIterator[bytes]:
         try:
@@ -76,6 +87,7 @@ class Broker:
 class Way:
     """A running edge and a client's channel to it."""
 
+    kind: str
     edge: GrpcioEdge
     broker: Broker
     health: Health
@@ -153,11 +165,15 @@ async def fronted(open_way: OpenWay) -> Way:
 async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Way:
     front = kind != "direct"
     metrics = Metrics()
-    edge = GrpcioEdge(replace(options, front=front, certificate=certificate), metrics)
+    large = {f"/{SERVICE}/{name}": MethodLimits(16 * MIB) for name in LARGE}
+    limits = {**large, **options.method_limits}
+    options = replace(options, front=front, certificate=certificate, method_limits=limits)
+    edge = GrpcioEdge(options, metrics)
     broker, health = Broker(), Health(edge)
     edge.set_hot_handler(SERVICE, broker)
     edge.add_unary(f"/{SERVICE}/Reverse", broker.reverse)
     edge.add_server_stream(f"/{SERVICE}/Count", broker.count)
+    edge.add_server_stream(f"/{SERVICE}/Large", broker.large)
     edge.add_stream(f"/{SERVICE}/Echo", broker.echo)
     port = await edge.start()
 
@@ -174,7 +190,7 @@ async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Wa
         credentials = grpc.ssl_channel_credentials(root)
         return grpc.aio.secure_channel(f"localhost:{port}", credentials, options=arguments)
 
-    return Way(edge, broker, health, metrics, port, open_channel(), open_channel)
+    return Way(kind, edge, broker, health, metrics, port, open_channel(), open_channel)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

@@ -44,20 +44,15 @@ async def test_hot_deadline(way: Way) -> None:
 
 
 async def test_hot_time_left(way: Way) -> None:
-    """A call's time left is what the client gave, and None when it gave none."""
-    call = asyncio.ensure_future(way.send(b"hold", timeout=30))
+    """A call's time left is what the client gave."""
+    call = asyncio.ensure_future(way.send(b"hold", timeout=29))
     await eventually(lambda: len(way.broker.calls) == 1)
     left_s = way.broker.calls[0].time_left_s()
     assert left_s is not None
     # gRPC rounds a timeout of this size up to the next tenth of a second.
-    assert 25 < left_s <= 30.2
+    assert 24 < left_s <= 29.2
     way.broker.calls[0].complete([b"done"])
     assert await call == b"done"
-    call = asyncio.ensure_future(way.send(b"hold", timeout=None))
-    await eventually(lambda: len(way.broker.calls) == 2)
-    assert way.broker.calls[1].time_left_s() is None
-    way.broker.calls[1].complete([b"done"])
-    await call
 
 
 async def test_hot_stream(way: Way) -> None:
@@ -108,7 +103,7 @@ async def test_too_many_hot_calls(open_way: OpenWay) -> None:
     for call in way.broker.calls:
         call.complete([b"done"])
     assert await asyncio.gather(*held) == [b"done", b"done"]
-    assert way.metrics.counter("strata_edge_refused_calls_total").value() == 1
+    assert way.metrics.counter("strata_edge_refused_calls_total").value({"limit": "calls"}) == 1
 
 
 async def test_rare_unary(way: Way) -> None:

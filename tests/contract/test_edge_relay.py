@@ -230,7 +230,9 @@ class FrontUnderTest:
             server_socket=str(folder / "server.sock"),
             certificate_file=str(certificate.certificate_file),
             key_file=str(certificate.key_file),
+            tls_only=False,
             max_connections=100,
+            max_connections_per_address=100,
             relay_buffer_bytes=BUFFER_BYTES,
             handshake_timeout_ms=TIMEOUT_MS,
         )

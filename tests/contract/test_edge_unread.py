@@ -23,4 +23,4 @@ async def test_unread_answers_are_bounded(open_way: OpenWay) -> None:
     assert [await slow.read() for _ in range(40)] == [bytes(500_000)] * 40
     assert await slow.read() == grpc.aio.EOF
     await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 0)
-    assert way.metrics.counter("strata_edge_refused_calls_total").value() == 1
+    assert way.metrics.counter("strata_edge_refused_calls_total").value({"limit": "unread"}) == 1

@@ -28,10 +28,11 @@ import socket
 import ssl
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from strata_edge.relay import Poller, Relay
@@ -54,7 +55,9 @@ class FrontConfig:
     server_socket: str
     certificate_file: str
     key_file: str
+    tls_only: bool
     max_connections: int
+    max_connections_per_address: int
     relay_buffer_bytes: int
     handshake_timeout_ms: int
 
@@ -71,6 +74,10 @@ class FrontReport:
     refused: int = 0
     tls_failures: int = 0
     handshake_timeouts: int = 0
+    plaintext_refused: int = 0
+    # Times the certificate was read again, and why it could not be the last time.
+    certificates: int = 0
+    certificate_error: str = ""
 
 
 class _Newcomer(NamedTuple):
@@ -108,8 +115,12 @@ class Front:
         self._waiting: deque[socket.socket] = deque()
         # By the client's descriptor; at most max_connections.
         self._relays: dict[int, Relay] = {}
+        # Of every client by its descriptor, and how many each address has.
+        self._address_of: dict[int, str] = {}
+        self._of_address: Counter[str] = Counter()
         self._report = FrontReport()
         self._reported = FrontReport()
+        self._certificate_seen = _versions(config)
         self._accepting = False
         self._draining = False
         self._serial = 0
@@ -121,6 +132,7 @@ class Front:
         while not (self._draining and not self._report.connections):
             self.serve_once(_REPORT_INTERVAL_S)
             if self._monotonic_s() >= next_report_s:
+                self.read_certificate_again()
                 self._send_report()
                 next_report_s = self._monotonic_s() + _REPORT_INTERVAL_S
 
@@ -139,6 +151,20 @@ class Front:
         if hurry:
             self._retry()
         self._close_late_newcomers()
+
+    def read_certificate_again(self) -> None:
+        """Take a pair of files that has changed for new connections; a bad one changes nothing."""
+        seen = _versions(self._config)
+        if seen == self._certificate_seen:
+            return
+        self._certificate_seen = seen
+        try:
+            self._tls = tls_context(self._config.certificate_file, self._config.key_file)
+        except OSError as error:
+            self._report.certificate_error = str(error) or type(error).__name__
+            return
+        self._report.certificates += 1
+        self._report.certificate_error = ""
 
     def _on_control(self, _: int) -> None:
         try:
@@ -167,21 +193,38 @@ class Front:
     def _on_accept(self, _: int) -> None:
         for _ in range(_MAX_ACCEPTS):
             try:
-                client, _address = self._listener.accept()
+                client, address = self._listener.accept()
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     self._stop_accepting()
                 return
-            if self._report.connections >= self._config.max_connections:
+            if not self._has_room(address[0]):
                 self._report.refused += 1
                 client.close()
                 continue
             client.setblocking(False)
             self._report.connections += 1
             descriptor = client.fileno()
+            self._address_of[descriptor] = address[0]
+            self._of_address[address[0]] += 1
             deadline_s = self._monotonic_s() + self._config.handshake_timeout_ms / 1_000
             self._newcomers[descriptor] = _Newcomer(client, deadline_s)
             self._poller.add(descriptor, select.EPOLLIN, partial(self._on_first_byte, client))
+
+    def _has_room(self, address: str) -> bool:
+        config = self._config
+        return (
+            self._report.connections < config.max_connections
+            and self._of_address[address] < config.max_connections_per_address
+        )
+
+    def _forget(self, descriptor: int) -> None:
+        """A client's connection has ended, or is about to."""
+        self._report.connections -= 1
+        address = self._address_of.pop(descriptor)
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
 
     def _on_first_byte(self, client: socket.socket, _: int) -> None:
         try:
@@ -196,10 +239,13 @@ class Front:
             self._begin_handshake(descriptor)
             return
         del self._newcomers[descriptor]
-        if first:
+        if first and self._config.tls_only:
+            self._report.plaintext_refused += 1
+            self._close(descriptor, client)
+        elif first:
             self._begin_relay(client)
         else:
-            self._close(client)
+            self._close(descriptor, client)
 
     def _begin_handshake(self, descriptor: int) -> None:
         """Go on with the same descriptor, deadline and place among the newcomers."""
@@ -208,7 +254,7 @@ class Front:
             secured = self._tls.wrap_socket(client, server_side=True, do_handshake_on_connect=False)
         except OSError:
             del self._newcomers[descriptor]
-            self._close(client)
+            self._close(descriptor, client)
             return
         self._newcomers[descriptor] = _Newcomer(secured, deadline_s)
         self._poller.add(descriptor, select.EPOLLIN, partial(self._on_handshake, secured))
@@ -228,7 +274,7 @@ class Front:
             self._report.tls_failures += 1
             self._poller.remove(descriptor)
             del self._newcomers[descriptor]
-            self._close(client)
+            self._close(descriptor, client)
             return
         self._poller.remove(descriptor)
         del self._newcomers[descriptor]
@@ -245,7 +291,7 @@ class Front:
     def _close_first_newcomer(self) -> None:
         descriptor, newcomer = self._newcomers.popitem(last=False)
         self._poller.remove(descriptor)
-        self._close(newcomer.client)
+        self._close(descriptor, newcomer.client)
 
     def _begin_relay(self, client: socket.socket) -> None:
         """Connect to the server; the client stays unregistered until that is done."""
@@ -260,7 +306,7 @@ class Front:
             return
         except OSError:
             server.close()
-            self._close(client)
+            self._close(client.fileno(), client)
             return
         descriptor = client.fileno()
         on_closed = partial(self._on_relay_closed, descriptor)
@@ -278,12 +324,12 @@ class Front:
 
     def _on_relay_closed(self, descriptor: int) -> None:
         self._relays.pop(descriptor, None)
-        self._report.connections -= 1
+        self._forget(descriptor)
 
-    def _close(self, client: socket.socket) -> None:
+    def _close(self, descriptor: int, client: socket.socket) -> None:
         """Close a client that has no relay and is not registered any more."""
+        self._forget(descriptor)
         client.close()
-        self._report.connections -= 1
 
     def _retry(self) -> None:
         for _ in range(len(self._waiting)):
@@ -318,8 +364,21 @@ def tls_context(certificate_file: str, key_file: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(["h2"])
-    context.load_cert_chain(certificate_file, key_file)
+    # The password is for keys that have one: without it OpenSSL would ask the terminal.
+    context.load_cert_chain(certificate_file, key_file, password="")
     return context
+
+
+def _versions(config: FrontConfig) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when the certificate's files do; None for one that cannot be seen."""
+    seen: list[tuple[int, int, int] | None] = []
+    for file in (config.certificate_file, config.key_file):
+        try:
+            state = Path(file).stat()
+            seen.append((state.st_mtime_ns, state.st_ino, state.st_size))
+        except OSError:
+            seen.append(None)
+    return tuple(seen)
 
 
 def _die_with_parent() -> None:
@@ -334,14 +393,25 @@ def _raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _say_why_not(control_descriptor: int, error: OSError) -> None:
+    with socket.socket(fileno=control_descriptor) as control:
+        control.send(json.dumps({"failed": str(error) or type(error).__name__}).encode() + b"\n")
+
+
 def main() -> None:
     """Entry point of the process."""
     _die_with_parent()
-    # Ctrl-C reaches the whole process group; the parent drains first and then ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Both reach the whole process group; the parent drains first and then ends this process.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     _raise_descriptor_limit()
     config = FrontConfig(**json.loads(sys.argv[1]))
-    Front(config, tls_context(config.certificate_file, config.key_file)).run()
+    try:
+        tls = tls_context(config.certificate_file, config.key_file)
+    except OSError as error:
+        _say_why_not(config.control_descriptor, error)
+        raise SystemExit(1) from None
+    Front(config, tls).run()
 
 
 if __name__ == "__main__":

@@ -15,10 +15,12 @@ import sys
 import time
 from pathlib import Path
 
+from strata_edge.certificate_watch import CertificateWatch
 from strata_edge.front import FrontConfig, FrontReport
 from strata_edge.options import EdgeOptions
 from strata_edge.socket_folder import sweep
-from strata_runtime.errors import StrataError, one_line
+from strata_runtime import tls
+from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -52,13 +54,19 @@ class FrontProcess:
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
+        # Ready, or it said why it cannot be.
+        self._decided = asyncio.Event()
+        self._failure = ""
         self._stopping = False
         self._report = FrontReport()
         self._restarts = metrics.counter("strata_edge_front_restarts_total")
         self._refused = metrics.counter("strata_edge_refused_connections_total")
         self._tls_failures = metrics.counter("strata_edge_tls_failures_total")
         self._handshake_timeouts = metrics.counter("strata_edge_handshake_timeouts_total")
+        self._plaintext_refused = metrics.counter("strata_edge_plaintext_refused_total")
+        self._watch = CertificateWatch(self._certificate, metrics)
         self._gauges = (
             metrics.gauge("strata_edge_connections", lambda: self._report.connections),
             metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
@@ -102,19 +110,25 @@ class FrontProcess:
         """Return when the front accepts.
 
         Raises:
-            FrontError: it did not within `front_ready_timeout_s`.
+            FrontError: it did not within `front_ready_timeout_s`, or said why it cannot.
         """
         self._tasks.spawn("supervise", self._supervise())
         try:
             async with asyncio.timeout(self._options.front_ready_timeout_s):
-                await self._ready.wait()
+                await self._decided.wait()
         except TimeoutError:
             await self.stop()
             raise FrontError("the front process did not come up") from None
+        if not self._ready.is_set():
+            await self.stop()
+            raise FrontError(f"the front process did not come up: {self._failure}")
+        self._watching = self._tasks.spawn("watch certificate", self._watch.run())
 
     def drain(self) -> None:
         """Close the port and send clients away; the front ends with its last relay."""
         self._stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -133,6 +147,7 @@ class FrontProcess:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
         await self._tasks.stop()
+        self._watch.close()
         for gauge in self._gauges:
             gauge.close()
 
@@ -146,7 +161,7 @@ class FrontProcess:
             self._restarts.add()
             came_up = self._ready.is_set()
             pause_s = _MIN_RESTART_PAUSE_S if came_up else min(2 * pause_s, _MAX_RESTART_PAUSE_S)
-            self._log.error("front died, restarting", pause_s=pause_s)
+            self._log.error("front died, restarting", pause_s=pause_s, reason=self._failure)
             await asyncio.sleep(pause_s)
 
     async def _run_once(self) -> None:
@@ -159,7 +174,9 @@ class FrontProcess:
             server_socket=str(self._server_socket),
             certificate_file=str(self._certificate.certificate_file),
             key_file=str(self._certificate.key_file),
+            tls_only=self._options.tls_only,
             max_connections=self._options.max_connections,
+            max_connections_per_address=self._options.max_connections_per_address,
             relay_buffer_bytes=self._options.relay_buffer_bytes,
             handshake_timeout_ms=self._options.handshake_timeout_ms,
         )
@@ -181,13 +198,42 @@ class FrontProcess:
 
     def _take(self, line: bytes) -> None:
         if line == b"ready\n":
+            self._failure = ""
             self._ready.set()
+            self._decided.set()
+            self._watch.read()
             return
-        report = FrontReport(**json.loads(line))
+        told = json.loads(line)
+        if "failed" in told:
+            self._failure = f"{self._files}: {told['failed']}"
+            self._decided.set()
+            return
+        report = FrontReport(**told)
         self._refused.add(report.refused - self._report.refused)
         self._tls_failures.add(report.tls_failures - self._report.tls_failures)
         self._handshake_timeouts.add(report.handshake_timeouts - self._report.handshake_timeouts)
+        self._plaintext_refused.add(report.plaintext_refused - self._report.plaintext_refused)
+        if report.certificates != self._report.certificates:
+            self._log.warning("certificate read again, new connections get it", file=self._files)
+            self._watch.read()
+        if report.certificate_error and report.certificate_error != self._report.certificate_error:
+            self._log.warning(
+                "new certificate cannot be used, the old one stays",
+                reason=self._why_not(report.certificate_error),
+            )
         self._report = report
+
+    @property
+    def _files(self) -> str:
+        return f"{self._certificate.certificate_file}, {self._certificate.key_file}"
+
+    def _why_not(self, error: str) -> str:
+        """Say which file is bad, if it still is; OpenSSL does not."""
+        try:
+            tls.check(self._certificate)
+        except ConfigError as bad:
+            return one_line(bad)
+        return f"{self._files}: {error}"
 
     def _supervision_failed(self, name: str, failure: BaseException) -> None:
         self._log.error("supervision failed", task=name, error=one_line(failure), exc_info=failure)

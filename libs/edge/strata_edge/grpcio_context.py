@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -17,10 +18,11 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 class GrpcioCallInfo:
     """What a rare RPC's handler sees of its call; see `ports.CallInfo`."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_time")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, max_time_s: float | None) -> None:
         self._context = context
+        self._time = TimeLeft(context, max_time_s)
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -34,7 +36,32 @@ class GrpcioCallInfo:
 
     def time_left_s(self) -> float | None:
         """See the port."""
-        return time_left_s(self._context)
+        return self._time.left_s()
+
+
+class TimeLeft:
+    """How long a client waits, clamped: nobody behind the edge sees a number a client chose.
+
+    Args:
+        context: of the call.
+        max_s: the most there is, also when the client set no deadline; None: as the client says.
+    """
+
+    __slots__ = ("_context", "_ends_s", "_max_s")
+
+    def __init__(self, context: Context, max_s: float | None) -> None:
+        self._context = context
+        self._max_s = max_s
+        self._ends_s = 0.0  # of the loop's clock, from the first question on
+
+    def left_s(self) -> float | None:
+        """See `ports.HotCall.time_left_s`."""
+        left_s: float | None = self._context.time_remaining()
+        if self._max_s is None or (left_s is not None and left_s <= self._max_s):
+            return left_s
+        now_s = asyncio.get_running_loop().time()
+        self._ends_s = self._ends_s or now_s + self._max_s
+        return max(0.0, self._ends_s - now_s)
 
 
 async def abort(context: Context, error: CallError) -> NoReturn:
@@ -58,9 +85,3 @@ def peer_of(context: Context) -> str:
     if peer.startswith("unix"):
         return peer.rpartition("/")[2]
     return peer.partition(":")[2]
-
-
-def time_left_s(context: Context) -> float | None:
-    """Return the seconds until the client gives up; None: no deadline."""
-    left_s: float | None = context.time_remaining()
-    return left_s

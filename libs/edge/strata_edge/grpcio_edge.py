@@ -12,20 +12,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import grpc
 
 from strata_edge.front_process import FrontProcess
-from strata_edge.grpcio_context import MISTAKE, Context, GrpcioCallInfo, abort
+from strata_edge.grpcio_gate import Gate
 from strata_edge.grpcio_hot import GrpcioHotCalls
+from strata_edge.grpcio_rare import GrpcioRareCalls
 from strata_edge.metrics import METRICS
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import (
     HOT_METHODS,
-    CallError,
     HotHandler,
     ServerStreamHandler,
     StreamHandler,
@@ -33,7 +32,8 @@ from strata_edge.ports import (
 )
 from strata_edge.socket_folder import FOLDER_PREFIX, SOCKET_NAME
 from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import RequestTasks
+
+_MAX_REQUESTS_PER_READ = 32  # so that a flood of requests on one connection lets others in
 
 
 class GrpcioEdge:
@@ -52,7 +52,8 @@ class GrpcioEdge:
         self._options = options
         self._metrics = metrics or Metrics.disabled()
         self._metrics.declare(METRICS)
-        self._mistakes = RequestTasks("edge", self._metrics)
+        self._gate = Gate(options, self._metrics)
+        self._rare = GrpcioRareCalls(self._gate, options, self._metrics)
         self._methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         self._server: grpc.aio.Server | None = None
         self._front: FrontProcess | None = None
@@ -66,44 +67,22 @@ class GrpcioEdge:
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
         """See `ports.Edge.add_unary`. A `CallError` ends the call with its status."""
-
-        async def serve(request: bytes, context: Context) -> bytes:
-            try:
-                return await handler(request, GrpcioCallInfo(context))
-            except Exception as error:  # noqa: BLE001 (see _end)
-                await self._end(context, path, error)
-
-        self._add(path, grpc.unary_unary_rpc_method_handler(serve))
+        self._add(path, self._rare.unary(path, handler))
 
     def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
         """See `ports.Edge.add_server_stream`."""
-
-        async def serve(request: bytes, context: Context) -> AsyncIterator[bytes]:
-            try:
-                async for response in handler(request, GrpcioCallInfo(context)):
-                    yield response
-            except Exception as error:  # noqa: BLE001 (see _end)
-                await self._end(context, path, error)
-
-        self._add(path, grpc.unary_stream_rpc_method_handler(serve))
+        self._add(path, self._rare.server_stream(path, handler))
 
     def add_stream(self, path: str, handler: StreamHandler) -> None:
         """See `ports.Edge.add_stream`."""
-
-        async def serve(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-            try:
-                async for response in handler(requests, GrpcioCallInfo(context)):
-                    yield response
-            except Exception as error:  # noqa: BLE001 (see _end)
-                await self._end(context, path, error)
-
-        self._add(path, grpc.stream_stream_rpc_method_handler(serve))
+        self._add(path, self._rare.stream(path, handler))
 
     def set_hot_handler(self, service: str, handler: HotHandler) -> None:
         """See `ports.Edge.set_hot_handler`; `service` is `package.Service`."""
-        hot = GrpcioHotCalls(handler, self._options, self._metrics)
+        hot = GrpcioHotCalls(handler, self._gate, self._options, self._metrics)
         for method in HOT_METHODS:
-            self._add(f"/{service}/{method}", hot.method_handler(method))
+            path = f"/{service}/{method}"
+            self._add(path, hot.method_handler(path, method))
 
     async def start(self) -> int:
         """Listen; return the port.
@@ -155,18 +134,6 @@ class GrpcioEdge:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    async def _end(self, context: Context, path: str, failure: Exception) -> NoReturn:
-        """End a rare call whose handler raised: with the status it chose, or INTERNAL.
-
-        The boundary that a mistake of one handler does not pass (rule 33).
-        """
-        if isinstance(failure, grpc.aio.BaseError):
-            raise failure  # gRPC's own: the client has gone, or the server stops
-        if not isinstance(failure, CallError):
-            self._mistakes.failed(path, failure)
-            failure = CallError("INTERNAL", MISTAKE)
-        await abort(context, failure)
-
     def _add(self, path: str, handler: grpc.RpcMethodHandler[bytes, bytes]) -> None:
         if self._server is not None:
             raise RuntimeError("methods are added before the start")
@@ -175,10 +142,18 @@ class GrpcioEdge:
     def _channel_arguments(self) -> list[tuple[str, int]]:
         options = self._options
         ping_interval_ms = int(options.min_client_ping_interval_s * 1_000)
+        methods = [options.default_limits, *options.method_limits.values()]
+        largest_bytes = max(limits.max_request_bytes for limits in methods)
         return [
             ("grpc.max_concurrent_streams", options.max_streams_per_connection),
-            ("grpc.max_receive_message_length", options.max_receive_bytes),
+            # gRPC's own protection counts streams that have ended and that it has not cleared away
+            # yet: it refuses calls of clients that keep to the limit.
+            ("grpc.http.overload_protection", 0),
+            ("grpc.http2.max_requests_per_read", _MAX_REQUESTS_PER_READ),
+            ("grpc.max_receive_message_length", min(largest_bytes, options.max_receive_bytes)),
             ("grpc.max_send_message_length", -1),
+            # Not compressed: gRPC inflates a message without any limit before anybody sees it.
+            ("grpc.compression_enabled_algorithms_bitset", 1),
             ("grpc.max_metadata_size", options.max_metadata_bytes),
             ("grpc.absolute_max_metadata_size", 2 * options.max_metadata_bytes),
             ("grpc.max_allowed_incoming_connections", options.max_connections),

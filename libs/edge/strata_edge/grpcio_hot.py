@@ -11,27 +11,37 @@ from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
-from strata_edge.grpcio_context import MISTAKE, Context, abort, metadata_of, peer_of, time_left_s
+from strata_edge.grpcio_context import MISTAKE, Context, TimeLeft, abort, metadata_of, peer_of
+from strata_edge.grpcio_gate import Gate
+from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import HOT_METHODS, CallError, HotHandler
+from strata_edge.shares import SharedBudget, Shares
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 
 _STREAMING_HOT_METHODS = frozenset({"ReceiveMessage"})
+_SMALL_ANSWER_BYTES = 4 << 10  # of sends and acks: not worth the counting
 
 
 class GrpcioHotCall:
     """One call of a hot method; see `ports.HotCall`."""
 
-    __slots__ = ("_context", "_future", "_on_not_taken", "method", "request")
+    __slots__ = ("_context", "_future", "_on_not_taken", "_time", "method", "request")
 
     def __init__(
-        self, method: str, request: bytes, context: Context, future: asyncio.Future[Sequence[bytes]]
+        self,
+        method: str,
+        request: bytes,
+        context: Context,
+        future: asyncio.Future[Sequence[bytes]],
+        max_time_s: float,
     ) -> None:
         self.method = method
         self.request = request
         self._context = context
         self._future = future
+        self._time = TimeLeft(context, max_time_s)
         self._on_not_taken: Callable[[], None] | None = None
 
     @property
@@ -46,7 +56,7 @@ class GrpcioHotCall:
 
     def time_left_s(self) -> float | None:
         """See the port."""
-        return time_left_s(self._context)
+        return self._time.left_s()
 
     def done(self) -> bool:
         """See the port."""
@@ -95,68 +105,84 @@ class GrpcioHotCalls:
 
     Args:
         handler: the broker's.
-        options: limits.
+        gate: limits of requests and answers.
+        options: limits of calls.
         metrics: calls, batches, refusals.
     """
 
-    def __init__(self, handler: HotHandler, options: EdgeOptions, metrics: Metrics) -> None:
+    def __init__(
+        self, handler: HotHandler, gate: Gate, options: EdgeOptions, metrics: Metrics
+    ) -> None:
         self._handler = handler
+        self._gate = gate
         self._max_calls = options.max_hot_calls
-        self._max_unread_bytes = options.max_unread_bytes
         self._waiting = 0
-        # Answers of streams that gRPC has not taken: their clients read slowly.
-        self._unread_bytes = 0
+        # Those that may wait for long; the others are bounded by `max_hot_calls`.
+        share = options.max_calls_per_address
+        self._parked = SharedBudget(Shares(options.max_hot_calls, share, share))
         self._arrived: list[GrpcioHotCall] = []
         self._calls = metrics.counter("strata_edge_calls_total")
-        self._refused = metrics.counter("strata_edge_refused_calls_total")
         self._not_taken = metrics.counter("strata_edge_answers_not_taken_total")
         self._batches = metrics.histogram("strata_edge_batch_calls")
         self._labels = {method: {"method": method} for method in HOT_METHODS}
         self._mistakes = RequestTasks("edge", metrics)
         metrics.gauge("strata_edge_hot_calls", lambda: self._waiting)
-        metrics.gauge("strata_edge_unread_bytes", lambda: self._unread_bytes)
 
-    def method_handler(self, method: str) -> grpc.RpcMethodHandler[bytes, bytes]:
+    def method_handler(self, path: str, method: str) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Return what grpc calls for `method`."""
+        gate, limits = self._gate, self._gate.limits_of(path)
 
-        async def unary(request: bytes, context: Context) -> bytes:
-            _, responses = await self._answer(method, request, context)
+        async def unary(_: object, context: Context) -> bytes:
+            await gate.check_unread(context)
+            request = await gate.first_request(context, limits)
+            _, responses = await self._answer(method, request, context, limits)
+            if len(responses[0]) > _SMALL_ANSWER_BYTES:
+                gate.hold_until_done(context, len(responses[0]))
             return responses[0]
 
-        async def stream(request: bytes, context: Context) -> None:
-            if self._unread_bytes >= self._max_unread_bytes:
-                self._refused.add()
-                await context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED, "clients have not read what they received"
-                )
-            call, responses = await self._answer(method, request, context)
-            size_bytes = sum(map(len, responses))
-            self._unread_bytes += size_bytes
-            taken = False
+        async def stream(_: object, context: Context) -> None:
+            await gate.check_unread(context)
+            peer = peer_of(context)
+            request = await gate.first_request(context, limits)
+            if not self._parked.has_room(peer):
+                await gate.refuse(context, "calls", "too many calls under way")
+            self._parked.take(peer, 1)
             try:
-                for response in responses:
-                    await context.write(response)
-                taken = True
+                call, responses = await self._answer(method, request, context, limits)
             finally:
-                self._unread_bytes -= size_bytes
-                if not taken:
-                    self._tell_not_taken(call)
+                self._parked.give_back(peer, 1)
+            await self._send(context, peer, call, responses)
 
         if method in _STREAMING_HOT_METHODS:
-            return grpc.unary_stream_rpc_method_handler(stream)
-        return grpc.unary_unary_rpc_method_handler(unary)
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.stream_unary_rpc_method_handler(unary)
+
+    async def _send(
+        self, context: Context, peer: str, call: GrpcioHotCall, responses: Sequence[bytes]
+    ) -> None:
+        """Send a stream's answer; all of it is unread until the transport has taken the last."""
+        size_bytes = sum(map(len, responses))
+        self._gate.unread.take(peer, size_bytes)
+        taken = False
+        try:
+            for response in responses:
+                await context.write(response)
+            taken = True
+        finally:
+            self._gate.unread.give_back(peer, size_bytes)
+            if not taken:
+                self._tell_not_taken(call)
 
     async def _answer(
-        self, method: str, request: bytes, context: Context
+        self, method: str, request: bytes, context: Context, limits: MethodLimits
     ) -> tuple[GrpcioHotCall, Sequence[bytes]]:
         if self._waiting >= self._max_calls:
-            self._refused.add()
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many calls under way")
+            await self._gate.refuse(context, "calls", "too many calls under way")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Sequence[bytes]] = loop.create_future()
         if not self._arrived:
             loop.call_soon(self._hand_over)
-        call = GrpcioHotCall(method, request, context, future)
+        call = GrpcioHotCall(method, request, context, future, limits.max_time_s)
         self._arrived.append(call)
         self._waiting += 1
         try:

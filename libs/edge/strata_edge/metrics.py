@@ -12,14 +12,16 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_edge_batch_calls", "histogram", "1", "Hot calls given to the broker in one turn."
     ),
     MetricSpec("strata_edge_hot_calls", "gauge", "1", "Hot calls waiting for their answer."),
+    MetricSpec("strata_edge_rare_calls", "gauge", "1", "All other calls under way."),
     MetricSpec(
         "strata_edge_refused_calls_total",
         "counter",
         "1",
-        "Hot calls refused by max_hot_calls or max_unread_bytes.",
+        "Calls refused by a limit: calls, unread, size (of the request), upload (too slow).",
+        ("limit",),
     ),
     MetricSpec(
-        "strata_edge_unread_bytes", "gauge", "bytes", "Answers of receives that wait for clients."
+        "strata_edge_unread_bytes", "gauge", "bytes", "Answers that wait for their clients."
     ),
     MetricSpec(
         "strata_edge_answers_not_taken_total",
@@ -46,6 +48,18 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Client connections closed because they said nothing, or not all of a TLS handshake, in "
         "time.",
+    ),
+    MetricSpec(
+        "strata_edge_plaintext_refused_total",
+        "counter",
+        "1",
+        "Client connections closed because they spoke plaintext (edge.tls_only).",
+    ),
+    MetricSpec(
+        "strata_edge_certificate_days_left",
+        "gauge",
+        "d",
+        "Days until the certificate for clients ends; negative when it has.",
     ),
     MetricSpec("strata_edge_front_restarts_total", "counter", "1", "Restarts of the front."),
 )

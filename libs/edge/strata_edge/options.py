@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from strata_edge.method_limits import MethodLimits
 from strata_runtime.tls import Certificate
 
 KIB = 1 << 10
@@ -20,16 +22,29 @@ class EdgeOptions:
         port: 0 takes any free one; `Edge.start` returns the real one.
         front: whether a front process serves TLS and plaintext on the port. False: the server
             itself listens, plaintext only (tests, measuring what the front costs).
-        certificate: for TLS; needed with a front.
+        certificate: for TLS; needed with a front, which reads it again when it changes.
+        tls_only: whether the front closes connections that speak plaintext.
         socket_folder: where the private unix socket's folder is made; None: the system's.
         max_connections: client connections; more are closed at once.
+        max_connections_per_address: of these, by one client address.
         handshake_timeout_ms: from a connection's acceptance to its first byte, and with TLS to the
             end of the handshake; a slower one is closed.
         max_hot_calls: hot calls waiting for an answer; more end with RESOURCE_EXHAUSTED.
-        max_unread_bytes: answers of receives that clients have not read; while there are more,
-            receives end with RESOURCE_EXHAUSTED.
-        max_streams_per_connection: RPCs at once on one connection.
-        max_receive_bytes: size of one request message.
+        max_rare_calls: the same for all other calls, telemetry streams among them.
+        max_calls_per_address: of each of the two, by one client address.
+        max_unread_bytes: answers of all kinds that clients have not read; while there are more,
+            calls with large answers end with RESOURCE_EXHAUSTED.
+        max_unread_bytes_per_address: of these, by one client address.
+        max_unread_bytes_per_connection: of these, by one connection; then any call on it ends so.
+        max_streams_per_connection: RPCs at once on one connection; a client's others wait.
+        max_receive_bytes: size of one request message, the largest of any method; grpcio refuses
+            a larger one by its length, before its bytes are collected.
+        method_limits: limits of methods, by `/package.Service/Rpc`.
+        default_limits: limits of the methods that have none of their own.
+        slow_upload_ms: a request that is not here after so long is a slow upload.
+        max_upload_ms: a request that is not here after so long is given up.
+        max_slow_uploads: slow uploads at once; more end with RESOURCE_EXHAUSTED.
+        max_slow_uploads_per_address: of these, by one client address.
         max_metadata_bytes: size of all headers of a call.
         min_client_ping_interval_s: clients may ping as often as this, with or without calls.
         front_ready_timeout_s: for the front to come up.
@@ -40,13 +55,25 @@ class EdgeOptions:
     port: int = 8081
     front: bool = True
     certificate: Certificate | None = None
+    tls_only: bool = False
     socket_folder: Path | None = None
     max_connections: int = 20_000
+    max_connections_per_address: int = 10_000
     handshake_timeout_ms: int = 10_000
     max_hot_calls: int = 100_000
+    max_rare_calls: int = 50_000
+    max_calls_per_address: int = 10_000
     max_unread_bytes: int = 128 * MIB
-    max_streams_per_connection: int = 10_000
+    max_unread_bytes_per_address: int = 96 * MIB
+    max_unread_bytes_per_connection: int = 32 * MIB
+    max_streams_per_connection: int = 1_024
     max_receive_bytes: int = 16 * MIB
+    method_limits: Mapping[str, MethodLimits] = field(default_factory=dict)
+    default_limits: MethodLimits = field(default_factory=MethodLimits)
+    slow_upload_ms: int = 1_000
+    max_upload_ms: int = 30_000
+    max_slow_uploads: int = 64
+    max_slow_uploads_per_address: int = 16
     max_metadata_bytes: int = 64 * KIB
     min_client_ping_interval_s: float = 5.0
     front_ready_timeout_s: float = 15.0

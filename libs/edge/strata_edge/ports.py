@@ -1,8 +1,19 @@
 """The port in front of a broker: hot calls as batches of bytes, the rest as coroutines.
 
-An edge owns HTTP/2, TLS and connections. It hands the broker whole batches of serialised
-requests and takes serialised responses, so that another HTTP/2 implementation can take its place
-without touching broker logic (docs/adr: edge port). The first adapter is `grpcio_edge`.
+An edge owns HTTP/2, TLS and connections, and what clients may use of them. It hands the broker
+whole batches of serialised requests and takes serialised responses, so that another HTTP/2
+implementation can take its place without touching broker logic (docs/adr: edge port). The first
+adapter is `grpcio_edge`.
+
+Every adapter holds to `tests/contract/test_edge*.py`:
+- A request is refused by its size with RESOURCE_EXHAUSTED, from its length where the adapter sees
+  that first, and before anybody parses it; what is unfinished is bounded.
+- Requests are not compressed: one that says so is refused (UNIMPLEMENTED) and never inflated.
+- Connections, calls and unread answers have limits, and no connection and no address has more
+  than its share.
+- Times that clients choose are clamped.
+- Each call is answered or ended, whatever a handler does; whoever answers learns what was not
+  taken.
 """
 
 from __future__ import annotations
@@ -47,7 +58,10 @@ class HotCall(Protocol):
         """Address of the client, `host:port`."""
 
     def time_left_s(self) -> float | None:
-        """Seconds until the client gives up; None: no deadline."""
+        """Seconds until the client gives up, at most what the method allows (`MethodLimits`).
+
+        None: a stream without a deadline.
+        """
 
     def done(self) -> bool:
         """Whether it was answered or the client has gone."""
@@ -104,12 +118,15 @@ class CallInfo(Protocol):
         """Address of the client."""
 
     def time_left_s(self) -> float | None:
-        """Seconds until the client gives up; None: no deadline."""
+        """Seconds until the client gives up, at most what the method allows (`MethodLimits`).
+
+        None: a stream without a deadline.
+        """
 
 
 UnaryHandler = Callable[[bytes, CallInfo], Awaitable[bytes]]
 StreamHandler = Callable[[AsyncIterator[bytes], CallInfo], AsyncIterator[bytes]]
-ServerStreamHandler = Callable[[bytes, CallInfo], AsyncIterator[bytes]]
+ServerStreamHandler = Callable[[bytes, CallInfo], AsyncIterator[bytes | Sequence[bytes]]]
 
 
 class Edge(Protocol):
@@ -119,7 +136,11 @@ class Edge(Protocol):
         """Serve `/package.Service/Rpc` by a coroutine over bytes."""
 
     def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
-        """Serve a server-streaming RPC."""
+        """Serve a server-streaming RPC.
+
+        A handler that holds several responses at once yields them together, as a list: all of
+        them count as unread until the transport has taken the last.
+        """
 
     def add_stream(self, path: str, handler: StreamHandler) -> None:
         """Serve a bidirectional RPC (Telemetry)."""

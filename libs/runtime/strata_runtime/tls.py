@@ -9,16 +9,19 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from strata_runtime.errors import ConfigError
+from strata_runtime.errors import ConfigError, one_line
 
 _VALID_DAYS = 3_650
 _BACKDATED_DAYS = 1  # a client's clock may be behind
@@ -36,12 +39,71 @@ def own(certificate_file: Path, key_file: Path) -> Certificate:
     """The operator's files.
 
     Raises:
-        ConfigError: a file is missing.
+        ConfigError: a file is missing or not what it should be, or they are no pair.
     """
-    for file in (certificate_file, key_file):
-        if not file.is_file():
-            raise ConfigError(f"TLS file {file} does not exist")
-    return Certificate(certificate_file, key_file)
+    certificate = Certificate(certificate_file, key_file)
+    check(certificate)
+    return certificate
+
+
+def check(certificate: Certificate) -> None:
+    """Check that the files are a pair that a server can use.
+
+    Raises:
+        ConfigError: they are not; the message names the file and what is wrong with it.
+    """
+    first = _read_certificate(certificate.certificate_file)
+    key = _read_key(certificate.key_file)
+    if first.public_key() != key.public_key():
+        raise ConfigError(
+            f"TLS file {certificate.key_file} is not the key of {certificate.certificate_file}"
+        )
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.certificate_file, certificate.key_file, password="")
+    except OSError as error:
+        reason = one_line(error)
+        raise ConfigError(
+            f"TLS file {certificate.certificate_file} cannot be used: {reason}"
+        ) from error
+
+
+def ends_ms(certificate: Certificate) -> int:
+    """Return the wall time in ms at which a certificate ends.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    ends = _read_certificate(certificate.certificate_file).not_valid_after_utc
+    return int(ends.timestamp() * 1_000)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"TLS file {file} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"TLS file {file} cannot be read: {error.strerror}") from None
+
+
+def _read_certificate(file: Path) -> x509.Certificate:
+    """The server's own: the first of a chain."""
+    data = _read(file)
+    try:
+        return x509.load_pem_x509_certificates(data)[0]
+    except ValueError:
+        raise ConfigError(f"TLS file {file} holds no certificate (PEM)") from None
+
+
+def _read_key(file: Path) -> PrivateKeyTypes:
+    data = _read(file)
+    try:
+        return serialization.load_pem_private_key(data, password=None)
+    except TypeError:
+        raise ConfigError(f"TLS file {file} has a password; give a key without one") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"TLS file {file} holds no key (PEM)") from None
 
 
 def self_signed(folder: Path, hosts: Iterable[str] = ()) -> Certificate:

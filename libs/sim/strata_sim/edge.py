@@ -129,7 +129,10 @@ class SimEdge:
                 call.answer([await unary(call.request, call)])
             elif call.path in self._streams:
                 items = self._streams[call.path](call.request, call)
-                call.answer([item async for item in items])
+                answer: list[bytes] = []
+                async for item in items:
+                    answer += [item] if isinstance(item, bytes) else item
+                call.answer(answer)
             else:
                 call.fail(CallRefused(f"UNIMPLEMENTED: {call.path}"))
         except CallError as error:

@@ -7,7 +7,7 @@ else notices.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Protocol
 
@@ -106,7 +106,7 @@ class ContainingEdge:
     def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
         """See `Methods.add_server_stream`."""
 
-        async def serve(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+        async def serve(data: bytes, info: CallInfo) -> AsyncIterator[bytes | Sequence[bytes]]:
             with self._ending_the_call(path):
                 responses = handler(data, info)
                 async with aclosing(responses):  # type: ignore[type-var]

@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from strata_angelia.ports import UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
 from strata_edge.ports import (
     CallError,
+    CallInfo,
     HotHandler,
     ServerStreamHandler,
     StreamHandler,
@@ -85,7 +86,7 @@ class FakeEdge:
 
     def __init__(self) -> None:
         self.unary: dict[str, UnaryHandler] = {}
-        self.server_streams: dict[str, ServerStreamHandler] = {}
+        self.server_streams: dict[str, Callable[[bytes, CallInfo], AsyncIterator[bytes]]] = {}
         self.streams: dict[str, StreamHandler] = {}
         self.hot: HotHandler | None = None
         self.running = False
@@ -99,7 +100,12 @@ class FakeEdge:
         self.unary[path] = handler
 
     def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
-        self.server_streams[path] = handler
+        async def one_by_one(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+            async for together in handler(data, info):
+                for response in [together] if isinstance(together, bytes) else together:
+                    yield response
+
+        self.server_streams[path] = one_by_one
 
     def add_stream(self, path: str, handler: StreamHandler) -> None:
         self.streams[path] = handler

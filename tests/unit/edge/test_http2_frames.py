@@ -39,3 +39,22 @@ def test_goaway_is_a_whole_frame() -> None:
     assert boundary.reached
     assert GOAWAY[3:9] == b"\x07\x00\x00\x00\x00\x00"
     assert GOAWAY[9:] == b"\x7f\xff\xff\xff\x00\x00\x00\x00"
+
+
+@given(st.lists(st.integers(0, 20_000), min_size=1, max_size=4), st.integers(1, 20_000))
+def test_nothing_stands_in_a_block_of_headers(sizes: list[int], cut: int) -> None:
+    """Between HEADERS and the CONTINUATION that ends them there is no place for another frame."""
+    last = len(sizes) - 1
+    block = b"".join(
+        size.to_bytes(3)
+        + bytes([0x9 if number else 0x1, 0x4 if number == last else 0])
+        + bytes.fromhex("00000001")
+        + b"x" * size
+        for number, size in enumerate(sizes)
+    )
+    stream = frame(10) + block + frame(10)
+    ends = {19, 19 + len(block), len(stream)}
+    boundary = FrameBoundary()
+    for at in range(0, len(stream), cut):
+        boundary.pass_over(memoryview(stream[at : at + cut]))
+        assert boundary.reached == (min(at + cut, len(stream)) in ends)

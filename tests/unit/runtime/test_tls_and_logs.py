@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from strata_runtime import logs, tls
 from strata_runtime.errors import ConfigError
@@ -53,6 +54,43 @@ def test_own_files_must_exist(tmp_path: Path) -> None:
     """A missing file of the operator is an error that names it."""
     with pytest.raises(ConfigError, match=r"a\.crt does not exist"):
         tls.own(tmp_path / "a.crt", tmp_path / "a.key")
+
+
+def test_own_files_must_be_a_pair(tmp_path: Path) -> None:
+    """Whatever is wrong with the operator's files, the error names the file and says what."""
+    one, two = tls.self_signed(tmp_path / "one"), tls.self_signed(tmp_path / "two")
+    assert tls.own(one.certificate_file, one.key_file) == one
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no PEM at all")
+    for certificate_file, key_file, reason in (
+        (
+            one.certificate_file,
+            two.key_file,
+            f"{two.key_file} is not the key of {one.certificate_file}",
+        ),
+        (garbage, one.key_file, f"{garbage} holds no certificate"),
+        (one.certificate_file, garbage, f"{garbage} holds no key"),
+        (one.certificate_file, one.certificate_file, f"{one.certificate_file} holds no key"),
+        (one.certificate_file, _with_password(one.key_file), "has a password"),
+        (tmp_path, one.key_file, f"{tmp_path} cannot be read: Is a directory"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            tls.own(certificate_file, key_file)
+        assert reason in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def _with_password(key_file: Path) -> Path:
+    key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+    secret = key_file.with_suffix(".secret")
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"word"),
+        )
+    )
+    return secret
 
 
 @pytest.fixture

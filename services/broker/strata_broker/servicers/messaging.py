@@ -6,7 +6,7 @@ request fail the call with INVALID_ARGUMENT, because there is nothing to answer 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -270,7 +270,7 @@ class MessagingServicer:
             answer,
         )
 
-    async def pull_message(self, data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+    async def pull_message(self, data: bytes, info: CallInfo) -> AsyncIterator[Sequence[bytes]]:
         """Read messages of a queue from an offset on."""
         started_s = self._clock.monotonic_s()
         request = _parsed(data, service_pb2.PullMessageRequest)
@@ -285,8 +285,7 @@ class MessagingServicer:
             if isinstance(bad, IllegalOffset):
                 responses.append(wire.next_offset(bad.nearest))
         self._recorder.answered("PullMessage", code, started_s)
-        for response in responses:
-            yield response
+        yield responses
 
     async def get_offset(self, data: bytes, info: CallInfo) -> bytes:
         """Answer with the offset that a consumer group stored."""

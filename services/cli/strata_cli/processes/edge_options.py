@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from strata_broker.method_limits import default_limits, method_limits
 from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_edge.options import EdgeOptions
 from strata_runtime import tls
+from strata_runtime.errors import ConfigError
 
 
 def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeOptions:
@@ -18,10 +20,17 @@ def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeO
         host: name that the self-signed certificate bears.
 
     Raises:
-        ConfigError: the configured certificate is not there.
+        ConfigError: the configured certificate cannot be used, or the section is no whole.
     """
     node, edge = config.node, config.edge
     certificate = None
+    if edge.tls_only and not edge.tls:
+        raise ConfigError("edge.tls_only is set and edge.tls is not")
+    if bool(edge.certificate_file) != bool(edge.key_file):
+        given, other = ("certificate_file", "key_file")
+        if edge.key_file:
+            given, other = other, given
+        raise ConfigError(f"edge.{given} is set and edge.{other} is not: both or none")
     if edge.tls and (edge.certificate_file or edge.key_file):
         certificate = tls.own(Path(edge.certificate_file), Path(edge.key_file))
     elif edge.tls:
@@ -30,9 +39,21 @@ def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeO
         host=node.host,
         port=node.grpc_port,
         front=edge.tls,
+        tls_only=edge.tls_only,
         certificate=certificate,
         max_connections=edge.max_connections,
+        max_connections_per_address=edge.max_connections_per_address,
+        max_calls_per_address=edge.max_calls_per_address,
+        max_streams_per_connection=edge.max_streams_per_connection,
         max_receive_bytes=edge.max_receive_bytes,
+        method_limits=method_limits(config, edge.max_receive_bytes),
+        default_limits=default_limits(config),
         max_unread_bytes=edge.max_unread_bytes,
+        max_unread_bytes_per_address=edge.max_unread_bytes_per_address,
+        max_unread_bytes_per_connection=edge.max_unread_bytes_per_connection,
+        slow_upload_ms=edge.slow_upload_ms,
+        max_upload_ms=edge.max_upload_ms,
+        max_slow_uploads=edge.max_slow_uploads,
+        max_slow_uploads_per_address=edge.max_slow_uploads_per_address,
         handshake_timeout_ms=edge.handshake_timeout_ms,
     )

@@ -42,11 +42,29 @@ class EdgeSection(Section):
     """The port for clients."""
 
     tls: bool = Field(default=True, description="Serve TLS on the same port as plaintext.")
+    tls_only: bool = Field(default=False, description="Refuse clients that speak plaintext.")
     certificate_file: str = Field(
-        default="", description="Certificate chain (PEM); empty: a self-signed one is made."
+        default="",
+        description="Certificate chain (PEM), read again when it changes; empty: a self-signed "
+        "one is made.",
     )
-    key_file: str = Field(default="", description="Key of the certificate (PEM).")
+    key_file: str = Field(
+        default="", description="Key of the certificate (PEM, without a password)."
+    )
     max_connections: int = Field(default=20_000, ge=1, description="Client connections.")
+    max_connections_per_address: int = Field(
+        default=10_000,
+        ge=1,
+        description="Client connections of one address; a load balancer is one address for all.",
+    )
+    max_streams_per_connection: int = Field(
+        default=1_024, ge=1, description="Calls at once on one connection; a client's others wait."
+    )
+    max_calls_per_address: int = Field(
+        default=10_000,
+        ge=1,
+        description="Receives that wait, and other calls but sends and acks, of one address.",
+    )
     handshake_timeout_ms: int = Field(
         default=10_000,
         ge=1,
@@ -58,7 +76,25 @@ class EdgeSection(Section):
     max_unread_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=1,
-        description="Received messages that clients have not read; beyond it RESOURCE_EXHAUSTED.",
+        description="Answers that clients have not read; beyond it RESOURCE_EXHAUSTED.",
+    )
+    max_unread_bytes_per_address: int = Field(
+        default=96 * 1024 * 1024, ge=1, description="The same for the clients of one address."
+    )
+    max_unread_bytes_per_connection: int = Field(
+        default=32 * 1024 * 1024, ge=1, description="The same for one connection."
+    )
+    slow_upload_ms: int = Field(
+        default=1_000, ge=1, description="A request that takes longer to arrive is a slow upload."
+    )
+    max_upload_ms: int = Field(
+        default=30_000, ge=1, description="A request that takes longer to arrive is given up."
+    )
+    max_slow_uploads: int = Field(
+        default=64, ge=1, description="Slow uploads at once; beyond it RESOURCE_EXHAUSTED."
+    )
+    max_slow_uploads_per_address: int = Field(
+        default=16, ge=1, description="The same for the clients of one address."
     )
 
 

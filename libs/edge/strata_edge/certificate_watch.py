@@ -1,0 +1,76 @@
+"""Until when the certificate is good: a metric, and warnings before it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata_edge.metrics import METRICS
+from strata_runtime import tls
+from strata_runtime.clock import Clock, SystemClock
+from strata_runtime.errors import ConfigError
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+
+_DAY_MS = 86_400_000
+_CHECK_INTERVAL_S = 6 * 3_600.0
+_WARN_DAYS = 30
+_URGENT_DAYS = 7
+
+
+class CertificateWatch:
+    """Knows the end of the certificate that new connections get.
+
+    Args:
+        certificate: the files.
+        metrics: where the days left show.
+        clock: wall time.
+    """
+
+    def __init__(
+        self, certificate: tls.Certificate, metrics: Metrics, clock: Clock | None = None
+    ) -> None:
+        metrics.declare(METRICS)
+        self._certificate = certificate
+        self._clock = clock or SystemClock()
+        self._log = get_logger("edge.certificate")
+        self._ends_ms: int | None = None
+        self._gauge = metrics.gauge(
+            "strata_edge_certificate_days_left",
+            lambda: [] if self._ends_ms is None else [(self.days_left(), {})],
+        )
+
+    def days_left(self) -> float:
+        """Days until the certificate ends; less than 0 when it has."""
+        assert self._ends_ms is not None, "no certificate was read"
+        return (self._ends_ms - self._clock.wall_ms()) / _DAY_MS
+
+    def read(self) -> None:
+        """Take the end from the file; before the start and when the front has read it again."""
+        try:
+            self._ends_ms = tls.ends_ms(self._certificate)
+        except ConfigError:
+            return  # replaced again meanwhile: the front tells when it has read that
+        self.warn()
+
+    def warn(self) -> None:
+        """Say so when the end is near."""
+        if self._ends_ms is None:
+            return
+        days = self.days_left()
+        file = str(self._certificate.certificate_file)
+        if days < 0:
+            self._log.error("certificate has ended", file=file, days_ago=round(-days, 1))
+        elif days < _URGENT_DAYS:
+            self._log.error("certificate ends within days", file=file, days_left=round(days, 1))
+        elif days < _WARN_DAYS:
+            self._log.warning("certificate ends soon", file=file, days_left=round(days, 1))
+
+    async def run(self) -> None:
+        """Warn now and then, for ever."""
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+            self.warn()
+
+    def close(self) -> None:
+        """Take it off the scrape."""
+        self._gauge.close()

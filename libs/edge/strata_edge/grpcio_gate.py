@@ -1,0 +1,97 @@
+"""What every call of a grpcio edge passes: its request on the way in, its answer on the way out.
+
+In: the size its method allows, checked before anybody parses a byte. grpcio has one limit for all
+methods while it collects a request; the limit of the method is looked at when the request is here.
+Out: the bytes that wait for their clients, of all kinds of calls, within shares.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from strata_edge.grpcio_context import Context, abort, peer_of
+from strata_edge.grpcio_uploads import TooSlowError, Uploads
+from strata_edge.method_limits import MethodLimits
+from strata_edge.options import EdgeOptions
+from strata_edge.ports import CallError
+from strata_edge.shares import SharedBudget, Shares
+from strata_runtime.metrics import Metrics
+
+
+class Gate:
+    """The limits of one edge and what is held of them.
+
+    Args:
+        options: the limits.
+        metrics: where they and refusals show.
+    """
+
+    def __init__(self, options: EdgeOptions, metrics: Metrics) -> None:
+        self._options = options
+        self._refused = metrics.counter("strata_edge_refused_calls_total")
+        self.unread = SharedBudget(
+            Shares(
+                options.max_unread_bytes,
+                options.max_unread_bytes_per_address,
+                options.max_unread_bytes_per_connection,
+            )
+        )
+        slow = options.max_slow_uploads_per_address
+        self._uploads = Uploads(
+            options.slow_upload_ms / 1_000,
+            options.max_upload_ms / 1_000,
+            Shares(options.max_slow_uploads, slow, slow),
+        )
+        metrics.gauge("strata_edge_unread_bytes", lambda: self.unread.held)
+
+    def limits_of(self, path: str) -> MethodLimits:
+        """Return the limits of a method."""
+        return self._options.method_limits.get(path, self._options.default_limits)
+
+    async def next_request(self, context: Context, limits: MethodLimits) -> bytes | None:
+        """Return the next request of a stream, None at its end.
+
+        One that is larger than it may be ends its call here.
+        """
+        request = await context.read()
+        if not isinstance(request, bytes):
+            return None
+        if len(request) > limits.max_request_bytes:
+            await self._refuse_size(context, len(request), limits.max_request_bytes)
+        return request
+
+    async def first_request(self, context: Context, limits: MethodLimits) -> bytes:
+        """Return a call's request; one that may not pass ends its call here."""
+        try:
+            request = await self._uploads.read(context)
+        except TooSlowError as slow:
+            await self.refuse(context, "upload", str(slow))
+        if request is None:
+            await abort(context, CallError("INVALID_ARGUMENT", "there is no request"))
+        if len(request) > limits.max_request_bytes:
+            await self._refuse_size(context, len(request), limits.max_request_bytes)
+        return request
+
+    async def check_unread(self, context: Context) -> None:
+        """End a call whose client has too much to read already."""
+        if self.unread.held and not self.unread.has_room(peer_of(context)):
+            await self.refuse(context, "unread", "clients have not read what they were answered")
+
+    def hold_until_done(self, context: Context, size_bytes: int) -> None:
+        """Count the answer of a unary call until the transport has taken it."""
+        peer = peer_of(context)
+        self.unread.take(peer, size_bytes)
+
+        def taken(_: Context) -> None:
+            self.unread.give_back(peer, size_bytes)
+
+        context.add_done_callback(taken)  # type: ignore[arg-type]  # the stub's type is no protocol
+
+    async def refuse(self, context: Context, limit: str, reason: str) -> NoReturn:
+        """End a call because of a limit, and count it."""
+        self._refused.add(1, {"limit": limit})
+        await abort(context, CallError("RESOURCE_EXHAUSTED", reason))
+
+    async def _refuse_size(self, context: Context, size_bytes: int, limit_bytes: int) -> NoReturn:
+        reason = f"request of {size_bytes} bytes, limit {limit_bytes}"
+        await self.refuse(context, "size", reason)

@@ -1,0 +1,207 @@
+"""The certificate of an edge: a pair that fits, read again when it changes, known when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import structlog
+from cryptography import x509
+
+from strata_edge.certificate_watch import CertificateWatch
+from strata_edge.front_process import FrontError
+from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.options import EdgeOptions
+from strata_runtime.clock import SystemClock
+from strata_runtime.metrics import Metrics
+from strata_runtime.tls import Certificate, self_signed
+from tests.contract.edge_ways import eventually
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> list[Certificate]:
+    """Two pairs; the first is where the edge looks."""
+    return [self_signed(tmp_path / name, [f"{name}.example"]) for name in ("one", "two")]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+def _put(source: Path, target: Path) -> None:
+    """Replace a file at once, as tools do."""
+    draft = target.with_suffix(".new")
+    shutil.copy(source, draft)
+    draft.replace(target)
+
+
+async def _served(port: int) -> set[str]:
+    """Names in the certificate that a new connection gets."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    names = x509.load_der_x509_certificate(der).extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    return {str(name.value) for name in names.value}
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 (it is in another process)
+            await asyncio.sleep(0.05)
+
+
+async def test_a_new_pair_is_taken_without_a_restart(
+    pairs: list[Certificate], metrics: Metrics
+) -> None:
+    """New connections get the new certificate, old ones live on; between the two files the old."""
+    used, new = pairs
+    edge = GrpcioEdge(EdgeOptions(port=0, certificate=used), metrics)
+    port = await edge.start()
+    pid = edge.front_pid
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    assert "one.example" in await _served(port)
+    with structlog.testing.capture_logs() as lines:
+        _put(new.certificate_file, used.certificate_file)
+        await eventually(
+            lambda: any("old one stays" in line["event"] for line in lines),
+        )
+        assert "one.example" in await _served(port)
+        _put(new.key_file, used.key_file)
+        await eventually(lambda: any("read again" in line["event"] for line in lines))
+
+    async def is_new() -> bool:
+        return "two.example" in await _served(port)
+
+    await _until(is_new)
+    (bad,) = [line for line in lines if "old one stays" in line["event"]]
+    assert bad["log_level"] == "warning"
+    assert str(used.key_file) in bad["reason"]
+    assert "is not the key of" in bad["reason"]
+    assert edge.front_pid == pid
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes.fromhex("000000040000000000"))
+    async with asyncio.timeout(30):
+        assert await reader.readexactly(9), "the connection from before still speaks"
+    writer.close()
+    await edge.stop(0)
+    assert metrics.counter("strata_edge_front_restarts_total").value() == 0
+
+
+@pytest.mark.parametrize("bad", ["no PEM", "gone"])
+async def test_a_bad_pair_changes_nothing(
+    pairs: list[Certificate], metrics: Metrics, bad: str
+) -> None:
+    """Files that are no certificate, or gone, leave the old one, with one line that names them."""
+    (used, _) = pairs
+    edge = GrpcioEdge(EdgeOptions(port=0, certificate=used), metrics)
+    port = await edge.start()
+    with structlog.testing.capture_logs() as lines:
+        if bad == "gone":
+            used.certificate_file.unlink()
+        else:
+            used.certificate_file.write_text("no PEM")
+        await eventually(lambda: any("old one stays" in line["event"] for line in lines))
+        assert "one.example" in await _served(port)
+        await asyncio.sleep(1.5)  # it is looked at again meanwhile, and not told again
+    (line,) = [line for line in lines if "old one stays" in line["event"]]
+    wrong = "does not exist" if bad == "gone" else "holds no certificate"
+    assert f"{used.certificate_file} {wrong}" in line["reason"]
+    await edge.stop(0)
+
+
+async def test_a_front_that_cannot_start_says_why_at_once(
+    pairs: list[Certificate], metrics: Metrics
+) -> None:
+    """A pair that does not fit ends the start with a reason, and with no restarts."""
+    one, two = pairs
+    mixed = Certificate(one.certificate_file, two.key_file)
+    edge = GrpcioEdge(EdgeOptions(port=0, certificate=mixed), metrics)
+    with pytest.raises(FrontError, match="key values mismatch") as caught:
+        await edge.start()
+    assert str(one.certificate_file) in str(caught.value)
+    assert metrics.counter("strata_edge_front_restarts_total").value() <= 1
+
+
+async def test_tls_only_refuses_plaintext(pairs: list[Certificate], metrics: Metrics) -> None:
+    """With tls_only a plaintext connection is closed and counted; TLS is served."""
+    edge = GrpcioEdge(EdgeOptions(port=0, certificate=pairs[0], tls_only=True), metrics)
+    port = await edge.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    async with asyncio.timeout(30):
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(1)
+    writer.close()
+    assert "one.example" in await _served(port)
+    refused = metrics.counter("strata_edge_plaintext_refused_total")
+    await eventually(lambda: refused.value() == 1)
+    await edge.stop(0)
+
+
+async def test_a_signal_to_the_group_is_no_death_of_the_front(
+    pairs: list[Certificate], metrics: Metrics
+) -> None:
+    """SIGTERM and SIGINT reach the front with its parent; the parent decides when it ends."""
+    edge = GrpcioEdge(EdgeOptions(port=0, certificate=pairs[0]), metrics)
+    port = await edge.start()
+    assert edge.front_pid is not None
+    with structlog.testing.capture_logs() as lines:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(edge.front_pid, number)
+        assert "one.example" in await _served(port)
+        await edge.stop(0)
+    assert lines == []
+    assert metrics.counter("strata_edge_front_restarts_total").value() == 0
+
+
+class _Later(SystemClock):
+    """A clock so many days ahead."""
+
+    def __init__(self, days: float) -> None:
+        super().__init__()
+        self._ahead_ms = int(days * 86_400_000)
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ms
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "event"),
+    [
+        (3_000, None, None),
+        (3_625, "warning", "certificate ends soon"),
+        (3_645, "error", "certificate ends within days"),
+        (3_651, "error", "certificate has ended"),
+    ],
+)
+def test_the_end_of_a_certificate_is_known(
+    pairs: list[Certificate], metrics: Metrics, days: float, level: str | None, event: str | None
+) -> None:
+    """The days left are a metric; below 30 and 7 there is a line that names the file."""
+    watch = CertificateWatch(pairs[0], metrics, _Later(days))
+    with structlog.testing.capture_logs() as lines:
+        watch.read()
+    assert 3_649 - days < watch.days_left() < 3_650.1 - days
+    if event is None:
+        assert lines == []
+        return
+    (line,) = lines
+    assert (line["log_level"], line["event"]) == (level, event)
+    assert line["file"] == str(pairs[0].certificate_file)
+    metrics.read_gauges()
+    assert b"strata_edge_certificate_days_left" in metrics.render()
