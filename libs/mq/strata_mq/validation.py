@@ -255,6 +255,19 @@ def check_change_invisible(limits: Limits, invisible_ms: int) -> None:
     _check_invisible(invisible_ms, 0, limits.max_invisible_ms)
 
 
+def unsaid_polling_ms(limits: Limits, remaining_ms: int | None, request_timeout_ms: int) -> int:
+    """Return how long a receive wants to wait that does not say it: RocketMQ's rule.
+
+    Args:
+        limits: whose longest wait is for a call without deadline.
+        remaining_ms: until the call's deadline; None: no deadline.
+        request_timeout_ms: of the client's settings; half of it is left for the way.
+    """
+    if remaining_ms is None:
+        return limits.max_polling_ms
+    return remaining_ms - request_timeout_ms // 2
+
+
 def polling_ms(limits: Limits, wanted_ms: int, remaining_ms: int | None) -> int:
     """Return how long a receive may wait for messages.
 

@@ -158,7 +158,6 @@ async def test_bad_receives_are_refused(
         (definition_pb2.SQL, " ", "is empty"),
         (definition_pb2.SQL, "a > 'x'", "SQL92 filter is wrong at character 5: only numbers"),
         (definition_pb2.SQL, "a >", "SQL92 filter is wrong at character 4: expected a value"),
-        (definition_pb2.FILTER_TYPE_UNSPECIFIED, "*", "has no type"),
     ],
 )
 async def test_bad_filters_are_refused_before_anything_is_popped(

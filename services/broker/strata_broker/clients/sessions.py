@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.config import SessionSection
-from strata_broker.requests import Caller
+from strata_broker.requests import Caller, milliseconds
 from strata_broker.storage.metadata import Name
 from strata_mq.hashing import key_hash
 from strata_runtime.clock import Clock
@@ -34,6 +34,7 @@ class Client:
     Attributes:
         settings: what it said of itself; None: nothing to this broker.
         address: where it connects from, without port; "": no stream came from it.
+        request_timeout_ms: how long its calls take at most, as its settings say; 0: not known.
         answer: the serialised command that it was answered then.
         transaction_topics: topics that it sent transactional messages to.
     """
@@ -49,6 +50,7 @@ class Client:
         "holder",
         "language",
         "open_calls",
+        "request_timeout_ms",
         "settings",
         "subscriptions",
         "topics",
@@ -73,6 +75,7 @@ class Client:
         self.topics: tuple[Name, ...] = ()
         self.transaction_topics: set[Name] = set()
         self.settings: definition_pb2.Settings | None = None
+        self.request_timeout_ms = 0
         self.answer = b""
 
     @property
@@ -124,6 +127,7 @@ class Sessions:
         client.client_type = settings.client_type
         client.language = language
         client.version = settings.user_agent.version
+        client.request_timeout_ms = milliseconds(settings.request_timeout)
         if settings.WhichOneof("pub_sub") == "subscription":
             client.consumer_group = caller.name_of(settings.subscription.group)
             most = self._config.max_subscriptions_per_client
@@ -144,6 +148,11 @@ class Sessions:
         known = client.subscriptions
         if topic in known or len(known) < self._config.max_subscriptions_per_client:
             known[topic] = expression
+
+    def request_timeout_ms(self, client_id: str) -> int:
+        """Return how long a client's calls take at most; 0: it said nothing to this broker."""
+        client = self._clients.get(client_id)
+        return 0 if client is None else client.request_timeout_ms
 
     def terminated(self, client_id: str) -> None:
         """The client said goodbye."""

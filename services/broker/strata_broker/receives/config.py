@@ -23,6 +23,12 @@ class ReceiveSection(Section):
     )
     min_polling_ms: int = Field(default=5_000, ge=0, description="Shortest wait for messages.")
     max_polling_ms: int = Field(default=20_000, ge=1_000, description="Longest wait for messages.")
+    request_timeout_ms: int = Field(
+        default=3_000,
+        ge=0,
+        description="Taken for a client's request timeout when its settings say none: a receive "
+        "that does not say how long it waits leaves half of it.",
+    )
     deadline_margin_ms: int = Field(
         default=100, ge=0, description="Kept free before the client's deadline."
     )

@@ -14,7 +14,6 @@ from strata_mq.filter_cache import FilterCache
 from strata_mq.filters import EVERYTHING, FilterKind
 from strata_runtime.metrics import Metrics
 
-_KINDS = {definition_pb2.TAG: FilterKind.TAG, definition_pb2.SQL: FilterKind.SQL}
 _ALL = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
 
 
@@ -37,12 +36,11 @@ class Filters:
         Raises:
             RequestError: ILLEGAL_FILTER_EXPRESSION.
         """
-        kind = _KINDS.get(expression.type)
+        # As in RocketMQ: what is not SQL92 is a tag filter, also without a type (old Go clients).
+        kind = FilterKind.SQL if expression.type == definition_pb2.SQL else FilterKind.TAG
         text = expression.expression
-        if kind is None or (kind is FilterKind.SQL and not text.strip()):
-            raise RequestError(
-                Code.ILLEGAL_FILTER_EXPRESSION, "filter expression has no type or is empty"
-            )
+        if kind is FilterKind.SQL and not text.strip():
+            raise RequestError(Code.ILLEGAL_FILTER_EXPRESSION, "filter expression is empty")
         if self._known.of(kind, text) is EVERYTHING:
             return _ALL
         return storage_pb2.Filter(kind=storage_pb2.FilterKind.ValueType(kind), expression=text)

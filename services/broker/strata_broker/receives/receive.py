@@ -41,7 +41,7 @@ from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash
 from strata_mq.names import check_new_consumer_group, is_own_consumer_group
-from strata_mq.validation import check_receive_invisible, polling_ms
+from strata_mq.validation import check_receive_invisible, polling_ms, unsaid_polling_ms
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
@@ -50,6 +50,7 @@ RECEIVE = "ReceiveMessage"
 # The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
 # the one before, so it must not get two of one message group.
 _GO = "GO"
+_DAY_MS = 86_400_000
 
 
 class Receive(NamedTuple):
@@ -293,10 +294,6 @@ class Receiver:
         invisible_ms = milliseconds(request.invisible_duration)
         if not request.auto_renew:
             check_receive_invisible(self._limits, invisible_ms)
-        left_s = call.time_left_s()
-        left_ms = None
-        if left_s is not None:
-            left_ms = int(left_s * 1000) - self._config.receive.deadline_margin_ms
         return Receive(
             client_id=caller.client_id,
             group=group,
@@ -306,12 +303,33 @@ class Receiver:
             invisible_ms=0 if request.auto_renew else invisible_ms,
             auto_renew=request.auto_renew,
             attempt=self._attempt(request),
-            wait_ms=polling_ms(self._limits, milliseconds(request.long_polling_timeout), left_ms),
+            wait_ms=self._wait_ms(caller, request, call.time_left_s()),
             expression=request.filter_expression.expression,
             message_filter=message_filter,
             one_per_message_group=request.auto_renew and caller.language == _GO,
             language=language_of(caller.language),
         )
+
+    def _wait_ms(
+        self, caller: Caller, request: service_pb2.ReceiveMessageRequest, left_s: float | None
+    ) -> int:
+        """Return how long a receive may wait.
+
+        Raises:
+            RequestError: ILLEGAL_POLLING_TIME.
+        """
+        # A client may choose years.
+        left_ms = None if left_s is None else min(int(left_s * 1000), _DAY_MS)
+        if request.HasField("long_polling_timeout"):
+            wanted_ms = milliseconds(request.long_polling_timeout)
+        else:
+            timeout_ms = self._sessions.request_timeout_ms(caller.client_id)
+            if not 0 < timeout_ms <= self._config.receive.max_polling_ms:
+                timeout_ms = self._config.receive.request_timeout_ms
+            wanted_ms = unsaid_polling_ms(self._limits, left_ms, timeout_ms)
+        if left_ms is not None:
+            left_ms -= self._config.receive.deadline_margin_ms
+        return polling_ms(self._limits, wanted_ms, left_ms)
 
     def _attempt(self, request: service_pb2.ReceiveMessageRequest) -> int:
         """Return what names this receive in storage: 0 when no repeat will ever ask for it."""

@@ -1,0 +1,72 @@
+"""What a receive leaves out, and what no client should send: every number at its ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp
+from strata_broker.requests import Caller
+from tests.unit.broker.conftest import Client, receive_request, received
+from tests.unit.broker.fake_edge import FakeEdge
+from tests.unit.broker.fake_storage import FakeStorage
+
+
+@pytest.mark.parametrize("kind", [definition_pb2.FILTER_TYPE_UNSPECIFIED, 77])
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [("*", storage_pb2.FILTER_KIND_ALL), ("", storage_pb2.FILTER_KIND_ALL),
+     ("a || b", storage_pb2.FILTER_KIND_TAG)],
+)  # fmt: skip
+async def test_a_filter_without_a_type_is_one_of_tags(
+    client: Client,
+    storage: FakeStorage,
+    kind: definition_pb2.FilterType.ValueType,
+    expression: str,
+    expected: storage_pb2.FilterKind.ValueType,
+) -> None:
+    """Old Go clients send none, and none of the messages is kept from them."""
+    request = receive_request("orders", "g")
+    request.filter_expression.type = kind
+    request.filter_expression.expression = expression
+    status, _ = received(await client.edge.begin("ReceiveMessage", request).answer)
+    assert status.code == definition_pb2.MESSAGE_NOT_FOUND
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    assert pop.filter.kind == expected
+
+
+@pytest.mark.parametrize(
+    ("left_s", "request_timeout_s", "wait_ms"),
+    [
+        (18.0, 3, 16_500),
+        (18.0, 10, 13_000),
+        (18.0, None, 16_500),
+        (18.0, 10**9, 16_500),
+        (6.0, 3, 5_000),
+        (99_999_999 * 3_600.0, 3, 20_000),
+        (None, 3, 20_000),
+        (3.0, 3, 2_900),
+    ],
+)
+async def test_a_receive_that_says_no_wait_leaves_half_a_request_timeout(
+    edge: FakeEdge,
+    client: Client,
+    app: BrokerApp,
+    storage: FakeStorage,
+    left_s: float | None,
+    request_timeout_s: int | None,
+    wait_ms: int,
+) -> None:
+    """RocketMQ's rule, within 5 to 20 s; what settings say holds, else 3 s."""
+    if request_timeout_s is not None:
+        settings = definition_pb2.Settings()
+        settings.request_timeout.seconds = request_timeout_s
+        app.sessions.described(Caller("client-1", ""), settings, 0)
+    request = receive_request("orders", "g")
+    request.ClearField("long_polling_timeout")
+    await edge.begin("ReceiveMessage", request, time_left_s=left_s).answer
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    assert isinstance(pop, storage_pb2.PopRequest)
+    assert wait_ms - 1_000 < pop.wait_ms <= wait_ms
