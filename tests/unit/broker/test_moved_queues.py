@@ -15,6 +15,7 @@ from strata_broker import errors
 from strata_broker.receives.config import ReceiveSection
 from strata_broker.receives.popper import Popped, Popper
 from strata_broker.storage import epochs
+from strata_broker.storage.epochs import epoch_of
 from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.storage.places import ANY_QUEUE, Place, Wanted, places_of
 from strata_broker.storage.pop_ends import PopTicket
@@ -177,6 +178,26 @@ def test_what_storage_says_of_a_move_holds_until_the_metadata_say_more(
     assert view.learn(topic, 2, [left(2, 3, 2)])
     change(view, moved(2, deleted=True))
     assert not view.overrides(topic)
+
+
+def test_an_epoch_between_the_row_and_what_was_learned_is_not_left_out(
+    view: MetadataView, topic: TopicRow
+) -> None:
+    """An ordered group gets nothing of the last epoch before the one between is drained."""
+    assert view.learn(topic, 1, [left(2, 2, 1)])
+    assert view.learn(topic, 2, [left(2, 3, 2)])
+    # A row that knows the first epoch only: its last one is two behind.
+    row = meta_pb2.QueueOverride(topic_id=TOPIC_ID, queue=2)
+    row.epochs.add(epoch=0, raft_group=1)
+    change(view, meta_pb2.Change(queue_override=row))
+    (place,) = [
+        place
+        for place in places_of(view, topic, wanted(view, topic, "strata-1", 2))
+        if place.raft_group == 3
+    ]
+    assert place.older == (1, 2)
+    assert epoch_of(view, topic, 2, 50).raft_group == 1
+    assert epoch_of(view, topic, 2, 500).raft_group == 3
 
 
 class FakeStorageClient:

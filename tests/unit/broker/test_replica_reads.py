@@ -46,6 +46,8 @@ class FakeNode:
     def __init__(self, name: str, has: range | None = range(10)) -> None:
         self.name, self.has = name, has
         self.failure = UNAVAILABLE if has is None else ""
+        # How many messages it gives beyond those that were asked for.
+        self.surplus = 0
 
     async def call(
         self, method: str, request: Message, response_type: type[Any], *, timeout_s: float
@@ -62,7 +64,8 @@ class FakeNode:
             messages=[
                 b"%s-%d" % (self.name.encode(), offset) if offset in self.has else b""
                 for offset in request.offsets
-            ]
+            ][: len(request.offsets) + min(self.surplus, 0)]
+            + [b"odd"] * self.surplus
         )
 
     async def stream(self, *_: object) -> AsyncIterator[Any]:
@@ -242,6 +245,25 @@ async def test_what_a_replica_lacks_comes_from_the_leader(
     # Nobody but the leader after two tries; both are left alone.
     assert await reads.read(GROUP, TOPIC, 50, PLACES) == [b"leader-%d" % at for at in range(4)]
     assert reads.spread.choose(GROUP, 1) == "a"
+
+
+@pytest.mark.parametrize("surplus", [-1, 1])
+async def test_an_answer_of_another_length_is_none(
+    reads: ReplicaReads, tier: FakeTier, surplus: int
+) -> None:
+    """A replica that answers so is passed over; a leader that does fails this request only."""
+    tier.nodes["a"].surplus = surplus
+    assert await reads.read(GROUP, TOPIC, 50, PLACES) == [b"b-%d" % at for at in range(4)]
+    tier.nodes["b"].surplus = tier.nodes["c"].surplus = surplus
+    assert tier.leader is not None
+    assert await reads.read(GROUP, TOPIC, 50, PLACES) == [b"leader-%d" % at for at in range(4)]
+    tier.leader.surplus = surplus
+    with pytest.raises(RequestError) as refused:
+        await reads.read(GROUP, TOPIC, 50, PLACES)
+    assert refused.value.code is Code.INTERNAL_SERVER_ERROR
+    popped = storage_pb2.PopResponse(applied_index=50)
+    popped.messages.add(queue=0, offset=0, message_length=100)
+    assert [one.offset for one in await reads.fill_popped(GROUP, TOPIC, popped)] == [0]
 
 
 async def test_another_replica_is_asked_before_the_leader(

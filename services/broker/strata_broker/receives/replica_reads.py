@@ -23,7 +23,7 @@ from strata_broker.storage.channels import NodeChannels
 from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
 from strata_broker.storage.storage_client import SERVICE, StorageClient
-from strata_mq.errors import RequestError
+from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
@@ -267,7 +267,7 @@ class ReplicaReads:
             places: of the messages.
 
         Raises:
-            RequestError: some are missing, and the leader could not be asked.
+            RequestError: some are missing, and the leader could not be asked, or answered oddly.
         """
         found = [b""] * len(places)
         if not places:
@@ -295,6 +295,11 @@ class ReplicaReads:
                 _request(raft_group, topic_id, applied_index, rest),
                 storage_pb2.ReadMessagesResponse,
             )
+            if len(response.messages) != len(missing):
+                raise RequestError(
+                    Code.INTERNAL_SERVER_ERROR,
+                    f"storage gave {len(response.messages)} of {len(missing)} messages",
+                )
             for at, message in zip(missing, response.messages, strict=True):
                 found[at] = message
         return found
@@ -313,6 +318,11 @@ class ReplicaReads:
             return ()
         if response.HasField("refusal"):
             self._read_total.add(1, {"result": "refused"})
+            self.spread.failed(node_id)
+            return ()
+        if len(response.messages) != len(request.offsets):
+            # One of another version; which of the messages these are nobody knows.
+            self._read_total.add(1, {"result": "odd"})
             self.spread.failed(node_id)
             return ()
         self._read_total.add(1, {"result": "read"})

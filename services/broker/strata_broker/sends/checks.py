@@ -198,9 +198,11 @@ class TransactionChecker:
         if not self._given_up_count.try_take():
             self._counted("no room")
             return
-        # The message is not needed to give it up.
-        check.ClearField("message")
-        self._given_up.append(check)
+        # The message is not needed to give it up; what was received is not changed.
+        name = storage_pb2.TransactionCheck()
+        name.CopyFrom(check)
+        name.ClearField("message")
+        self._given_up.append(name)
         self._give_up_wake.set()
 
     async def _give_one_up(self, check: storage_pb2.TransactionCheck) -> None:

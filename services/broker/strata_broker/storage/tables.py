@@ -197,7 +197,7 @@ class Tables:
             override.CopyFrom(known)
         else:
             override.epochs.add(epoch=epoch.epoch - 1, raft_group=ended_in)
-        override.epochs.append(epoch)
+        _append_epoch(override, ended_in, epoch)
         self._learned[topic_id, queue] = (ended_in, epoch)
         self._overrides.setdefault(topic_id, {})[queue] = override
         self.new_moves.add(topic_id)
@@ -248,15 +248,26 @@ class Tables:
             self._learned.pop(key, None)
         else:
             row = of_topic[override.queue] = _copy(override)
-            _, learned = self._learned.get(key, (NO_RAFT_GROUP, row.epochs[-1]))
+            ended_in, learned = self._learned.get(key, (NO_RAFT_GROUP, row.epochs[-1]))
             if learned.epoch > row.epochs[-1].epoch:
-                row.epochs.append(learned)
+                _append_epoch(row, ended_in, learned)
             else:
                 self._learned.pop(key, None)
         if not of_topic:
             del self._overrides[override.topic_id]
         self.new_moves.add(override.topic_id)
         self.new_placement = True
+
+
+def _append_epoch(row: meta_pb2.QueueOverride, ended_in: int, epoch: meta_pb2.Epoch) -> None:
+    """Append an epoch that was learned, and the one before if the row does not have it either.
+
+    Without that one an ordered group would be given messages of the last epoch before those of
+    the one between. Where it begins is not known: it takes no offset from its neighbours.
+    """
+    if epoch.epoch - 1 > row.epochs[-1].epoch:
+        row.epochs.add(epoch=epoch.epoch - 1, raft_group=ended_in, start_offset=epoch.start_offset)
+    row.epochs.append(epoch)
 
 
 def _put(table: dict[Key, Row], key: Key, row: Row, *, deleted: bool) -> None:
