@@ -145,7 +145,7 @@ class BrokerApp:
         self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
         self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
-        self.sessions = Sessions(config.session, clock)
+        self.sessions = Sessions(config.session, clock, metrics)
         self._quotas = Quotas(self.view, config.quotas, clock, metrics)
         self._metadata = MetadataClient(
             network.nameservers,

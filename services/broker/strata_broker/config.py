@@ -204,8 +204,17 @@ class TelemetrySection(Section):
     """The settings stream."""
 
     max_streams: int = Field(default=20_000, ge=1, description="Open streams.")
+    max_streams_per_address: int = Field(
+        default=10_000, ge=1, description="Open streams from one address."
+    )
+    max_settings_bytes: int = Field(
+        default=128 * 1024, ge=1, description="What a client may say of itself."
+    )
     max_frames_queued: int = Field(
         default=64, ge=1, description="Frames that wait for one client to read."
+    )
+    max_bytes_queued: int = Field(
+        default=1024 * 1024, ge=1, description="The same in bytes, unless it is one frame."
     )
     node_repeat_ms: tuple[int, ...] = Field(
         default=(500, 1_500, 4_000), description="When settings are pushed again to Node clients."
@@ -230,6 +239,14 @@ class SessionSection(Section):
     """Who is connected."""
 
     max_clients: int = Field(default=50_000, ge=1, description="Clients remembered.")
+    max_clients_per_address: int = Field(
+        default=25_000, ge=1, description="Clients remembered that came from one address."
+    )
+    max_bytes: int = Field(
+        default=256 * 1024 * 1024,
+        ge=1,
+        description="What clients said of themselves; beyond it, it is not remembered.",
+    )
     max_subscriptions_per_client: int = Field(
         default=256, ge=1, description="Topics remembered of one client."
     )

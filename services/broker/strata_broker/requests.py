@@ -85,6 +85,11 @@ def milliseconds(value: Duration | Timestamp) -> int:
     return max(-_MOST_MS, min(wanted_ms, _MOST_MS))
 
 
+def host_of(peer: str) -> str:
+    """Return the host of `host:port`, without brackets; "" for ""."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
 def time_for(left_s: float | None, default_s: float, most_s: float) -> float:
     """Return how long a call may take.
 

@@ -287,7 +287,7 @@ class StorageServicer(ReadServicer):
         """Take in which clients a broker holds (rule 25)."""
         boot_id, now_s = request.broker_boot_id, self._clock.monotonic_s()
         want_full = self._holders.report(
-            boot_id, request.live, request.gone, now_s, full=request.full
+            boot_id, request.live, request.gone, request.silent, now_s, full=request.full
         )
         topic_ids = request.producer_topic_ids if request.producer_topics_set else None
         self._check_routes.reported(boot_id, topic_ids, now_s)

@@ -369,7 +369,8 @@ class FakeStorage:
         if request.broker_boot_id not in self.clients and not request.full:
             return storage_pb2.ReportClientsResponse(want_full=True)
         known = set() if request.full else self.clients[request.broker_boot_id]
-        self.clients[request.broker_boot_id] = (known | set(request.live)) - set(request.gone)
+        left = set(request.gone) | set(request.silent)
+        self.clients[request.broker_boot_id] = (known | set(request.live)) - left
         return storage_pb2.ReportClientsResponse()
 
     def _getoffsets(

@@ -8,6 +8,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.clients.sessions import Sessions
 from strata_broker.config import SessionSection
+from strata_broker.requests import Caller
+from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import text_hash
 from tests.unit.broker.conftest import Client
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
@@ -40,15 +42,94 @@ def test_a_silent_client_is_gone_after_15_s_a_connected_one_after_120_s() -> Non
     assert sessions.live_holders() == {text_hash("connected")}
     clock.now_s += 105
     assert sessions.live_holders() == set()
+    assert len(sessions) == 1, "its stream is still open"
+    sessions.heard("connected").open_calls -= 1
+    clock.now_s += 121
+    assert sessions.live_holders() == set()
     assert len(sessions) == 0
 
 
-def test_the_longest_silent_client_makes_room() -> None:
-    """The number of clients is bounded."""
-    sessions = Sessions(SessionSection(max_clients=2), ManualClock())
-    for client in ("a", "b", "a", "c"):
-        sessions.heard(client)
-    assert sessions.live_holders() == {text_hash("a"), text_hash("c")}
+def refused(sessions: Sessions, client_id: str, peer: str = "") -> bool:
+    """Whether a client is one too many."""
+    try:
+        sessions.heard(client_id, peer)
+    except RequestError as failure:
+        assert failure.code is Code.TOO_MANY_REQUESTS
+        return True
+    return False
+
+
+def test_only_who_is_silent_makes_room() -> None:
+    """Ids cost nothing: neither who lives nor who has a stream makes room for made-up ones."""
+    clock = ManualClock()
+    sessions = Sessions(SessionSection(max_clients=3), clock)
+    sessions.heard("silent")
+    sessions.heard("connected").open_calls += 1
+    clock.now_s += 20
+    sessions.heard("alive")
+    assert not refused(sessions, "new")
+    assert refused(sessions, "newer")
+    assert not refused(sessions, "alive")
+    assert sessions.live_holders() == set(map(text_hash, ("connected", "alive", "new")))
+    clock.now_s += 20
+    assert not refused(sessions, "later")
+    assert text_hash("connected") in sessions.live_holders()
+
+
+def test_one_address_has_a_share_of_the_clients() -> None:
+    """What it does not use is there for the others."""
+    clock = ManualClock()
+    sessions = Sessions(SessionSection(max_clients=10, max_clients_per_address=2), clock)
+    assert not refused(sessions, "a", "[::1]:1")
+    assert not refused(sessions, "b", "[::1]:2")
+    assert refused(sessions, "c", "[::1]:3")
+    assert not refused(sessions, "c", "127.0.0.1:1")
+    sessions.terminated("a")
+    assert not refused(sessions, "d", "[::1]:4")
+
+
+def test_who_said_goodbye_and_keeps_its_stream_is_gone_until_it_speaks() -> None:
+    """It stays one client: a stream of nobody would count as silent after 15 s."""
+    clock = ManualClock()
+    sessions = Sessions(SessionSection(), clock)
+    client = sessions.heard("a")
+    client.open_calls += 1
+    sessions.terminated("a")
+    assert sessions.live_holders() == set()
+    assert sessions.take_goodbyes() == {client.holder}
+    assert sessions.heard("a") is client
+    clock.now_s += 100
+    assert sessions.live_holders() == {client.holder}
+    client.open_calls -= 1
+    sessions.terminated("a")
+    assert len(sessions) == 0
+
+
+def settings_of(size: int) -> definition_pb2.Settings:
+    """Settings of a consumer with an expression of that size."""
+    settings = definition_pb2.Settings()
+    settings.subscription.group.name = "g"
+    entry = settings.subscription.subscriptions.add()
+    entry.topic.name = "orders"
+    entry.expression.expression = "x" * size
+    return settings
+
+
+def test_what_clients_said_has_a_limit_in_bytes() -> None:
+    """Beyond it nothing is remembered, and the client is served all the same."""
+    sessions = Sessions(SessionSection(max_bytes=100_000), ManualClock())
+    for number in range(20):
+        sessions.heard(f"c{number}")
+        sessions.described(Caller(f"c{number}", ""), settings_of(20_000), 1)
+    said = [client for client in sessions.alive() if client.said]
+    assert 0 < len(said) <= 5
+    assert all(len(text) <= 1_024 for one in said for text in one.subscriptions.values())
+    assert {client.consumer_group for client in sessions.alive()} == {("", "g")}
+    for client in list(sessions.alive()):
+        sessions.subscribed(client, ("", "g"), ("", "other"), "y" * 50_000)
+        sessions.terminated(client.client_id)
+    sessions.heard("last")
+    assert sessions.described(Caller("last", ""), settings_of(90_000), 1).said
 
 
 def test_members_are_the_live_clients_of_a_group() -> None:
@@ -109,14 +190,17 @@ async def test_a_goodbye_is_reported_at_once(
 async def test_a_client_that_fell_silent_leaves_the_list_but_is_not_gone(
     app: BrokerApp, edge: FakeEdge, storage: FakeStorage
 ) -> None:
-    """Another broker may still hear it, so only the full list tells."""
+    """Another broker may still hear it; the others that live are not told again."""
     await heartbeat(edge, "a")
+    await heartbeat(edge, "b")
     await app.liveness.report()
     app.sessions.heard("a").heard_s -= 20
     await app.liveness.report()
-    assert storage.reports[-1].full
-    assert list(storage.reports[-1].gone) == []
-    assert storage.clients[7] == set()
+    last = storage.reports[-1]
+    assert not last.full
+    assert (list(last.live), list(last.gone)) == ([], [])
+    assert list(last.silent) == [text_hash("a")]
+    assert storage.clients[7] == {text_hash("b")}
 
 
 @pytest.mark.parametrize(

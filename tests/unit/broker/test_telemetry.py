@@ -16,7 +16,7 @@ from strata_broker.clients.telemetry import TelemetryStream
 from strata_broker.config import BrokerConfig, TelemetrySection
 from strata_broker.requests import Caller
 from strata_edge.ports import CallError
-from tests.unit.broker.conftest import resource
+from tests.unit.broker.conftest import BASE_CONFIG, resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
 from tests.unit.broker.fake_storage import until
@@ -288,12 +288,22 @@ async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
 
 async def test_a_client_that_does_not_read_loses_its_stream() -> None:
     """What waits is bounded."""
-    stream = TelemetryStream(Caller("slow", ""), Client("slow"), 2, lambda: None)
+    for limits in (TelemetrySection(max_frames_queued=2), TelemetrySection(max_bytes_queued=10)):
+        stream = TelemetryStream(Caller("slow", ""), Client("slow"), limits, lambda: None)
+        for _ in range(3):
+            stream.push(b"frame")
+        with pytest.raises(CallError) as failure:
+            await stream.next()
+        assert failure.value.status == "RESOURCE_EXHAUSTED"
+
+
+async def test_a_client_that_reads_is_sent_what_is_large() -> None:
+    """One frame always goes, and what was read waits no more."""
+    limits = TelemetrySection(max_bytes_queued=10)
+    stream = TelemetryStream(Caller("c", ""), Client("c"), limits, lambda: None)
     for _ in range(3):
-        stream.push(b"frame")
-    with pytest.raises(CallError) as failure:
-        await stream.next()
-    assert failure.value.status == "RESOURCE_EXHAUSTED"
+        stream.push(b"larger than that")
+        assert await stream.next() == b"larger than that"
 
 
 def group_with(**fields: object) -> meta_pb2.ConsumerGroup:
@@ -365,3 +375,53 @@ def test_clients_are_told_where_their_metrics_go() -> None:
     (address,) = told.metric.endpoints.addresses
     assert (address.host, address.port) == ("10.0.0.9", 4317)
     assert told.metric.endpoints.scheme == definition_pb2.IPv4
+
+
+async def test_settings_have_a_limit(edge: FakeEdge) -> None:
+    """A stream that says more ends, and its client may say less on the next one."""
+    said = service_pb2.TelemetryCommand()
+    said.settings.publishing.topics.add(name="orders")
+    said.settings.user_agent.hostname = "h" * 200_000
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield said.SerializeToString()
+        await asyncio.Event().wait()
+
+    stream = edge.open_stream(MESSAGING + "Telemetry", frames())
+    with pytest.raises(CallError, match="settings have at most"):
+        await anext(stream)
+
+
+class TestFromOneAddress:
+    """Streams have a share per address."""
+
+    @pytest.fixture
+    def config(self) -> BrokerConfig:
+        """Two streams."""
+        telemetry = {"max_streams_per_address": 2}
+        return BrokerConfig.model_validate(BASE_CONFIG | {"telemetry": telemetry})
+
+    async def test_one_stream_too_many_is_refused(self, edge: FakeEdge, app: BrokerApp) -> None:
+        """Whatever ids its clients have; one that ends makes room."""
+        opened = [
+            edge.open_stream(MESSAGING + "Telemetry", silence(), {"x-mq-client-id": f"c{number}"})
+            for number in range(3)
+        ]
+        waiting = [asyncio.ensure_future(anext(stream)) for stream in opened[:2]]
+        await asyncio.sleep(0)
+        with pytest.raises(CallError, match="from this address"):
+            await anext(opened[2])
+        for one in waiting:
+            one.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        again = edge.open_stream(MESSAGING + "Telemetry", silence(), {"x-mq-client-id": "c"})
+        last = asyncio.ensure_future(anext(again))
+        await until(lambda: len(app.requests) == 1)
+        last.cancel()
+        await asyncio.gather(last, return_exceptions=True)
+
+
+async def silence() -> AsyncIterator[bytes]:
+    """A client that says nothing."""
+    await asyncio.Event().wait()
+    yield b""

@@ -8,9 +8,9 @@ from strata_storage.pops.holders import Holders
 def test_a_client_lives_while_some_broker_reports_it() -> None:
     """Silence of 15 s kills; a report by any broker keeps."""
     holders = Holders(15.0)
-    assert holders.report(1, [7], [], 0.0, full=False)
-    assert not holders.report(1, [7, 8], [], 0.0, full=True)
-    assert not holders.report(2, [7], [], 10.0, full=True)
+    assert holders.report(1, [7], [], [], 0.0, full=False)
+    assert not holders.report(1, [7, 8], [], [], 0.0, full=True)
+    assert not holders.report(2, [7], [], [], 10.0, full=True)
     assert not holders.is_dead(7, 20.0, silent_too=True)
     assert holders.is_dead(8, 20.0, silent_too=True)
     assert not holders.is_dead(8, 20.0, silent_too=False)
@@ -19,18 +19,33 @@ def test_a_client_lives_while_some_broker_reports_it() -> None:
 def test_a_change_report_keeps_the_rest_of_the_list() -> None:
     """`full` replaces the list; without it clients are added and those that left are gone."""
     holders = Holders(15.0)
-    holders.report(1, [7, 8], [], 0.0, full=True)
-    holders.report(1, [9], [8], 10.0, full=False)
+    holders.report(1, [7, 8], [], [], 0.0, full=True)
+    holders.report(1, [9], [8], [], 10.0, full=False)
     assert not holders.is_dead(7, 20.0, silent_too=True)
     assert holders.is_dead(8, 10.0, silent_too=False)
-    holders.report(1, [8], [], 11.0, full=False)
+    holders.report(1, [8], [], [], 11.0, full=False)
     assert not holders.is_dead(8, 12.0, silent_too=True)
 
 
 def test_limits_hold() -> None:
     """Oldest brokers and clients are forgotten first."""
     holders = Holders(15.0, max_brokers=1, max_clients=2)
-    holders.report(1, [1, 2, 3], [], 0.0, full=True)
+    holders.report(1, [1, 2, 3], [], [], 0.0, full=True)
     assert len(holders) == 2
-    holders.report(2, [4], [], 0.0, full=True)
-    assert holders.report(1, [], [], 0.0, full=False), "the first broker was forgotten"
+    holders.report(2, [4], [], [], 0.0, full=True)
+    assert holders.report(1, [], [], [], 0.0, full=False), "the first broker was forgotten"
+
+
+def test_a_client_that_one_broker_hears_no_more_lives_by_another_one() -> None:
+    """It is dead when nobody reported it for long, not when one took it off."""
+    holders = Holders(15.0)
+    holders.report(1, [7, 8], [], [], 0.0, full=True)
+    holders.report(2, [7], [], [], 0.0, full=True)
+    holders.report(1, [], [], [7], 10.0, full=False)
+    holders.report(2, [], [], [], 10.0, full=False)
+    assert not holders.is_dead(7, 20.0, silent_too=True)
+    holders.report(2, [], [], [7], 11.0, full=False)
+    holders.report(1, [], [], [], 24.0, full=False)
+    assert not holders.is_dead(7, 24.0, silent_too=True)
+    assert holders.is_dead(7, 26.0, silent_too=True)
+    assert not holders.is_dead(8, 26.0, silent_too=True)

@@ -35,7 +35,7 @@ def _shown(client: Client, streams: frozenset[str]) -> peer_pb2.ConnectedClient:
         client_type=definition_pb2.ClientType.ValueType(client.client_type),
         language=definition_pb2.Language.ValueType(client.language),
         version=client.version,
-        hostname=client.settings.user_agent.hostname if client.settings else "",
+        hostname=client.hostname,
         address=client.address,
         namespace=_namespace_of(client),
         consumer_group=group[1] if group is not None else "",
@@ -43,10 +43,10 @@ def _shown(client: Client, streams: frozenset[str]) -> peer_pb2.ConnectedClient:
         heard_ms=client.heard_wall_ms,
         has_stream=client.client_id in streams,
     )
-    types = _filter_types(client)
     for (_, topic), expression in client.subscriptions.items():
         shown.subscriptions[topic].expression = expression
-        shown.subscriptions[topic].type = types.get(topic, definition_pb2.TAG)
+        kind = client.filter_types.get(topic, definition_pb2.TAG)
+        shown.subscriptions[topic].type = definition_pb2.FilterType.ValueType(kind)
     return shown
 
 
@@ -54,16 +54,6 @@ def _namespace_of(client: Client) -> str:
     if client.consumer_group is not None:
         return client.consumer_group[0]
     return client.topics[0][0] if client.topics else ""
-
-
-def _filter_types(client: Client) -> dict[str, definition_pb2.FilterType.ValueType]:
-    if client.settings is None:
-        return {}
-    return {
-        entry.topic.name: entry.expression.type
-        for entry in client.settings.subscription.subscriptions
-        if entry.expression.type
-    }
 
 
 def _is_wanted(client: Client, request: peer_pb2.ListClientsRequest) -> bool:

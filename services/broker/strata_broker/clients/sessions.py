@@ -3,19 +3,24 @@
 Nothing here matters for correctness of data calls (a client that was never heard of is served);
 it decides how long auto-renewed leases live (rule 25) and what `group show` lists. Invariant: a
 client is known by its id alone, whatever connection it uses.
+
+What a client said is kept as bytes and as what was derived from it, in a budget for all.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Callable
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.config import SessionSection
-from strata_broker.requests import Caller, milliseconds
+from strata_broker.errors import too_many_requests
+from strata_broker.requests import Caller, host_of, milliseconds
 from strata_broker.storage.metadata import Name
 from strata_mq.hashing import key_hash
 from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
 
 _CONSUMER_TYPES = frozenset(
     (
@@ -27,39 +32,55 @@ _CONSUMER_TYPES = frozenset(
     )
 )
 
+# Characters of an expression, host name or version that operators are shown.
+_MOST_SHOWN = 1_024
+# What a short text takes beside its characters.
+_OBJECT_BYTES = 64
+_PURGE_PERIOD_S = 1.0
+
 
 class Client:
     """One client process's producer or consumer.
 
     Attributes:
-        settings: what it said of itself; None: nothing to this broker.
+        said: its settings, serialised; b"": none to this broker, or there was no room for them.
+        told: hash of the settings that it was answered then.
+        hostname: as its settings say.
+        filter_types: by topic, as its settings say.
         address: where it connects from, without port; "": no stream came from it.
         request_timeout_ms: how long its calls take at most, as its settings say; 0: not known.
-        answer: the serialised command that it was answered then.
         transaction_topics: topics that it sent transactional messages to.
+        kept_bytes: what is charged for what it said.
+        counted_at: address in whose share of clients it is.
     """
 
     __slots__ = (
         "address",
-        "answer",
         "client_id",
         "client_type",
         "consumer_group",
+        "counted_at",
+        "filter_types",
         "heard_s",
         "heard_wall_ms",
         "holder",
+        "hostname",
+        "is_gone",
+        "kept_bytes",
         "language",
         "open_calls",
         "request_timeout_ms",
-        "settings",
+        "said",
         "subscriptions",
+        "told",
         "topics",
         "transaction_topics",
         "version",
     )
 
-    def __init__(self, client_id: str) -> None:
+    def __init__(self, client_id: str, counted_at: str = "") -> None:
         self.client_id = client_id
+        self.counted_at = counted_at
         self.address = ""
         # Names the client in storage: the holder of auto-renewed leases.
         self.holder = key_hash(client_id)
@@ -67,16 +88,21 @@ class Client:
         self.consumer_group: Name | None = None
         self.language = 0
         self.version = ""
+        self.hostname = ""
         self.heard_s = 0.0
         self.heard_wall_ms = 0
+        # It said goodbye and nothing since.
+        self.is_gone = False
         # Telemetry streams and parked receives: as long as there is one, the client is connected.
         self.open_calls = 0
         self.subscriptions: dict[Name, str] = {}
+        self.filter_types: dict[str, int] = {}
         self.topics: tuple[Name, ...] = ()
         self.transaction_topics: set[Name] = set()
-        self.settings: definition_pb2.Settings | None = None
         self.request_timeout_ms = 0
-        self.answer = b""
+        self.said = b""
+        self.told = b""
+        self.kept_bytes = 0
 
     @property
     def is_consumer(self) -> bool:
@@ -85,13 +111,21 @@ class Client:
 
 
 class Sessions:
-    """See the module docstring. Used on the event loop only."""
+    """See the module docstring. Used on the event loop only.
 
-    def __init__(self, config: SessionSection, clock: Clock) -> None:
+    Invariants: a client that is alive, or has an open stream, is never forgotten to make room;
+    what all of them said takes at most `max_bytes`.
+    """
+
+    def __init__(
+        self, config: SessionSection, clock: Clock, metrics: Metrics | None = None
+    ) -> None:
         self._config = config
         self._clock = clock
-        # Least recently heard first.
-        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._kept = Limit("sessions", config.max_bytes, "bytes", metrics or Metrics.disabled())
+        self._clients: dict[str, Client] = {}
+        self._at_address: Counter[str] = Counter()
+        self._purged_s = 0.0
         self._goodbyes: set[int] = set()
         self._on_goodbye: Callable[[], None] = lambda: None
         self._on_terminated: Callable[[str], None] = lambda _: None
@@ -107,15 +141,21 @@ class Sessions:
         """Call back with the id of a client that said goodbye; its stream may live on."""
         self._on_terminated = callback
 
-    def heard(self, client_id: str) -> Client:
-        """Note a sign of life; the longest silent client makes room at the limit."""
+    def heard(self, client_id: str, peer: str = "") -> Client:
+        """Note a sign of life.
+
+        Args:
+            client_id: who gave it.
+            peer: `host:port` that it came from; "": nowhere, the broker is its own client.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS: it is new, and there are as many as may be, all of
+                them alive, or as many from its address.
+        """
         client = self._clients.get(client_id)
         if client is None:
-            if len(self._clients) >= self._config.max_clients:
-                self._clients.popitem(last=False)
-            client = self._clients[client_id] = Client(client_id)
-        else:
-            self._clients.move_to_end(client_id)
+            client = self._welcome(client_id, host_of(peer))
+        client.is_gone = False
         client.heard_s = self._clock.monotonic_s()
         client.heard_wall_ms = self._clock.wall_ms()
         return client
@@ -123,31 +163,49 @@ class Sessions:
     def described(self, caller: Caller, settings: definition_pb2.Settings, language: int) -> Client:
         """Note what a client's settings say."""
         client = self.heard(caller.client_id)
-        client.settings = settings
+        most = self._config.max_subscriptions_per_client
+        agent = settings.user_agent
         client.client_type = settings.client_type
         client.language = language
-        client.version = settings.user_agent.version
+        client.version = agent.version[:_MOST_SHOWN]
+        client.hostname = agent.hostname[:_MOST_SHOWN]
         client.request_timeout_ms = milliseconds(settings.request_timeout)
+        client.said = settings.SerializeToString()
         if settings.WhichOneof("pub_sub") == "subscription":
             client.consumer_group = caller.name_of(settings.subscription.group)
-            most = self._config.max_subscriptions_per_client
+            entries = settings.subscription.subscriptions[:most]
             client.subscriptions = {
-                caller.name_of(entry.topic): entry.expression.expression
-                for entry in settings.subscription.subscriptions[:most]
+                caller.name_of(entry.topic): entry.expression.expression[:_MOST_SHOWN]
+                for entry in entries
+            }
+            client.filter_types = {
+                entry.topic.name: entry.expression.type
+                for entry in entries
+                if entry.expression.type
             }
         else:
-            client.topics = tuple(
-                caller.name_of(topic)
-                for topic in settings.publishing.topics[: self._config.max_subscriptions_per_client]
-            )
+            topics = settings.publishing.topics[:most]
+            client.topics = tuple(caller.name_of(topic) for topic in topics)
+        if not self._charge(client):
+            client.said = b""
+            client.subscriptions, client.filter_types, client.topics = {}, {}, ()
+            self._charge(client)
         return client
 
     def subscribed(self, client: Client, group: Name, topic: Name, expression: str) -> None:
         """Note what a receive shows: settings may never have reached this broker."""
         client.consumer_group = group
         known = client.subscriptions
-        if topic in known or len(known) < self._config.max_subscriptions_per_client:
-            known[topic] = expression
+        shown = expression[:_MOST_SHOWN]
+        before = known.get(topic)
+        if before == shown:
+            return
+        if before is None and len(known) >= self._config.max_subscriptions_per_client:
+            return
+        known[topic] = shown
+        if not self._charge(client):
+            del known[topic]
+            self._charge(client)
 
     def request_timeout_ms(self, client_id: str) -> int:
         """Return how long a client's calls take at most; 0: it said nothing to this broker."""
@@ -155,10 +213,13 @@ class Sessions:
         return 0 if client is None else client.request_timeout_ms
 
     def terminated(self, client_id: str) -> None:
-        """The client said goodbye."""
-        client = self._clients.pop(client_id, None)
+        """The client said goodbye; it is forgotten when its streams and receives have ended."""
+        client = self._clients.get(client_id)
         self._on_terminated(client_id)
         if client is not None:
+            client.is_gone = True
+            if not client.open_calls:
+                self._forget(client)
             self._goodbyes.add(client.holder)
             self._on_goodbye()
 
@@ -171,20 +232,22 @@ class Sessions:
         """Whether the client counts as alive (rule 25)."""
         silent_ms = (now_s - client.heard_s) * 1000
         limit_ms = self._config.expire_ms if client.open_calls else self._config.silent_ms
-        return silent_ms <= limit_ms
+        return silent_ms <= limit_ms and not client.is_gone
 
     def live_holders(self) -> set[int]:
         """Return the holders of clients that are alive; forget those silent for too long."""
         now_s = self._clock.monotonic_s()
         live: set[int] = set()
-        expired: list[str] = []
+        expired: list[Client] = []
         for client in self._clients.values():
             if self.is_alive(client, now_s):
                 live.add(client.holder)
-            elif (now_s - client.heard_s) * 1000 > self._config.expire_ms:
-                expired.append(client.client_id)
-        for client_id in expired:
-            del self._clients[client_id]
+            elif not client.open_calls and (
+                client.is_gone or (now_s - client.heard_s) * 1000 > self._config.expire_ms
+            ):
+                expired.append(client)
+        for client in expired:
+            self._forget(client)
         return live
 
     def alive(self) -> list[Client]:
@@ -194,4 +257,61 @@ class Sessions:
 
     def count(self, *, consumers: bool) -> int:
         """Return how many clients consume, or only produce."""
-        return sum(client.is_consumer is consumers for client in self._clients.values())
+        there = (client for client in self._clients.values() if not client.is_gone)
+        return sum(client.is_consumer is consumers for client in there)
+
+    # Room ---------------------------------------------------------------------------------------
+
+    def _welcome(self, client_id: str, address: str) -> Client:
+        if len(self._clients) >= self._config.max_clients and not self._make_room():
+            raise too_many_requests("too many clients are connected")
+        if address and self._at_address[address] >= self._config.max_clients_per_address:
+            raise too_many_requests("too many clients are connected from this address")
+        client = self._clients[client_id] = Client(client_id, address)
+        self._at_address[address] += 1
+        self._charge(client)
+        return client
+
+    def _make_room(self) -> bool:
+        """Forget all who are not alive; return whether anybody was. Looks at all, so not often."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._purged_s + _PURGE_PERIOD_S:
+            return False
+        silent = [
+            client
+            for client in self._clients.values()
+            if not client.open_calls and not self.is_alive(client, now_s)
+        ]
+        for client in silent:
+            self._forget(client)
+        if not silent:
+            self._purged_s = now_s
+        return bool(silent)
+
+    def _forget(self, client: Client) -> None:
+        del self._clients[client.client_id]
+        self._kept.give_back(client.kept_bytes)
+        client.kept_bytes = 0
+        self._at_address[client.counted_at] -= 1
+        if not self._at_address[client.counted_at]:
+            del self._at_address[client.counted_at]
+
+    def _charge(self, client: Client) -> bool:
+        """Charge what is kept of a client now; False: there is no room for it."""
+        if client.client_id not in self._clients:
+            return True
+        size_bytes = _size_bytes(client)
+        more_bytes = size_bytes - client.kept_bytes
+        if more_bytes > 0 and not self._kept.try_take(more_bytes):
+            return False
+        if more_bytes < 0:
+            self._kept.give_back(-more_bytes)
+        client.kept_bytes = size_bytes
+        return True
+
+
+def _size_bytes(client: Client) -> int:
+    """Return about what a client takes beside itself."""
+    names = [text for topic in client.topics for text in topic]
+    texts = [*names, *client.subscriptions.values(), *(name for _, name in client.subscriptions)]
+    return len(client.said) + sum(map(len, texts)) + _OBJECT_BYTES * len(texts)

@@ -17,7 +17,7 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.clients.route import endpoints_message
 from strata_broker.config import BrokerConfig
 from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_consumer_group, check_topic
+from strata_mq.names import check_consumer_group, check_namespace, check_topic
 from strata_mq.retry import (
     DEFAULT_CONSUMER_POLICY,
     DEFAULT_PRODUCER_POLICY,
@@ -46,6 +46,7 @@ def check(settings: definition_pb2.Settings) -> None:
         _check_topics(settings.publishing.topics)
     elif branch == "subscription":
         check_consumer_group(settings.subscription.group.name)
+        check_namespace(settings.subscription.group.resource_namespace)
         _check_topics(entry.topic for entry in settings.subscription.subscriptions)
     else:
         raise RequestError(Code.BAD_REQUEST, "settings have neither publishing nor subscription")
@@ -75,6 +76,7 @@ def namespace_of(settings: definition_pb2.Settings) -> str:
 def _check_topics(topics: Iterable[definition_pb2.Resource]) -> None:
     for topic in topics:
         check_topic(topic.name)
+        check_namespace(topic.resource_namespace)
 
 
 def answer(

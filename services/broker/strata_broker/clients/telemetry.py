@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
+from hashlib import blake2b
 
 from google.protobuf.message import DecodeError
 
@@ -21,13 +22,14 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker import errors
 from strata_broker.clients import settings
 from strata_broker.clients.sessions import Client, Sessions
-from strata_broker.config import BrokerConfig
+from strata_broker.config import BrokerConfig, TelemetrySection
 from strata_broker.failures import passed_over, unexpected
 from strata_broker.limits.quotas import Quotas
 from strata_broker.parsing import parse
 from strata_broker.receives.filters import Filters
-from strata_broker.requests import Caller, caller_of, language_of
+from strata_broker.requests import Caller, caller_of, host_of, language_of
 from strata_broker.sends.producers import Producers
+from strata_broker.shares import Shares
 from strata_broker.storage.metadata import MetadataView, Name
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import Code, RequestError
@@ -49,12 +51,16 @@ class TelemetryStream:
         client: what is known of it, perhaps from an earlier stream.
         group: consumer group whose changes concern it, as its client named it; None: none.
         namespace: whose quota of connections it counts in.
-        told: the settings frame that it was told last, on this stream or as its answer before.
+        told: hash of the settings that it was told last, on this stream or as its answer before.
         idle: the client took all there was.
     """
 
     def __init__(
-        self, caller: Caller, client: Client, max_frames: int, on_idle: Callable[[], None]
+        self,
+        caller: Caller,
+        client: Client,
+        config: TelemetrySection,
+        on_idle: Callable[[], None],
     ) -> None:
         self.caller = caller
         self.client = client
@@ -62,18 +68,24 @@ class TelemetryStream:
         self._on_idle = on_idle
         self.group: Name | None = None
         self.namespace = caller.namespace
-        self.told = client.answer
+        self.told = client.told
         # None ends the stream.
-        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(max_frames)
+        self._frames: asyncio.Queue[bytes | None] = asyncio.Queue(config.max_frames_queued)
+        self._max_bytes = config.max_bytes_queued
+        self._queued_bytes = 0
         self._failure: CallError | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     def push(self, frame: bytes) -> None:
         """Send a serialised TelemetryCommand; a full queue ends the stream."""
-        if self._failure is None and self._frames.full():
+        is_full = self._frames.full() or (
+            self._queued_bytes > 0 and self._queued_bytes + len(frame) > self._max_bytes
+        )
+        if self._failure is None and is_full:
             self.fail(CallError("RESOURCE_EXHAUSTED", "the client does not read its stream"))
         elif self._failure is None:
             self.idle = False
+            self._queued_bytes += len(frame)
             self._frames.put_nowait(frame)
 
     def push_later(self, delay_s: float, frame: bytes) -> None:
@@ -112,6 +124,8 @@ class TelemetryStream:
         frame = await self._frames.get()
         if self._failure is not None:
             raise self._failure
+        if frame is not None:
+            self._queued_bytes -= len(frame)
         return frame
 
 
@@ -146,6 +160,8 @@ class Telemetry:
         self._group_changed = asyncio.Event()
         maximum = config.telemetry.max_streams
         self._limit = Limit("telemetry streams", maximum, "streams", metrics)
+        most = {"address": config.telemetry.max_streams_per_address}
+        self._shares = Shares("telemetry streams", most, metrics)
         self._pushed = metrics.counter("strata_broker_settings_pushed_total")
         metrics.gauge("strata_broker_settings_waiting", lambda: len(self._outdated))
         view.on_consumer_groups(self._on_consumer_groups)
@@ -160,18 +176,22 @@ class Telemetry:
             caller = caller_of(info.metadata)
         except RequestError as bad:
             raise _stream_error(bad) from bad
+        address = host_of(info.peer)
+        owner = (("address", address),)
+        if not self._shares.try_take(owner):
+            raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams from this address")
         if not self._limit.try_take():
+            self._shares.give_back(owner)
             raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams")
         try:
+            client = self._sessions.heard(caller.client_id, info.peer)
             self._quotas.connected(caller.namespace)
-        except RequestError as quota_reached:
+        except RequestError as limit_reached:
             self._limit.give_back()
-            raise _stream_error(quota_reached) from quota_reached
-        client = self._sessions.heard(caller.client_id)
-        client.address = info.peer.rpartition(":")[0].strip("[]")
-        stream = TelemetryStream(
-            caller, client, self._config.telemetry.max_frames_queued, self._stream_idle
-        )
+            self._shares.give_back(owner)
+            raise _stream_error(limit_reached) from limit_reached
+        client.address = address
+        stream = TelemetryStream(caller, client, self._config.telemetry, self._stream_idle)
         self._opened(stream)
         reader = None
         try:
@@ -183,7 +203,8 @@ class Telemetry:
             while (frame := await stream.next()) is not None:
                 yield frame
         finally:
-            self._closed(stream, client)
+            self._closed(stream)
+            self._shares.give_back(owner)
             if reader is not None:
                 reader.cancel()
 
@@ -238,18 +259,18 @@ class Telemetry:
         stream.client.open_calls += 1
         if self._ending:
             asyncio.get_running_loop().call_later(_LAST_STREAM_S, stream.end)
-        if stream.client.settings is not None:
+        if stream.client.said:
             self._outdated.add(stream)
             self._group_changed.set()
 
-    def _closed(self, stream: TelemetryStream, client: Client) -> None:
+    def _closed(self, stream: TelemetryStream) -> None:
         self._open.discard(stream)
         self._outdated.discard(stream)
         self._leave_group(stream)
         self._producers.closed(stream)
         self._limit.give_back()
         self._quotas.disconnected(stream.namespace)
-        client.open_calls -= 1
+        stream.client.open_calls -= 1
         stream.cancel_later()
 
     async def _read(self, stream: TelemetryStream, requests: AsyncIterator[bytes]) -> None:
@@ -270,15 +291,20 @@ class Telemetry:
             self._on_reply(command)
             return
         said = command.settings
+        most = self._config.telemetry.max_settings_bytes
+        if said.ByteSize() > most:
+            raise RequestError(Code.PAYLOAD_TOO_LARGE, f"settings have at most {most} bytes")
         settings.check(said)
         self._count_in(stream, settings.namespace_of(said) or stream.caller.namespace)
         self._leave_group(stream)
         language = said.user_agent.language or language_of(stream.caller.language)
-        stream.client = self._sessions.described(stream.caller, said, language)
+        client = self._sessions.described(stream.caller, said, language)
+        assert client is stream.client, "a client with an open stream is not forgotten"
         self._join_group(stream)
         self._producers.update(stream)
-        stream.client.answer = self._settings_frame(stream.caller, said, language)
-        self._tell(stream, stream.client.answer)
+        frame = self._settings_frame(stream.caller, said, language)
+        client.told = _hash(frame)
+        self._tell(stream, frame)
 
     def _stream_idle(self) -> None:
         self._on_idle()
@@ -292,7 +318,7 @@ class Telemetry:
 
     def _tell(self, stream: TelemetryStream, frame: bytes) -> None:
         """Send settings in place of everything that was still to be told."""
-        stream.told = frame
+        stream.told = _hash(frame)
         stream.cancel_later()
         stream.push(frame)
         if stream.client.language == definition_pb2.NODE_JS:
@@ -311,16 +337,18 @@ class Telemetry:
 
     def _push_if_changed(self, stream: TelemetryStream) -> None:
         client = stream.client
-        assert client.settings is not None, "without settings a stream is never outdated"
-        frame = self._settings_frame(stream.caller, client.settings, client.language)
-        if frame != stream.told:
+        if not client.said:
+            # There was no room to remember what it said; its next stream says it again.
+            return
+        said = definition_pb2.Settings.FromString(client.said)
+        frame = self._settings_frame(stream.caller, said, client.language)
+        if _hash(frame) != stream.told:
             self._pushed.add()
             self._tell(stream, frame)
 
     def _join_group(self, stream: TelemetryStream) -> None:
-        said = stream.client.settings
-        if said is not None and said.WhichOneof("pub_sub") == "subscription":
-            stream.group = stream.caller.name_of(said.subscription.group)
+        if stream.client.said and stream.client.consumer_group is not None:
+            stream.group = stream.client.consumer_group
             self._by_group[stream.group].add(stream)
 
     def _leave_group(self, stream: TelemetryStream) -> None:
@@ -342,6 +370,10 @@ class Telemetry:
         # Python clients do not start without a status.
         status = errors.ok_status() if wrong is None else errors.status_of(wrong)
         return service_pb2.TelemetryCommand(status=status, settings=told).SerializeToString()
+
+
+def _hash(frame: bytes) -> bytes:
+    return blake2b(frame, digest_size=8).digest()
 
 
 def _stream_error(failure: RequestError) -> CallError:

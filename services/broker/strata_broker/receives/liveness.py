@@ -11,6 +11,7 @@ hear it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
@@ -29,11 +30,13 @@ _REPORT_CLIENTS = SERVICE + "ReportClients"
 # Producers that come together are reported together.
 _TOPICS_PAUSE_S = 0.1
 
+_NOBODY: frozenset[int] = frozenset()
+
 
 class _Told(NamedTuple):
     """What a node confirmed: the holders that live, the topics with a producer."""
 
-    live: set[int]
+    live: AbstractSet[int]
     topic_ids: tuple[int, ...]
 
 
@@ -112,15 +115,16 @@ class LivenessReporter:
         told = self._told.pop(node, None)
         goodbyes = self._goodbyes[node]
         live = now.live
-        fell_silent = told is not None and bool(told.live - live - goodbyes)
-        full = told is None or fell_silent
+        full = told is None
+        known = _NOBODY if told is None else told.live
         request = storage_pb2.ReportClientsRequest(
             broker_boot_id=self._boot_id,
             full=full,
-            live=sorted(live if told is None or full else live - told.live),
-            gone=sorted(goodbyes),
+            live=live - known,
+            gone=goodbyes,
+            silent=known - live - goodbyes,
         )
-        if told is None or full or told.topic_ids != now.topic_ids:
+        if told is None or told.topic_ids != now.topic_ids:
             request.producer_topics_set = True
             request.producer_topic_ids.extend(now.topic_ids)
         response = await self._tell(node, request)

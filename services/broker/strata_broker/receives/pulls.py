@@ -128,9 +128,9 @@ class Puller:
             RequestError: unknown names, a bad filter, limits, or storage refused.
         """
         pull = await self._check(caller, request, left_s)
+        client = self._sessions.heard(caller.client_id)
         if not self._parked.try_take():
             raise errors.too_many_requests()
-        client = self._sessions.heard(caller.client_id)
         group = (pull.group.namespace, pull.group.name)
         topic = (pull.topic.namespace, pull.topic.name)
         self._sessions.subscribed(client, group, topic, request.filter_expression.expression)

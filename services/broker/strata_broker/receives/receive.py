@@ -145,7 +145,7 @@ class Receiver:
             raise
 
     def _begin(self, call: HotCall, receive: Receive, admitted: Admitted, started_s: float) -> None:
-        client = self._sessions.heard(receive.client_id)
+        client = self._sessions.heard(receive.client_id, call.peer)
         client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
         self._sessions.subscribed(client, receive.group, topic, receive.expression)

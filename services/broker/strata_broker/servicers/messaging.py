@@ -31,7 +31,7 @@ from strata_broker.sends.transactions import Transactions
 from strata_broker.storage.metadata import MetadataView
 from strata_edge.ports import CallError, CallInfo, Edge
 from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_consumer_group
+from strata_mq.names import check_consumer_group, check_namespace
 from strata_mq.validation import check_access_point
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
@@ -159,7 +159,8 @@ class MessagingServicer:
                 raise RequestError(Code.UNRECOGNIZED_CLIENT_TYPE)
             if request.group.name:
                 check_consumer_group(request.group.name)
-            client = self._sessions.heard(caller.client_id)
+                check_namespace(request.group.resource_namespace)
+            client = self._sessions.heard(caller.client_id, info.peer)
             client.client_type = request.client_type or client.client_type
             if request.group.name:
                 client.consumer_group = caller.name_of(request.group)

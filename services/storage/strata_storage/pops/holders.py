@@ -41,11 +41,24 @@ class Holders:
         broker_boot_id: int,
         live: Iterable[int],
         gone: Iterable[int],
+        silent: Iterable[int],
         now_s: float,
         *,
         full: bool,
     ) -> bool:
-        """Take in a broker's report; return whether a full list is wanted from it."""
+        """Take in a broker's report.
+
+        Args:
+            broker_boot_id: whose.
+            live: clients that it has, or with `full` all of them.
+            gone: clients that said goodbye to it.
+            silent: clients that it has no more; another one may.
+            now_s: by the monotonic clock.
+            full: forget those it had before.
+
+        Returns:
+            Whether a full list is wanted from it.
+        """
         clients = self._brokers.get(broker_boot_id)
         if clients is None:
             if not full:
@@ -57,6 +70,7 @@ class Holders:
         if full:
             clients.clear()
         clients.update(live)
+        clients.difference_update(silent)
         for client in gone:
             clients.discard(client)
             self._seen_at_s.pop(client, None)

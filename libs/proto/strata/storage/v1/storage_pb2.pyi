@@ -2215,6 +2215,7 @@ class ReportClientsRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _builtins.int
     PRODUCER_TOPIC_IDS_FIELD_NUMBER: _builtins.int
     PRODUCER_TOPICS_SET_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
     broker_boot_id: _builtins.int
     full: _builtins.bool
     """The list is complete, not a change to the last one."""
@@ -2233,6 +2234,10 @@ class ReportClientsRequest(_message.Message):
         with `full` and whenever it changed.
         """
 
+    @_builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Clients that this broker does not hear any more; another one may."""
+
     def __init__(
         self,
         *,
@@ -2243,10 +2248,11 @@ class ReportClientsRequest(_message.Message):
         leaving: _builtins.bool = ...,
         producer_topic_ids: _abc.Iterable[_builtins.int] | None = ...,
         producer_topics_set: _builtins.bool = ...,
+        silent: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live", "producer_topic_ids", b"producer_topic_ids", "producer_topics_set", b"producer_topics_set"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "full", b"full", "gone", b"gone", "leaving", b"leaving", "live", b"live", "producer_topic_ids", b"producer_topic_ids", "producer_topics_set", b"producer_topics_set", "silent", b"silent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
