@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.codec import CODECS
 from strata_angelia.http2 import Http2Channel, Http2Server
 from strata_angelia.options import AngeliaOptions
@@ -23,6 +24,7 @@ def open_channel(
     *,
     options: AngeliaOptions | None = None,
     trace_parent: Callable[[], str] = str,
+    cluster: ClusterId | None = None,
 ) -> Channel:
     """Return a channel of its own to `host:port`; it connects with the first call.
 
@@ -32,6 +34,7 @@ def open_channel(
         codec: one of `CODEC_NAMES`.
         options: limits.
         trace_parent: gives the W3C `traceparent` of the running context, or "".
+        cluster: of this process; None: it belongs to none.
 
     Raises:
         ValueError: an unknown transport or codec.
@@ -39,7 +42,13 @@ def open_channel(
     if codec not in CODECS:
         raise ValueError(f"unknown codec {codec!r}, there are {', '.join(CODEC_NAMES)}")
     kind = TcpChannel if _checked(transport) == "tcp" else Http2Channel
-    return kind(endpoint, codec=CODECS[codec], options=options, trace_parent=trace_parent)
+    return kind(
+        endpoint,
+        codec=CODECS[codec],
+        options=options,
+        trace_parent=trace_parent,
+        cluster=cluster,
+    )
 
 
 def open_server(
@@ -49,6 +58,7 @@ def open_server(
     *,
     options: AngeliaOptions | None = None,
     metrics: Metrics | None = None,
+    cluster: ClusterId | None = None,
 ) -> Server:
     """Return a server that takes every codec; not started.
 
@@ -58,12 +68,13 @@ def open_server(
         transport: one of `TRANSPORTS`.
         options: limits.
         metrics: calls and connections.
+        cluster: of this process; None: it belongs to none.
 
     Raises:
         ValueError: an unknown transport.
     """
     kind = TcpServer if _checked(transport) == "tcp" else Http2Server
-    return kind(host, port, options=options, metrics=metrics)
+    return kind(host, port, options=options, metrics=metrics, cluster=cluster)
 
 
 def _checked(transport: str) -> str:

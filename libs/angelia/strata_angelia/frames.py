@@ -6,14 +6,14 @@ A frame is a 12-byte header and a payload, integers big-endian:
 
 From the caller:
 - HELLO, first: `ANGELIA\0`, u16 version, u32 stream window and u32 message limit in bytes, the
-  codec's name
+  codec's name, newline, the caller's cluster (empty: none)
 - REQUEST: u32 timeout in ms (0: none), u8 length and trace parent, the request
 - CANCEL: empty; the caller has gone
 - CREDIT: u32 bytes of stream items that the consumer has taken
 
 From the server:
-- WELCOME, first: u16 version, u32 message limit in bytes, a line per method: `u` for unary or `s`
-  for streaming, then its path
+- WELCOME, first: u16 version, u32 message limit in bytes, the server's cluster, then a line per
+  method: `u` for unary or `s` for streaming, and its path
 - RESPONSE: the response; the call has ended
 - ITEM: one response of a stream
 - END: empty; the stream has ended
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from strata_angelia.ports import INTERNAL
 
-VERSION = 1
+VERSION = 2
 
 _MAGIC = b"ANGELIA\0"
 _HEADER = struct.Struct(">IBxHI")
@@ -144,11 +144,13 @@ class Hello:
     stream_window_bytes: int
     max_message_bytes: int
     codec: str
+    cluster: str = ""
 
     def encode(self) -> bytes:
         """As payload."""
         limits = (self.stream_window_bytes, self.max_message_bytes)
-        return _HELLO.pack(_MAGIC, self.version, *limits) + self.codec.encode()
+        text = f"{self.codec}\n{self.cluster}"
+        return _HELLO.pack(_MAGIC, self.version, *limits) + text.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +160,12 @@ class Welcome:
     version: int
     max_message_bytes: int
     methods: tuple[tuple[bool, str], ...]
+    cluster: str = ""
 
     def encode(self) -> bytes:
         """As payload."""
-        lines = "\n".join(("s" if streaming else "u") + path for streaming, path in self.methods)
+        methods = [("s" if streaming else "u") + path for streaming, path in self.methods]
+        lines = "\n".join((self.cluster, *methods))
         return _WELCOME.pack(self.version, self.max_message_bytes) + lines.encode()
 
 
@@ -170,8 +174,8 @@ def decode_hello(payload: bytes) -> Hello:
     if len(payload) < _HELLO.size or not payload.startswith(_MAGIC):
         raise FrameError("not an Angelia handshake")
     _, version, stream_window_bytes, max_message_bytes = _HELLO.unpack_from(payload)
-    codec = _text(payload[_HELLO.size :])
-    return Hello(version, stream_window_bytes, max_message_bytes, codec)
+    codec, _, cluster = _text(payload[_HELLO.size :]).partition("\n")
+    return Hello(version, stream_window_bytes, max_message_bytes, codec, cluster)
 
 
 def decode_welcome(payload: bytes) -> Welcome:
@@ -179,9 +183,9 @@ def decode_welcome(payload: bytes) -> Welcome:
     if len(payload) < _WELCOME.size:
         raise FrameError("not an Angelia handshake")
     version, max_message_bytes = _WELCOME.unpack_from(payload)
-    lines = _text(payload[_WELCOME.size :]).split("\n")
+    cluster, *lines = _text(payload[_WELCOME.size :]).split("\n")
     methods = tuple((line[0] == "s", line[1:]) for line in lines if line)
-    return Welcome(version, max_message_bytes, methods)
+    return Welcome(version, max_message_bytes, methods, cluster)
 
 
 def encode_request_prefix(timeout_s: float | None, trace_parent: str) -> bytes:

@@ -2,7 +2,8 @@
 
 The server adds health checking (grpc.health.v1) and reflection; an `AngeliaError`'s code travels
 as a trailer beside the gRPC status, which foreign callers read. A caller names its codec in the
-header `angelia-codec`; without one, as from foreign callers, it is protobuf.
+header `angelia-codec`; without one, as from foreign callers, it is protobuf. A caller that belongs
+to a cluster says so with every call, in `angelia-cluster`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from grpc_reflection.v1alpha import reflection
 
 from strata_angelia.budgets import Budgets, Usage
 from strata_angelia.classes import LANE_OF, Lane, class_of
+from strata_angelia.cluster_id import CLUSTER_HEADER, ClusterId, own
 from strata_angelia.codec import CODECS, Codec, ProtobufCodec
 from strata_angelia.methods import Method, MethodTable
 from strata_angelia.metrics import METRICS
@@ -33,6 +35,7 @@ from strata_angelia.ports import (
     TOO_LARGE,
     UNAVAILABLE,
     UNKNOWN_METHOD,
+    WRONG_CLUSTER,
     AngeliaError,
     CallContext,
 )
@@ -53,6 +56,7 @@ _STATUS_OF = {
     OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
     BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
+    WRONG_CLUSTER: grpc.StatusCode.FAILED_PRECONDITION,
     INTERNAL: grpc.StatusCode.INTERNAL,
 }
 _CODE_OF = {
@@ -74,6 +78,7 @@ class Http2Server:
         options: limits.
         metrics: calls.
         codecs: encodings a caller may choose.
+        cluster: of this process; None: it belongs to none.
     """
 
     def __init__(
@@ -84,11 +89,13 @@ class Http2Server:
         options: AngeliaOptions | None = None,
         metrics: Metrics | None = None,
         codecs: Mapping[str, Codec] = CODECS,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._options = options or AngeliaOptions()
         self._codecs = codecs
+        self._cluster = own(cluster)
         self._table = MethodTable(self._options.class_of)
         self._services: list[str] = []
         self._health = aio_health.HealthServicer()
@@ -182,8 +189,9 @@ class Http2Server:
         """Hold a call's share of its class's budget of this connection.
 
         Raises:
-            AngeliaError: OVERLOADED.
+            AngeliaError: OVERLOADED; WRONG_CLUSTER.
         """
+        self._check_cluster(context)
         peer, call_class = context.peer(), method.call_class
         budgets = self._budgets.get(peer)
         if budgets is None:
@@ -197,6 +205,13 @@ class Http2Server:
             budgets.give_back(call_class, len(data))
             if budgets.empty:
                 self._budgets.pop(peer, None)
+
+    def _check_cluster(self, context: Context) -> None:
+        """Refuse a caller of another cluster; it is told which one this is."""
+        try:
+            self._cluster.check(_header(context, CLUSTER_HEADER), context.peer())
+        except AngeliaError as error:
+            raise AngeliaError(error.code, self._cluster.value) from error
 
     def _codec(self, context: Context) -> Codec:
         name = _header(context, _CODEC_HEADER) or ProtobufCodec.name
@@ -217,6 +232,7 @@ class Http2Channel:
         codec: encoding of all messages.
         options: limits.
         trace_parent: gives the W3C `traceparent` of the running context, or "".
+        cluster: of this process; None: it belongs to none.
     """
 
     def __init__(
@@ -226,10 +242,13 @@ class Http2Channel:
         codec: Codec | None = None,
         options: AngeliaOptions | None = None,
         trace_parent: Callable[[], str] = str,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._options = options or AngeliaOptions()
         self._codec = codec or ProtobufCodec()
         self._trace_parent = trace_parent
+        self._cluster = own(cluster)
+        self._endpoint = endpoint
         self._closed = False
         pause_ms = int(self._options.reconnect_pause_s * 1_000)
         ping_ms = int(self._options.ping_interval_s * 1_000)
@@ -295,7 +314,10 @@ class Http2Channel:
         try:
             yield
         except grpc.aio.AioRpcError as error:
-            raise _from_status(error) from None
+            failure = _from_status(error)
+            if failure.code == WRONG_CLUSTER:
+                self._cluster.check(failure.reason, self._endpoint)
+            raise failure from None
         except grpc.aio.UsageError:
             raise closed from None
         except asyncio.CancelledError:
@@ -306,9 +328,12 @@ class Http2Channel:
             raise closed from None
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        codec = ((_CODEC_HEADER, self._codec.name),)
-        trace_parent = self._trace_parent()
-        return (*codec, (_TRACE_HEADER, trace_parent)) if trace_parent else codec
+        found = [(_CODEC_HEADER, self._codec.name)]
+        if self._cluster.value:
+            found.append((CLUSTER_HEADER, self._cluster.value))
+        if trace_parent := self._trace_parent():
+            found.append((_TRACE_HEADER, trace_parent))
+        return tuple(found)
 
     def _decode(self, data: bytes, response_type: type[Response]) -> Response:
         try:

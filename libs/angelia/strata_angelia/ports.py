@@ -43,6 +43,7 @@ UNKNOWN_METHOD = "unknown_method"
 OVERLOADED = "overloaded"
 TOO_LARGE = "too_large"
 BAD_REQUEST = "bad_request"
+WRONG_CLUSTER = "wrong_cluster"
 INTERNAL = "internal"
 
 

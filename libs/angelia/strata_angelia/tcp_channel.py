@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from strata_angelia import frames
 from strata_angelia.classes import LANE_OF, CallClass, Lane, class_of
+from strata_angelia.cluster_id import ClusterId, own
 from strata_angelia.codec import Codec, ProtobufCodec
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import (
@@ -42,6 +43,7 @@ class TcpChannel:
         codec: encoding of all messages.
         options: limits.
         trace_parent: gives the W3C `traceparent` of the running context, or "".
+        cluster: of this process; None: it belongs to none.
     """
 
     def __init__(
@@ -51,12 +53,16 @@ class TcpChannel:
         codec: Codec | None = None,
         options: AngeliaOptions | None = None,
         trace_parent: Callable[[], str] = str,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._codec = codec or ProtobufCodec()
         self._options = options or AngeliaOptions()
         self._trace_parent = trace_parent
-        self._lanes = {lane: _Lane(endpoint, self._codec.name, self._options) for lane in Lane}
+        cluster = own(cluster)
+        self._lanes = {
+            lane: _Lane(endpoint, self._codec.name, self._options, cluster) for lane in Lane
+        }
 
     async def call(
         self,
@@ -135,13 +141,16 @@ class TcpChannel:
 class _Lane:
     """One connection of a channel: made at its first call, and anew at the first after a loss."""
 
-    def __init__(self, endpoint: str, codec: str, options: AngeliaOptions) -> None:
+    def __init__(
+        self, endpoint: str, codec: str, options: AngeliaOptions, cluster: ClusterId
+    ) -> None:
         host, _, port = endpoint.rpartition(":")
         self._host = host.strip("[]")
         self._port = int(port)
         self._endpoint = endpoint
         self._codec = codec
         self._options = options
+        self._cluster = cluster
         self._tasks = Tasks("angelia.channel", self._connect_failed)
         self._connecting: asyncio.Task[ClientConnection] | None = None
         self._connection: ClientConnection | None = None
@@ -184,7 +193,7 @@ class _Lane:
 
     async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        connection = ClientConnection(self._options, self._codec)
+        connection = ClientConnection(self._options, self._codec, self._cluster, self._endpoint)
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await loop.create_connection(lambda: connection, self._host, self._port)

@@ -12,10 +12,17 @@ from collections import deque
 from strata_angelia import frames
 from strata_angelia.budgets import Budgets
 from strata_angelia.classes import CallClass, class_of
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.connection import Connection
 from strata_angelia.frames import Frame, FrameError, Kind
 from strata_angelia.options import AngeliaOptions
-from strata_angelia.ports import BAD_REQUEST, UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
+from strata_angelia.ports import (
+    BAD_REQUEST,
+    UNAVAILABLE,
+    UNKNOWN_METHOD,
+    WRONG_CLUSTER,
+    AngeliaError,
+)
 
 _MAX_CALL_ID = 0xFFFFFFFF
 
@@ -74,9 +81,13 @@ class Pending:
 class ClientConnection(Connection):
     """The connection of a channel, from its handshake to its loss."""
 
-    def __init__(self, options: AngeliaOptions, codec: str) -> None:
+    def __init__(
+        self, options: AngeliaOptions, codec: str, cluster: ClusterId, endpoint: str
+    ) -> None:
         super().__init__(options)
         self._codec_name = codec
+        self._cluster = cluster
+        self._endpoint = endpoint
         self._welcome = asyncio.Event()
         self._methods: dict[str, tuple[int, bool]] = {}
         self._pending: dict[int, Pending] = {}
@@ -162,6 +173,7 @@ class ClientConnection(Connection):
             options.stream_window_bytes,
             options.max_message_bytes,
             self._codec_name,
+            self._cluster.value,
         )
         self.send(Kind.HELLO, hello.encode())
 
@@ -173,6 +185,8 @@ class ClientConnection(Connection):
         """See `Connection.on_frame`."""
         if frame.kind is Kind.GOODBYE:
             code, reason = frames.decode_error(frame.payload)
+            if code == WRONG_CLUSTER and self._is_of_another(reason):
+                return
             # What the peer could not read is this side's mistake, not a matter of a retry.
             self.abort(code if code == BAD_REQUEST else UNAVAILABLE, reason)
         elif not self._methods and self.max_message_bytes == 0:
@@ -186,12 +200,23 @@ class ClientConnection(Connection):
         welcome = frames.decode_welcome(frame.payload)
         if welcome.version != frames.VERSION:
             raise FrameError(f"unknown version {welcome.version}, this is {frames.VERSION}")
+        if self._is_of_another(welcome.cluster):
+            return
         self.max_message_bytes = welcome.max_message_bytes
         self.reader.max_payload_bytes = self.options.max_message_bytes
         self._methods = {
             path: (number, streaming) for number, (streaming, path) in enumerate(welcome.methods)
         }
         self._welcome.set()
+
+    def _is_of_another(self, cluster: str) -> bool:
+        """Leave a server of another cluster."""
+        try:
+            self._cluster.check(cluster, self._endpoint)
+        except AngeliaError as error:
+            self.abort(error.code, error.reason)
+            return True
+        return False
 
     def _take_answer(self, frame: Frame) -> None:
         pending = self._pending.get(frame.call_id)

@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from strata_angelia import frames
 from strata_angelia.budgets import Budgets, Usage
+from strata_angelia.cluster_id import ClusterId, own
 from strata_angelia.codec import CODECS, Codec
 from strata_angelia.connection import Connection
 from strata_angelia.frames import Frame, FrameError, Kind
@@ -53,6 +54,7 @@ class TcpServer:
         options: limits.
         metrics: calls and connections.
         codecs: encodings a caller may choose.
+        cluster: of this process; None: it belongs to none.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TcpServer:
         options: AngeliaOptions | None = None,
         metrics: Metrics | None = None,
         codecs: Mapping[str, Codec] = CODECS,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -72,6 +75,7 @@ class TcpServer:
         metrics.declare(METRICS)
         self.options = options or AngeliaOptions()
         self.codecs = codecs
+        self.cluster = own(cluster)
         self.table = MethodTable(self.options.class_of)
         self.methods: list[Method] = []
         self.connections: set[_ServerConnection] = set()
@@ -242,13 +246,20 @@ class _ServerConnection(Connection):
         codec = self._server.codecs.get(hello.codec)
         if codec is None:
             raise FrameError(f"unknown codec {hello.codec!r}")
+        try:
+            self._server.cluster.check(hello.cluster, self.peer)
+        except AngeliaError as error:
+            # The caller is told which cluster this is; it says the rest itself.
+            self.end(error.code, self._server.cluster.value)
+            return
         self._codec = codec
         self._window_bytes = hello.stream_window_bytes
         self._max_response_bytes = min(hello.max_message_bytes, self.options.max_message_bytes)
         limit = self.options.max_message_bytes
         self.reader.max_payload_bytes = limit + frames.MAX_REQUEST_PREFIX_BYTES
         methods = tuple((method.streaming, method.path) for method in self._server.methods)
-        self.send(Kind.WELCOME, frames.Welcome(frames.VERSION, limit, methods).encode())
+        welcome = frames.Welcome(frames.VERSION, limit, methods, self._server.cluster.value)
+        self.send(Kind.WELCOME, welcome.encode())
 
     def _begin(self, frame: Frame, codec: Codec) -> None:
         """Start the call of a REQUEST, or refuse it."""

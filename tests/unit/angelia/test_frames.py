@@ -105,10 +105,12 @@ def test_short_payloads_are_frame_errors(payload: bytes) -> None:
 
 def test_handshake() -> None:
     """Both sides of the handshake survive."""
-    hello = frames.Hello(1, 65_536, 1_000_000, "protobuf")
+    hello = frames.Hello(2, 65_536, 1_000_000, "protobuf", "c1")
     assert frames.decode_hello(hello.encode()) == hello
-    welcome = frames.Welcome(1, 1_000_000, ((False, "/a.B/C"), (True, "/a.B/D")))
+    welcome = frames.Welcome(2, 1_000_000, ((False, "/a.B/C"), (True, "/a.B/D")), "c1")
     assert frames.decode_welcome(welcome.encode()) == welcome
+    nobody = frames.Welcome(2, 1_000_000, ((False, "/a.B/C"),))
+    assert frames.decode_welcome(nobody.encode()) == nobody
     with pytest.raises(FrameError, match="not an Angelia handshake"):
         frames.decode_hello(b"GET / HTTP/1.1\r\n\r\n")
 
