@@ -26,7 +26,7 @@ from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.storage.channels import BrokerNetwork
-from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_runtime import loop
@@ -140,7 +140,7 @@ async def measure(node: EdgelessNode, profile: bool) -> dict[str, dict[str, floa
 
 async def run(folder: Path, profile: bool) -> dict[str, dict[str, float]]:
     """Start a node, measure, stop it."""
-    data = DataFolder.open(folder / "data")
+    data = DataFolder.open(folder / "data", Role.STANDALONE)
     node = EdgelessNode(data, Metrics())
     await node.start()
     await node.create_topic()

@@ -29,7 +29,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
-from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.ports import UnaryHandler
 from strata_runtime import loop
@@ -159,7 +159,7 @@ async def measure(edge: UnaryEdge, count: int, profiled: str) -> dict[str, objec
 
 async def run(folder: Path, count: int, profiled: str) -> dict[str, object]:
     """Start a node, measure, stop it."""
-    data = DataFolder.open(folder / "data")
+    data = DataFolder.open(folder / "data", Role.STANDALONE)
     node = EdgelessNode(data, Metrics())
     node.edge = edge = UnaryEdge()
     await node.start()

@@ -32,7 +32,7 @@ from bench.micro_broker import send_requests
 from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.observability.windows import WindowOptions
 from strata_broker.storage.channels import BrokerNetwork
-from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
@@ -185,7 +185,8 @@ async def run(
 ) -> dict[str, dict[str, float]]:
     """Start the nodes, measure, stop them."""
     folders = {
-        kind: DataFolder.open(folder / kind) for kind in (OFF, "metrics_and_windows", *TRACES)
+        kind: DataFolder.open(folder / kind, Role.STANDALONE)
+        for kind in (OFF, "metrics_and_windows", *TRACES)
     }
     if sender is not None:
         await sender.start()

@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 
 from strata.meta.v1 import command_pb2, meta_pb2
+from strata_angelia.cluster_id import ClusterId
 from strata_metadata.follower import MetadataSink
+from strata_metadata.identity import knows_node
 from strata_metadata.install import SnapshotInstall
 from strata_metadata.options import WatchOptions
 from strata_metadata.rows import SNAPSHOT_ORDER, change_of, key_of, value_of
@@ -31,6 +33,7 @@ class MetadataCache:
         options: limits of the watch streams served from here.
         metrics: watchers.
         sinks: told everything after it is in the store.
+        cluster: that the process belongs to; None: to none.
     """
 
     def __init__(
@@ -40,14 +43,17 @@ class MetadataCache:
         metrics: Metrics,
         *,
         sinks: Sequence[MetadataSink] = (),
+        cluster: ClusterId | None = None,
     ) -> None:
         self._store = store
         self._sinks = tuple(sinks)
         value = store.get(APPLIED_KEY)
         applied = command_pb2.AppliedState.FromString(value or b"")
         self._revision = applied.counters.revision
+        # Whose rows these are, as their source said.
+        self._cluster_id = applied.cluster_id
         self._synced_revision = self._revision
-        self._hub = WatchHub(store, self._revision, options, metrics)
+        self._hub = WatchHub(store, self._revision, options, metrics, cluster=cluster)
         # A snapshot of which parts have come.
         self._install: SnapshotInstall | None = None
         if self._revision:
@@ -62,6 +68,7 @@ class MetadataCache:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
+        self._cluster_id = response.cluster_id or self._cluster_id
         if response.snapshot:
             self._install = SnapshotInstall(self._store)
         elif not response.snapshot_revision:
@@ -73,6 +80,10 @@ class MetadataCache:
             self._write(response)
         for sink in self._sinks:
             sink.apply(response)
+
+    def knows_node(self, node_id: str) -> bool:
+        """Whether the rows know a node (see `identity.knows_node`)."""
+        return knows_node(self._store, node_id)
 
     def sync(self) -> None:
         """Make what was taken in survive a power failure, if anything was. Blocks on the disk."""
@@ -96,14 +107,14 @@ class MetadataCache:
     def _take_part(self, install: SnapshotInstall, response: meta_pb2.WatchResponse) -> None:
         install.take(response.changes)
         if response.revision:
-            install.finish(_applied_row(response.revision))
+            install.finish(self._applied_row(response.revision))
             self._install = None
             self._revision = response.revision
             self._hub.reset(response.revision)
 
     def _write(self, response: meta_pb2.WatchResponse) -> None:
         rows = {key_of(change): value_of(change) for change in response.changes}
-        rows[APPLIED_KEY] = _applied_row(response.revision)
+        rows[APPLIED_KEY] = self._applied_row(response.revision)
         self._store.write(
             [(key, value) for key, value in rows.items() if value is not None],
             [key for key, value in rows.items() if value is None],
@@ -117,9 +128,11 @@ class MetadataCache:
             for kind in SNAPSHOT_ORDER
             for key, value in self._store.scan(*kind_range(kind))
         ]
-        return meta_pb2.WatchResponse(revision=self._revision, snapshot=True, changes=changes)
+        return meta_pb2.WatchResponse(
+            revision=self._revision, snapshot=True, changes=changes, cluster_id=self._cluster_id
+        )
 
-
-def _applied_row(revision: int) -> bytes:
-    counters = command_pb2.Counters(revision=revision)
-    return command_pb2.AppliedState(counters=counters).SerializeToString()
+    def _applied_row(self, revision: int) -> bytes:
+        counters = command_pb2.Counters(revision=revision)
+        applied = command_pb2.AppliedState(counters=counters, cluster_id=self._cluster_id)
+        return applied.SerializeToString()

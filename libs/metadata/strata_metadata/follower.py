@@ -5,7 +5,8 @@ what was taken in stays true meanwhile, so whoever depends on the sink serves on
 reachable (rule 16). Nameservers come first; fallback sources (storage nodes with their durable
 copies) are only asked what they know, once per round, while no nameserver answers.
 
-Invariants: the sink's revision never goes back, a source that knows less is left. A large snapshot
+Invariants: the sink's revision never goes back, a source that knows less is left, and so is one of
+another cluster before anything it says is taken in (rule 32). A large snapshot
 comes to the sink in parts, so that other work goes on between two of them.
 """
 
@@ -17,6 +18,7 @@ from contextlib import aclosing
 from typing import Protocol, cast
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId, own
 from strata_angelia.ports import AngeliaError
 from strata_metadata.channels import ChannelFactory, Channels
 from strata_metadata.client import SERVICE
@@ -65,6 +67,7 @@ class MetadataFollower:
         random: a number in [0, 1), spreads pauses; also chooses the first nameserver.
         metrics: revision and sources.
         fallback_endpoints: called when no nameserver answers: who else has a copy.
+        cluster: that the process belongs to; None: to none.
     """
 
     def __init__(
@@ -78,10 +81,12 @@ class MetadataFollower:
         random: Callable[[], float],
         metrics: Metrics,
         fallback_endpoints: Callable[[], Sequence[str]] = tuple,
+        cluster: ClusterId | None = None,
     ) -> None:
         metrics.declare(METRICS)
         self._endpoints = tuple(endpoints)
         self._fallback_endpoints = fallback_endpoints
+        self._cluster = own(cluster)
         self._channels = Channels(channel_factory, _MAX_CHANNELS)
         self._sink = sink
         self._options = options
@@ -121,7 +126,9 @@ class MetadataFollower:
     async def _follow(self, endpoint: str, kind: str, *, once: bool = False) -> bool:
         """Take in what a source tells until it is lost; return whether it was of use."""
         heard = used = False
-        request = meta_pb2.WatchRequest(from_revision=self._sink.revision)
+        request = meta_pb2.WatchRequest(
+            from_revision=self._sink.revision, cluster_id=self._cluster.value
+        )
         stream = self._channels.get(endpoint).stream(
             SERVICE + "Watch", request, meta_pb2.WatchResponse
         )
@@ -130,6 +137,7 @@ class MetadataFollower:
                 while True:
                     response = await self._next_response(responses, first=not heard)
                     heard = True
+                    self._cluster.check(response.cluster_id, endpoint)
                     self._sink.apply(response)
                     if not response.revision:
                         continue

@@ -4,6 +4,9 @@ Rows tell every nameserver leader who is registered, so a registered node that i
 was removed. A broker registers again: one that was silent for long is forgotten. A storage node
 that was removed stays out until its process is started again: an operator drained it to switch
 it off, and it must not get replicas once more.
+
+The first nameserver that takes a node in gives it its cluster; one of another cluster is refused
+from then on, and asked again all the same: addresses change hands (rule 32).
 """
 
 from __future__ import annotations
@@ -12,13 +15,17 @@ import asyncio
 from collections.abc import Callable
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId, WrongCluster, own
 from strata_angelia.ports import AngeliaError
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_metadata.metrics import METRICS
 from strata_metadata.options import PresenceOptions
+from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
+
+_TELL_EVERY_S = 60.0
 
 MakeHeartbeat = Callable[[bool], meta_pb2.HeartbeatRequest]
 """Gives a heartbeat; its argument: whether it must be complete. Called once per heartbeat sent."""
@@ -34,6 +41,8 @@ class NodePresence:
         options: times.
         metrics: heartbeats.
         make_heartbeat: what a heartbeat says; None: only that the node is there.
+        cluster: that the process belongs to; None: nobody compares.
+        clock: time between two lines about the same refusal.
 
     Attributes:
         registered: set once the node was registered for the first time.
@@ -48,11 +57,17 @@ class NodePresence:
         metrics: Metrics,
         *,
         make_heartbeat: MakeHeartbeat | None = None,
+        cluster: ClusterId | None = None,
+        clock: Clock | None = None,
     ) -> None:
         metrics.declare(METRICS)
         self._client = client
         self._node = node
         self._options = options
+        self._cluster = own(cluster)
+        self._clock = clock or SystemClock()
+        # The refusal that was written about last, and when.
+        self._told: tuple[str, float] = ("", 0.0)
         self._make_heartbeat = make_heartbeat or self._plain
         self._heartbeats_total = metrics.counter("strata_metadata_heartbeats_total")
         self._want_full = True
@@ -73,18 +88,28 @@ class NodePresence:
 
     async def _register(self) -> bool:
         try:
-            self.response = await self._client.call(
+            response = await self._client.call(
                 "RegisterNode",
-                meta_pb2.RegisterNodeRequest(node=self._node),
+                meta_pb2.RegisterNodeRequest(node=self._node, cluster_id=self._cluster.value),
                 meta_pb2.RegisterNodeResponse,
                 timeout_s=self._options.register_timeout_ms / 1_000,
             )
-        except (MetaRefused, AngeliaError) as error:
-            self._logger.warning("not registered", node=self._node.node_id, reason=str(error))
+            self._cluster.learn(response.cluster_id)
+        except (MetaRefused, AngeliaError, WrongCluster) as error:
+            self._tell(str(error))
             return False
+        self.response = response
         self._want_full = True
         self.registered.set()
         return True
+
+    def _tell(self, reason: str) -> None:
+        """Write down why the node is not registered, once in a while."""
+        now_s = self._clock.monotonic_s()
+        told, at_s = self._told
+        if reason != told or now_s - at_s >= _TELL_EVERY_S:
+            self._told = reason, now_s
+            self._logger.warning("not registered", node=self._node.node_id, reason=reason)
 
     async def _beat_until_unknown(self) -> None:
         while True:
@@ -95,9 +120,11 @@ class NodePresence:
     async def _beat(self) -> bool:
         """Send one heartbeat; False: the node must register."""
         try:
+            request = self._make_heartbeat(self._want_full)
+            request.cluster_id = self._cluster.value
             response = await self._client.call(
                 "Heartbeat",
-                self._make_heartbeat(self._want_full),
+                request,
                 meta_pb2.HeartbeatResponse,
                 timeout_s=self._options.timeout_ms / 1_000,
             )

@@ -10,6 +10,7 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId, own
 from strata_angelia.methods import snake_case
 from strata_angelia.ports import OVERLOADED, AngeliaError, CallContext
 from strata_metadata.cache import MetadataCache
@@ -22,6 +23,9 @@ _READ_ONLY = meta_pb2.MetaStatus(
     outcome=meta_pb2.META_OUTCOME_UNAVAILABLE,
     reason="this node has a copy of the metadata; changes go to a nameserver",
 )
+_NOTHING_KNOWN = meta_pb2.MetaStatus(
+    outcome=meta_pb2.META_OUTCOME_UNAVAILABLE, reason="nothing is known yet"
+)
 _RESPONSE_TYPES: dict[str, type[Message]] = {
     snake_case(rpc.name): message_factory.GetMessageClass(rpc.output_type)
     for rpc in META_SERVICE.methods
@@ -30,10 +34,16 @@ _RESPONSE_TYPES: dict[str, type[Message]] = {
 
 
 class CachedMetaServicer:
-    """Serves `GetSnapshot` and `Watch`; every other RPC answers UNAVAILABLE."""
+    """Serves `GetIdentity`, `GetSnapshot` and `Watch`; every other RPC answers UNAVAILABLE.
 
-    def __init__(self, cache: MetadataCache) -> None:
+    Args:
+        cache: the copy.
+        cluster: that the process belongs to; None: to none.
+    """
+
+    def __init__(self, cache: MetadataCache, cluster: ClusterId | None = None) -> None:
         self._cache = cache
+        self._cluster = own(cluster)
 
     def __getattr__(self, name: str) -> Callable[[Message, CallContext], Awaitable[Message]]:
         """Return the handler of an RPC that changes something."""
@@ -52,12 +62,20 @@ class CachedMetaServicer:
         """Return all rows."""
         revision, rows = await self._cache.snapshot()
         if not revision:
-            return meta_pb2.GetSnapshotResponse(
-                status=meta_pb2.MetaStatus(
-                    outcome=meta_pb2.META_OUTCOME_UNAVAILABLE, reason="nothing is known yet"
-                )
-            )
+            return meta_pb2.GetSnapshotResponse(status=_NOTHING_KNOWN)
         return await snapshot_response(revision, rows)
+
+    async def get_identity(
+        self, request: meta_pb2.GetIdentityRequest, context: CallContext
+    ) -> meta_pb2.GetIdentityResponse:
+        """Tell which cluster the copy is of."""
+        if not self._cluster.value:
+            return meta_pb2.GetIdentityResponse(status=_NOTHING_KNOWN)
+        return meta_pb2.GetIdentityResponse(
+            status=meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK),
+            cluster_id=self._cluster.value,
+            knows_node=self._cache.knows_node(request.node_id),
+        )
 
     async def watch(
         self, request: meta_pb2.WatchRequest, context: CallContext
@@ -65,8 +83,9 @@ class CachedMetaServicer:
         """Stream changes; nothing, not even a first response, before anything is known.
 
         Raises:
-            AngeliaError: OVERLOADED: too many watchers.
+            AngeliaError: OVERLOADED: too many watchers; WRONG_CLUSTER.
         """
+        self._cluster.check(request.cluster_id, context.peer)
         try:
             async with aclosing(self._cache.watch(request.from_revision)) as responses:
                 async for response in responses:

@@ -44,11 +44,13 @@ class ClusterView:
     Attributes:
         revision: of what was taken in; 0: nothing yet.
         version: raised when a row other than a topic's changed.
+        cluster_id: whose rows these are; empty: their source did not say.
     """
 
     def __init__(self) -> None:
         self.revision = 0
         self.version = 0
+        self.cluster_id = ""
         self._tables = _Tables()
         # Parts of a snapshot that is not complete.
         self._coming: _Tables | None = None
@@ -130,6 +132,7 @@ class ClusterView:
         elif not response.snapshot_revision:
             # The rest of a snapshot never came.
             self._coming = None
+        self.cluster_id = response.cluster_id or self.cluster_id
         tables = self._coming or self._tables
         moved = tables is not self._tables
         for change in response.changes:

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import command_pb2, meta_pb2
+from strata_angelia.cluster_id import ClusterId, own
 from strata_metadata.errors import MetaRefused
 from strata_metadata.metrics import METRICS
 from strata_metadata.options import WatchOptions
@@ -45,6 +46,7 @@ class WatchHub:
         metrics: watchers and snapshots.
         is_fresh: whether the rows follow the leader's; while they do not, watchers hear nothing
             and look for another source.
+        cluster: whose rows they are; every response says it. None: nobody's.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class WatchHub:
         metrics: Metrics,
         *,
         is_fresh: Callable[[], bool] = lambda: True,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._store = store
         self._recent: deque[Revision] = deque(maxlen=options.recent_changes)
@@ -62,6 +65,7 @@ class WatchHub:
         self._response_changes = options.response_changes
         self._keepalive_s = options.keepalive_ms / 1_000
         self._is_fresh = is_fresh
+        self._cluster = own(cluster)
         self._watchers = Limit("metadata_watchers", options.max_watchers, "streams", metrics)
         metrics.declare(METRICS)
         self._snapshots_total = metrics.counter("strata_metadata_watch_snapshots_total")
@@ -133,12 +137,13 @@ class WatchHub:
                         if self._paused:
                             # It may tell of rows that were being dropped.
                             break
+                        response.cluster_id = self._cluster.value
                         yield response
                         revision = response.revision
                         first = False
                         await asyncio.sleep(0)
                 elif not await _within(published, self._keepalive_s) and self._is_fresh():
-                    yield meta_pb2.WatchResponse(revision=revision)
+                    yield meta_pb2.WatchResponse(revision=revision, cluster_id=self._cluster.value)
         finally:
             self._watchers.give_back()
 

@@ -52,6 +52,11 @@ class Lifecycle:
         self._failure: tuple[str, BaseException] | None = None
         self._log = get_logger("lifecycle")
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether there is a reason to stop; a start that waits for others gives up then."""
+        return self._stop.is_set()
+
     def request_stop(self) -> None:
         """Begin the stop; the process ends in order."""
         self._stop.set()

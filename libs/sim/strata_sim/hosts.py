@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import AngeliaError, Channel
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
 from strata_broker.storage.channels import BrokerNetwork
@@ -291,6 +292,7 @@ class StorageHost(Host):
         )
         self.lose_rows()
         self.metadata_rows = SimMetadataStore()
+        self.cluster = ClusterId()
 
     def lose_rows(self) -> None:
         """Forget the rows of raft groups; the log has what made them."""
@@ -332,6 +334,7 @@ class StorageHost(Host):
             store=self.rows,
             metadata_store=self.metadata_rows,
             chance=self.chance,
+            cluster=self.cluster,
         )
 
     def _process_died(self) -> None:
@@ -350,6 +353,7 @@ class BrokerHost(Host):
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.node_id = f"{self.name}-{self.chance.getrandbits(32):08x}"
+        self.cluster = ClusterId()
 
     @property
     def app(self) -> BrokerApp | None:
@@ -378,6 +382,7 @@ class BrokerHost(Host):
                 lambda endpoints: self._channel(endpoints[0]),
                 world.storage_seeds,
                 lambda endpoints: SimEdgeChannel(world.network, self.name, endpoints[0]),
+                self.cluster,
             ),
             self.machine.clock,
             self.chance.random,

@@ -154,16 +154,7 @@ class BrokerApp:
             random=random,
             metrics=metrics,
         )
-        self._follower = MetadataFollower(
-            network.nameservers,
-            network.metadata_channels,
-            self.view,
-            config.metadata_follower(),
-            clock=clock,
-            random=random,
-            metrics=metrics,
-            fallback_endpoints=lambda: network.storage_seeds,
-        )
+        self._follower = self._new_follower()
         self._storage = StorageTier(
             identity.boot_id,
             self.view,
@@ -183,6 +174,20 @@ class BrokerApp:
         self._health = Health(edge)
         self._set_health(serving=False)
         show_broker(metrics, self.sessions, self.view, lambda: bool(self.endpoint))
+
+    def _new_follower(self) -> MetadataFollower:
+        network = self._network
+        return MetadataFollower(
+            network.nameservers,
+            network.metadata_channels,
+            self.view,
+            self._config.metadata_follower(),
+            clock=self._clock,
+            random=self._random,
+            metrics=self._metrics,
+            fallback_endpoints=lambda: network.storage_seeds,
+            cluster=network.cluster,
+        )
 
     def _serve_clients(self) -> None:
         config, clock, metrics = self._config, self._clock, self._metrics
@@ -330,6 +335,7 @@ class BrokerApp:
                 self._transactions,
                 self._recorder,
                 self._network.broker_channels,
+                self._network.cluster,
                 self._config,
                 shown_config,
                 self._clock,
@@ -442,7 +448,14 @@ class BrokerApp:
             boot_id=identity.boot_id,
             rack=identity.rack,
         )
-        presence = NodePresence(self._metadata, node, self._config.presence(), self._metrics)
+        presence = NodePresence(
+            self._metadata,
+            node,
+            self._config.presence(),
+            self._metrics,
+            cluster=self._network.cluster,
+            clock=self._clock,
+        )
         self._presence = self._tasks.spawn("presence", presence.run())
         try:
             async with asyncio.timeout(self._config.metadata.call_timeout_ms / 1000):

@@ -23,8 +23,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Server
 from strata_metadata.errors import MetaRefused
+from strata_metadata.identity import knows_node
 from strata_metadata.servicer import META_SERVICE
 from strata_metadata.watch import WatchHub
 from strata_multiraft.node import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
@@ -99,6 +101,7 @@ class NameserverApp:
         cluster: the other nameservers; None: this process is the whole cluster.
         store: the rows; None: RocksDB under `folder`.
         chance: of election timeouts and pauses; None: seeded by the system.
+        cluster_id: what the process knows of its cluster; None: what `identity` says.
     """
 
     name = "nameserver"
@@ -117,6 +120,7 @@ class NameserverApp:
         cluster: NameserverCluster | None = None,
         store: MetadataStore | None = None,
         chance: Random | None = None,
+        cluster_id: ClusterId | None = None,
     ) -> None:
         metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
@@ -128,6 +132,7 @@ class NameserverApp:
         self._on_fatal = on_fatal
         self._disk = disk
         self._cluster = cluster
+        self._cluster_id = cluster_id or ClusterId(identity.cluster_id)
         self._store = store
         self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
         self._running: _Running | None = None
@@ -233,6 +238,7 @@ class NameserverApp:
             self._config.watch_options(),
             self._metrics,
             is_fresh=self._follows_a_leader,
+            cluster=self._cluster_id,
         )
         return _Running(
             log,
@@ -241,7 +247,7 @@ class NameserverApp:
             WriterThread("nameserver-read"),
             hub,
             MetadataMachine(store, hub, self._config, self._metrics),
-            MetaServicer(self._leader),
+            MetaServicer(self._leader, self._cluster_id, partial(knows_node, store)),
             self._quorum(),
             Tasks("nameserver", self._on_fatal, max_tasks=4),
         )
@@ -255,6 +261,7 @@ class NameserverApp:
         return Quorum(
             self._cluster,
             self._identity,
+            self._cluster_id,
             self._config,
             clock=self._clock,
             metrics=self._metrics,

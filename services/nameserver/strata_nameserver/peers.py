@@ -45,6 +45,8 @@ class PeerDirectory:
         self._timeout_s = timeout_s
         self._at: dict[str, meta_pb2.NameserverPeer] = {}
         self._by_replica: dict[int, meta_pb2.NameserverPeer] = {own.replica_id: own}
+        # Address -> cluster of those that were written about; again when it changes.
+        self._foreign: dict[str, str] = {}
         self._logger = get_logger("nameserver")
 
     @property
@@ -86,10 +88,15 @@ class PeerDirectory:
         if peer.endpoint not in self._others:
             return
         if peer.cluster_id and self.own.cluster_id and peer.cluster_id != self.own.cluster_id:
-            self._logger.error(
-                "a nameserver of another cluster", endpoint=peer.endpoint, cluster=peer.cluster_id
-            )
+            if self._foreign.get(peer.endpoint) != peer.cluster_id:
+                self._foreign[peer.endpoint] = peer.cluster_id
+                self._logger.error(
+                    "a nameserver of another cluster",
+                    endpoint=peer.endpoint,
+                    cluster=peer.cluster_id,
+                )
             return
+        self._foreign.pop(peer.endpoint, None)
         self._at[peer.endpoint] = peer
         self._by_replica[peer.replica_id] = peer
 

@@ -13,6 +13,7 @@ import asyncio
 from random import Random
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Server
 from strata_metadata.client import MetadataClient
 from strata_metadata.options import MetadataClientOptions, PresenceOptions
@@ -44,6 +45,7 @@ class Quorum:
     Args:
         cluster: the configured nameservers.
         identity: of this one.
+        cluster_id: what the process knows of its cluster; it learns it here.
         config: times.
         clock: time.
         metrics: of traffic between nameservers.
@@ -55,6 +57,7 @@ class Quorum:
         self,
         cluster: NameserverCluster,
         identity: NameserverIdentity,
+        cluster_id: ClusterId,
         config: NameserverConfig,
         *,
         clock: Clock,
@@ -64,6 +67,7 @@ class Quorum:
     ) -> None:
         self._cluster = cluster
         self._identity = identity
+        self._cluster_id = cluster_id
         self._config = config
         self._metrics = metrics
         self.directory = PeerDirectory(
@@ -148,6 +152,7 @@ class Quorum:
             ),
             PresenceOptions(),
             self._metrics,
+            cluster=self._cluster_id,
         )
         await self.peering.start()
         self._tasks.spawn("peers", self.directory.run())
@@ -165,6 +170,7 @@ class Quorum:
         await asyncio.to_thread(
             self._cluster.save_formation, formation.cluster_id, formation.replica_ids
         )
+        self._cluster_id.learn(formation.cluster_id)
         formed = meta_pb2.NameserverPeer()
         formed.CopyFrom(self.directory.own)
         formed.cluster_id = formation.cluster_id

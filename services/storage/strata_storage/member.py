@@ -23,6 +23,7 @@ from random import Random
 from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.meta.v1 import meta_pb2 as meta
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Channel, Server
 from strata_metadata import (
     META_SERVICE,
@@ -159,6 +160,7 @@ class StorageMember:
         tier: the section `[tier]`; None: there is no tier.
         plugins: what is loaded beside the core.
         tracer: traces appends; None: nothing is traced.
+        cluster: that the process belongs to; None: that of whoever takes it in.
 
     Attributes:
         view: of the metadata.
@@ -184,6 +186,7 @@ class StorageMember:
         tier: TierConfig | None = None,
         plugins: Sequence[StoragePlugin] = (),
         tracer: Tracer | None = None,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._config = config
         self._plugins = tuple(plugins)
@@ -198,6 +201,7 @@ class StorageMember:
         self._store = store
         self._metadata_store = metadata_store
         self._tracer = tracer
+        self._cluster = cluster
         self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
         self._tier = tier
         self.view = ClusterView()
@@ -220,9 +224,11 @@ class StorageMember:
             LogError, StateError, MetadataStoreError: data that cannot be opened.
         """
         store = await asyncio.to_thread(self._open_metadata)
-        cache = MetadataCache(store, self._options.watch, self._metrics, sinks=[self.view])
+        cache = MetadataCache(
+            store, self._options.watch, self._metrics, sinks=[self.view], cluster=self._cluster
+        )
         servers = _Servers(self._network.servers)
-        servers.register(META_SERVICE, CachedMetaServicer(cache))
+        servers.register(META_SERVICE, CachedMetaServicer(cache, self._cluster))
         peering = self._peering()
         channels = Channels(self._network.open_channel, _MAX_CHANNELS)
         app = self._app(servers, peering, channels)
@@ -246,6 +252,7 @@ class StorageMember:
             self.view,
             self._identity.node_id,
             lambda: asyncio.to_thread(cache.sync),
+            cluster=self._cluster,
         )
         # From the copy of the metadata; one replica that cannot be opened does not stop the rest.
         with suppress(DiskFull):
@@ -371,6 +378,8 @@ class StorageMember:
             self._options.presence,
             self._metrics,
             make_heartbeat=heartbeats.make,
+            cluster=self._cluster,
+            clock=self._clock,
         )
 
     def _spawn_all(
@@ -390,6 +399,7 @@ class StorageMember:
             random=self._chance.random,
             metrics=self._metrics,
             fallback_endpoints=lambda: self._directory.storage_endpoints(self._identity.node_id),
+            cluster=self._cluster,
         )
         moves = QueueMoves(
             node,

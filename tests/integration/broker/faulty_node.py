@@ -23,7 +23,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError, Channel
 from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.storage.channels import BrokerNetwork
-from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_edge.grpcio_edge import GrpcioEdge
@@ -176,7 +176,7 @@ class FaultyNode(Standalone):
         self.settings = StandaloneConfig.model_validate(merged)
         self.faults = Faults()
         self.fatal: list[tuple[str, BaseException]] = []
-        self.data_folder = DataFolder.open(folder)
+        self.data_folder = DataFolder.open(folder, Role.STANDALONE)
         self.metrics = Metrics()
         super().__init__(
             self.settings,

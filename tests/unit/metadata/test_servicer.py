@@ -59,8 +59,9 @@ async def test_reads_are_served(channel: Channel, cache: MetadataCache) -> None:
 
 
 async def test_every_other_call_says_where_to_go(channel: Channel) -> None:
-    """UNAVAILABLE with a reason, for each RPC of the service but the two that read."""
-    rpcs = [rpc.name for rpc in META_SERVICE.methods if rpc.name not in ("GetSnapshot", "Watch")]
+    """UNAVAILABLE with a reason, for each RPC of the service but the three that read."""
+    reads = ("GetIdentity", "GetSnapshot", "Watch")
+    rpcs = [rpc.name for rpc in META_SERVICE.methods if rpc.name not in reads]
     assert "CreateTopic" in rpcs and "Heartbeat" in rpcs
     for name in rpcs:
         request = getattr(meta_pb2, f"{name}Request")()

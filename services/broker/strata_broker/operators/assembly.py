@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import google_crc32c
 
+from strata_angelia.cluster_id import ClusterId
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.peers import Peers
@@ -72,6 +73,7 @@ class OperatorParts:
         boot_id: names this life of it.
         version: of the package.
         broker_channels: makes a channel to another broker.
+        cluster: that this broker belongs to; None: nobody compares.
         shown_config: what `GetConfig` shows.
     """
 
@@ -90,6 +92,7 @@ class OperatorParts:
     transactions: Transactions
     recorder: Recorder
     broker_channels: ChannelFactory
+    cluster: ClusterId | None
     config: BrokerConfig
     shown_config: Config
     clock: Clock
@@ -146,7 +149,7 @@ class Operators:
         """Serve on an edge."""
         self._serve_strata(edge)
         self._serve_rocketmq(edge)
-        PeerServicer(self._clients, self._commands).register(edge)
+        PeerServicer(self._clients, self._commands, self._parts.cluster).register(edge)
 
     def start(self, tasks: Tasks) -> None:
         """Run what goes on in the background."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from strata.broker.v1 import peer_pb2
+from strata_angelia.cluster_id import CLUSTER_HEADER, ClusterId, own
 from strata_broker import errors
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
@@ -16,9 +17,21 @@ from strata_mq.errors import RequestError
 
 
 class PeerServicer:
-    """See the module docstring."""
+    """See the module docstring. A broker of another cluster is refused (rule 32).
 
-    def __init__(self, clients: ConnectedClients, commands: ClientCommands) -> None:
+    Args:
+        clients: of this broker.
+        commands: to them.
+        cluster: that this broker belongs to; None: nobody compares.
+    """
+
+    def __init__(
+        self,
+        clients: ConnectedClients,
+        commands: ClientCommands,
+        cluster: ClusterId | None = None,
+    ) -> None:
+        self._cluster = own(cluster)
         self._clients = clients
         self._commands = commands
 
@@ -29,6 +42,7 @@ class PeerServicer:
 
     async def list_clients(self, data: bytes, info: CallInfo) -> bytes:
         """List clients that are alive."""
+        self._check_cluster(info)
         try:
             request = parse(peer_pb2.ListClientsRequest, data)
         except DecodeError as error:
@@ -37,6 +51,7 @@ class PeerServicer:
 
     async def command_client(self, data: bytes, info: CallInfo) -> bytes:
         """Send a command to a client of this broker."""
+        self._check_cluster(info)
         try:
             request = parse(peer_pb2.CommandClientRequest, data)
             response = await self._commands.command(
@@ -47,3 +62,7 @@ class PeerServicer:
         except RequestError as bad:
             response = peer_pb2.CommandClientResponse(status=errors.status_of(bad))
         return response.SerializeToString()
+
+    def _check_cluster(self, info: CallInfo) -> None:
+        if not self._cluster.agrees(info.metadata.get(CLUSTER_HEADER, "")):
+            raise CallError("FAILED_PRECONDITION", self._cluster.value)

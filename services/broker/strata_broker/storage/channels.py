@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.config import AngeliaSection
 from strata_angelia.factory import open_channel
 from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
@@ -24,15 +25,15 @@ Raises AngeliaError when none of them can be used.
 """
 
 
-def broker_channel(endpoints: Sequence[str]) -> Channel:
-    """Return a channel to another broker's gRPC port.
+def broker_channel(endpoints: Sequence[str], cluster: ClusterId | None = None) -> Channel:
+    """Return a channel to another broker's gRPC port; it says which cluster this one is of.
 
     Raises:
         AngeliaError: UNAVAILABLE, it registered none.
     """
     if not endpoints:
         raise AngeliaError(UNAVAILABLE, "the broker registered no endpoint")
-    return open_channel(endpoints[0], "http2")
+    return open_channel(endpoints[0], "http2", cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class BrokerNetwork:
         storage_seeds: endpoints of storage nodes: when no nameserver answers they say what they
             know of the metadata (rule 16).
         broker_channels: makes a channel to another broker.
+        cluster: that the process belongs to; None: nobody compares.
     """
 
     nameservers: Sequence[str]
@@ -53,6 +55,7 @@ class BrokerNetwork:
     storage_channels: ChannelFactory
     storage_seeds: Sequence[str] = ()
     broker_channels: ChannelFactory = broker_channel
+    cluster: ClusterId | None = None
 
 
 def cluster_network(
@@ -60,6 +63,7 @@ def cluster_network(
     storage_seeds: Sequence[str],
     config: StorageClientSection,
     angelia: AngeliaSection | None = None,
+    cluster: ClusterId | None = None,
 ) -> BrokerNetwork:
     """Return the network of a broker process.
 
@@ -68,6 +72,7 @@ def cluster_network(
         storage_seeds: `host:port` of some storage nodes' Angelia tcp servers.
         config: transport and codec of calls to storage nodes, and the time to connect.
         angelia: what each class of calls may have under way; None: the defaults.
+        cluster: that the process belongs to; None: nobody compares.
     """
     options = (angelia or AngeliaSection()).options(config.connect_timeout_ms / 1000)
     # A storage node registers its tcp endpoint first, its http2 endpoint second.
@@ -84,10 +89,16 @@ def cluster_network(
             config.storage_codec,
             options=options,
             trace_parent=current_trace_parent,
+            cluster=cluster,
         )
 
     return BrokerNetwork(
-        nameservers, partial(open_channel, options=options), storage_channel, storage_seeds
+        nameservers,
+        partial(open_channel, options=options, cluster=cluster),
+        storage_channel,
+        storage_seeds,
+        partial(broker_channel, cluster=cluster),
+        cluster,
     )
 
 

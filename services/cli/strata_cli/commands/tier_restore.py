@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_cli.options import CliError
-from strata_cli.processes.data_folder import DataFolder, Identity
+from strata_cli.processes.data_folder import DataFolder, Identity, Role
 from strata_mq.rows import AppliedRow
 from strata_mq.rows import RowKind as StateRowKind
 from strata_multiraft.writes import as_frame, void_frame
@@ -89,7 +90,7 @@ def write_data_folder(
         DataFolderError, OSError, LogError, MetadataStoreError: it cannot be written.
     """
     _check_new(path)
-    folder = DataFolder.open(path)
+    folder = DataFolder.open(path, Role.STANDALONE)
     try:
         replica_ids = _replica_ids(restore)
         _write_metadata(restore, folder, replica_ids, topic_ids)
@@ -111,7 +112,7 @@ def write_split_folders(
         topic_ids: only these topics; None: all.
 
     Returns:
-        The identity that both have.
+        The nameserver's identity; the storage node's has the same ids.
 
     Raises:
         CliError, DataFolderError, OSError, LogError, MetadataStoreError: as `write_data_folder`.
@@ -119,10 +120,11 @@ def write_split_folders(
     _check_new(path)
     path.mkdir(parents=True, exist_ok=True)
     replica_ids = _replica_ids(restore)
-    with closing(DataFolder.open(path / "nameserver")) as folder:
+    with closing(DataFolder.open(path / "nameserver", Role.NAMESERVER)) as folder:
         _write_metadata(restore, folder, replica_ids, topic_ids)
         identity = folder.identity
-    with closing(DataFolder.open(path / "storage", identity)) as folder:
+    of_storage = replace(identity, role=Role.STORAGE)
+    with closing(DataFolder.open(path / "storage", Role.STORAGE, of_storage)) as folder:
         write_log(restore.raft_groups, folder.storage / "log", replica_ids)
     return identity
 

@@ -6,18 +6,22 @@ function that builds the member from its surroundings.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from strata_angelia.cluster_id import ClusterId, WrongCluster
 from strata_angelia.factory import open_channel
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import AngeliaError, Channel
 from strata_cli.processes.cluster_config import WILDCARDS, ClusterConfig
-from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from strata_cli.processes.joining import ask_all, find_cluster
 from strata_cli.processes.ready_line import ReadyLine
 from strata_runtime import logs, loop
 from strata_runtime.clock import Clock, SystemClock
@@ -49,6 +53,8 @@ class Surroundings:
         metrics: where the member's metrics show.
         on_fatal: told when the process must end.
         tracer: traces messages.
+        cluster: that the process belongs to, known once it has joined.
+        is_stopping: whether the process was told to end.
     """
 
     config: ClusterConfig
@@ -58,6 +64,8 @@ class Surroundings:
     metrics: Metrics
     on_fatal: OnFatal
     tracer: Tracer = field(default_factory=Tracer.disabled)
+    cluster: ClusterId = field(default_factory=ClusterId)
+    is_stopping: Callable[[], bool] = lambda: False
 
     @property
     def advertised_host(self) -> str:
@@ -71,6 +79,37 @@ class Surroundings:
         """Return host:port under which others reach a port of this process."""
         host = self.advertised_host
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def open_channel(self, endpoint: str) -> Channel:
+        """Return a channel to a nameserver or storage node of this process's cluster."""
+        return open_peer_channel(endpoint, self.cluster)
+
+    async def join(self, role: Role, endpoints: Sequence[str], wait_s: float | None) -> None:
+        """Find out which cluster the data folder belongs to, and that it is the right one.
+
+        Args:
+            role: of the process.
+            endpoints: of whom to ask.
+            wait_s: how long a folder of no cluster waits for an answer; None: as long as it takes.
+
+        Raises:
+            WrongCluster: those that answer are of another one; the folder is as it was.
+            DataFolderError: it cannot be written.
+        """
+        folder = self.folder
+        found = await find_cluster(
+            f"data folder {folder.path}",
+            folder.identity.cluster_id,
+            partial(ask_all, folder.identity.node_id(role), endpoints, open_peer_channel),
+            self.clock,
+            has_log=await asyncio.to_thread(folder.has_log),
+            wait_s=wait_s,
+            is_stopping=self.is_stopping,
+        )
+        if found:
+            await asyncio.to_thread(folder.join, found)
+            self.cluster.learn(found)
+        folder.claim()
 
     def nameservers(self) -> tuple[str, ...]:
         """Return the endpoints of all nameservers.
@@ -92,33 +131,40 @@ class Member:
         service: the member.
         start_errors: what its start may raise when it cannot serve.
         ready: fields of the ready line, asked after the start.
+        join: finds the cluster that the process belongs to, before the member starts.
     """
 
     service: Service
     start_errors: tuple[type[Exception], ...]
     ready: Fields
+    join: Callable[[], Awaitable[None]]
 
 
 Build = Callable[[Surroundings], Member]
 
 
-def open_peer_channel(endpoint: str) -> Channel:
+def open_peer_channel(endpoint: str, cluster: ClusterId | None = None) -> Channel:
     """Return a channel to a nameserver or storage node.
 
     One that is not reached within a second is tried again later: who waits for it can ask another.
+
+    Args:
+        endpoint: where.
+        cluster: that the process belongs to; None: whoever answers is asked.
     """
     return open_channel(
         endpoint,
         options=AngeliaOptions(connect_timeout_s=1.0),
         trace_parent=current_trace_parent,
+        cluster=cluster,
     )
 
 
-def run(role: str, config: ClusterConfig, data_dir: Path, build: Build) -> None:
+def run(role: Role, config: ClusterConfig, data_dir: Path, build: Build) -> None:
     """Run a process until it is told to stop.
 
     Args:
-        role: "nameserver", "storage" or "broker".
+        role: of the process.
         config: of the process.
         data_dir: its data folder, made if it is not there.
         build: makes the member.
@@ -127,7 +173,7 @@ def run(role: str, config: ClusterConfig, data_dir: Path, build: Build) -> None:
         StrataError: it cannot start, or it failed.
     """
     logs.configure(level=config.node.log_level)
-    folder = DataFolder.open(data_dir)
+    folder = DataFolder.open(data_dir, role)
     try:
         loop.run(_serve(role, config, folder, build))
     finally:
@@ -149,7 +195,11 @@ class _Started:
 
     async def start(self) -> None:
         try:
+            await self._member.join()
             await self._member.service.start()
+        except (WrongCluster, DataFolderError):
+            # It says whose folder is where; which part of the process found out does not matter.
+            raise
         except self._errors as error:
             raise StartError(f"{self.name} cannot start: {one_line(error)}") from error
 
@@ -157,14 +207,14 @@ class _Started:
         await self._member.service.stop(grace_s)
 
 
-async def _serve(role: str, config: ClusterConfig, folder: DataFolder, build: Build) -> None:
+async def _serve(role: Role, config: ClusterConfig, folder: DataFolder, build: Build) -> None:
     clock = SystemClock()
     lifecycle: Lifecycle
     observed = observe(
         config.observability,
         f"strata-{role}",
         role,
-        _node_id(role, folder),
+        folder.identity.node_id(role),
         clock,
         lambda name, failure: lifecycle.on_fatal(name, failure),
     )
@@ -179,6 +229,8 @@ async def _serve(role: str, config: ClusterConfig, folder: DataFolder, build: Bu
             metrics,
             lambda name, failure: lifecycle.on_fatal(name, failure),
             observed.tracer,
+            ClusterId(folder.identity.cluster_id),
+            lambda: lifecycle.is_stopping,
         )
     )
     services: list[Service] = [*observed.services, LoopLag(metrics)]
@@ -190,13 +242,3 @@ async def _serve(role: str, config: ClusterConfig, folder: DataFolder, build: Bu
     await lifecycle.run()
     metrics.close()
     sys.stdout.flush()
-
-
-def _node_id(role: str, folder: DataFolder) -> str:
-    identity = folder.identity
-    node_ids = {
-        "nameserver": identity.nameserver_node_id,
-        "storage": identity.storage_node_id,
-        "broker": identity.broker_node_id,
-    }
-    return node_ids[role]

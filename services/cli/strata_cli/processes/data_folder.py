@@ -1,8 +1,12 @@
 """The data folder: its lock, its identity, where things are (docs/data-layout.md section 1).
 
 Ids live here and nowhere else (rule 8): a folder that was emptied becomes another node, whose
-replicas get ids that were never used. The identity is written once, synced, and never changed;
-only a nameserver of a cluster adds, once, what it and its peers agreed on when they first met.
+replicas get ids that were never used. A folder has one role and one cluster (rule 32). The
+identity is written once, synced, and never changed; only the cluster is added, once: by a
+nameserver when it and its peers first met, by another process when nameservers first took it in.
+
+Nothing else is written before `claim`: a process that finds itself in the wrong cluster leaves
+every byte as it was.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +26,7 @@ from strata_runtime.errors import StrataError
 
 FORMAT_VERSION = 1
 
+_FIRST_BYTES = 16
 _LOCK = "LOCK"
 _IDENTITY = "identity.json"
 
@@ -29,20 +35,29 @@ class DataFolderError(StrataError):
     """A data folder that cannot be used; the message says which and why."""
 
 
+class Role(StrEnum):
+    """Which process a data folder is for."""
+
+    STANDALONE = "standalone"
+    NAMESERVER = "nameserver"
+    STORAGE = "storage"
+    BROKER = "broker"
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a data folder is called.
 
     Attributes:
         format_version: of the whole folder.
-        cluster_id: of the cluster that the folder belongs to; a nameserver's holds once its
-            metadata raft group is formed.
+        cluster_id: of the cluster that the folder belongs to; empty: of none yet.
         nameserver_node_id: of the nameserver in it.
         metadata_replica_id: of its replica of the metadata raft group.
         storage_node_id: of the storage node in it.
         broker_node_id: of the broker that runs beside them.
         initial_metadata_replica_ids: replicas the metadata raft group began with; empty: it is
             not formed, or the nameserver is the only one.
+        role: of the process that the folder is for; empty: of any, it holds nothing yet.
     """
 
     format_version: int
@@ -52,19 +67,28 @@ class Identity:
     storage_node_id: str
     broker_node_id: str
     initial_metadata_replica_ids: tuple[int, ...] = ()
+    role: str = ""
 
     @classmethod
-    def fresh(cls) -> Self:
-        """Return ids that nobody ever had."""
+    def fresh(cls, role: Role) -> Self:
+        """Return ids that nobody ever had; a standalone node is a cluster of its own."""
         return cls(
             format_version=FORMAT_VERSION,
-            cluster_id=secrets.token_hex(8),
+            cluster_id=secrets.token_hex(8) if role is Role.STANDALONE else "",
             nameserver_node_id=f"nameserver-{secrets.token_hex(6)}",
             # 63 bits: random instead of counted, because nobody is there to count yet.
             metadata_replica_id=secrets.randbits(62) | 1 << 62,
             storage_node_id=f"storage-{secrets.token_hex(6)}",
             broker_node_id=f"broker-{secrets.token_hex(6)}",
+            role=role,
         )
+
+    def node_id(self, role: Role) -> str:
+        """Return the node id of the process of a role; of a standalone node the storage node's."""
+        return {
+            Role.NAMESERVER: self.nameserver_node_id,
+            Role.BROKER: self.broker_node_id,
+        }.get(role, self.storage_node_id)
 
 
 class DataFolder:
@@ -81,16 +105,17 @@ class DataFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, new_identity: Identity | None = None) -> Self:
+    def open(cls, path: Path, role: Role, new_identity: Identity | None = None) -> Self:
         """Lock a folder, made if it is not there, and read or make its identity.
 
         Args:
             path: the folder.
+            role: of the process.
             new_identity: what a folder without one gets; None: ids that nobody ever had.
 
         Raises:
-            DataFolderError: another process has it open, it cannot be written, or its identity
-                is unreadable or of another format.
+            DataFolderError: another process has it open, it is another role's, it cannot be
+                written, or its identity is unreadable or of another format.
         """
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -99,11 +124,48 @@ class DataFolder:
             raise DataFolderError(f"data folder {path}: {error.strerror}") from None
         try:
             _take(lock, path)
-            identity = _read(path) or _make(path, new_identity or Identity.fresh())
+            identity = _read(path)
+            if identity is None:
+                identity = new_identity or Identity.fresh(role)
+                _sign(lock)
+                _write(path, identity)
+            _check_role(path, identity, role)
         except BaseException:
             os.close(lock)
             raise
-        return cls(path, lock, identity)
+        return cls(path, lock, replace(identity, role=role))
+
+    def claim(self) -> None:
+        """Write down who has the folder open: it is the right one."""
+        _sign(self._lock)
+
+    def join(self, cluster_id: str) -> None:
+        """Note, synced, which cluster the folder belongs to; nothing changes if it is known.
+
+        Raises:
+            DataFolderError: it belongs to another one, or the folder cannot be written.
+        """
+        self._check(cluster_id)
+        if not self.identity.cluster_id:
+            joined = replace(self.identity, cluster_id=cluster_id)
+            _write(self.path, joined)
+            self.identity = joined
+
+    def has_log(self) -> bool:
+        """Whether a storage node has ever written anything here.
+
+        Raises:
+            DataFolderError: the folder cannot be read.
+        """
+        try:
+            for segment in self.storage.glob("log/*.log"):
+                with segment.open("rb") as file:
+                    # A segment is full of zeros until its first frame is written.
+                    if any(file.read(_FIRST_BYTES)):
+                        return True
+        except OSError as error:
+            raise DataFolderError(f"data folder {self.path}: {error.strerror}") from None
+        return False
 
     def form(self, cluster_id: str, replica_ids: Sequence[int]) -> None:
         """Note, synced, with which replicas the metadata raft group begins.
@@ -122,13 +184,16 @@ class DataFolder:
         )
         if formed == self.identity:
             return
-        if self.identity.initial_metadata_replica_ids:
+        self._check(cluster_id)
+        _write(self.path, formed)
+        self.identity = formed
+
+    def _check(self, cluster_id: str) -> None:
+        if self.identity.cluster_id not in ("", cluster_id):
             raise DataFolderError(
                 f"data folder {self.path} belongs to cluster {self.identity.cluster_id}, "
                 f"not {cluster_id}"
             )
-        _write(self.path, formed)
-        self.identity = formed
 
     @property
     def nameserver(self) -> Path:
@@ -163,6 +228,7 @@ def locked(path: Path) -> Iterator[None]:
         raise DataFolderError(f"data folder {path}: {error.strerror}") from None
     try:
         _take(lock, path)
+        _sign(lock)
         yield
     finally:
         os.close(lock)
@@ -176,6 +242,17 @@ def _take(lock: int, path: Path) -> None:
         raise DataFolderError(
             f"data folder {path} is in use by process {holder or 'unknown'}"
         ) from None
+
+
+def _check_role(path: Path, identity: Identity, role: Role) -> None:
+    if identity.role not in ("", role):
+        raise DataFolderError(
+            f"data folder {path} is that of a {identity.role} process: {role} needs its own"
+        )
+
+
+def _sign(lock: int) -> None:
+    """Write down who holds a lock."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
@@ -198,12 +275,21 @@ def _read(path: Path) -> Identity | None:
         raise DataFolderError(
             f"{file}: format {identity.format_version}, this version reads {FORMAT_VERSION}"
         )
-    return identity
+    return identity if identity.role else _of_old_format(path, identity)
 
 
-def _make(path: Path, identity: Identity) -> Identity:
-    _write(path, identity)
-    return identity
+def _of_old_format(path: Path, identity: Identity) -> Identity:
+    """Return the identity of a folder from before it said its role.
+
+    Every folder had a cluster id of its own then, which meant something for a standalone node and
+    for a nameserver that knew its peers. A folder without data is for anybody.
+    """
+    has_nameserver, has_storage = (path / "nameserver").is_dir(), (path / "storage").is_dir()
+    if has_nameserver and has_storage:
+        return replace(identity, role=Role.STANDALONE)
+    role = Role.NAMESERVER if has_nameserver else Role.STORAGE if has_storage else ""
+    is_formed = bool(identity.initial_metadata_replica_ids)
+    return replace(identity, role=role, cluster_id=identity.cluster_id if is_formed else "")
 
 
 def _write(path: Path, identity: Identity) -> None:

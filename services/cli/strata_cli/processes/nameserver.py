@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from strata_angelia.factory import open_server
-from strata_cli.processes.cluster import Member, Surroundings, open_peer_channel
+from strata_cli.processes.cluster import Member, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
+from strata_cli.processes.data_folder import Role
 from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_nameserver.formation import FormationError
 from strata_runtime.errors import ConfigError
@@ -21,7 +24,7 @@ def run(config: ClusterConfig, data_dir: Path) -> None:
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    run_process("nameserver", config, data_dir, build)
+    run_process(Role.NAMESERVER, config, data_dir, build)
 
 
 def build(around: Surroundings) -> Member:
@@ -31,7 +34,7 @@ def build(around: Surroundings) -> Member:
         ConfigError: its own address is not among those of the nameservers.
     """
     config, node, folder = around.config, around.config.node, around.folder
-    identity = folder.identity
+    identity, cluster = folder.identity, around.cluster
     endpoint, endpoints = around.advertised(node.nameserver_port), around.nameservers()
     if endpoint not in endpoints:
         raise ConfigError(
@@ -53,16 +56,33 @@ def build(around: Surroundings) -> Member:
             node.nameserver_port,
             options=config.angelia.options(),
             metrics=around.metrics,
+            cluster=cluster,
         ),
         clock=around.clock,
         metrics=around.metrics,
         on_fatal=around.on_fatal,
         cluster=NameserverCluster(
-            endpoint, endpoints, open_peer_channel, folder.form, config.cluster.rack
+            endpoint, endpoints, around.open_channel, folder.form, config.cluster.rack
         ),
+        cluster_id=cluster,
     )
     return Member(
         nameserver,
         (LogError, MetadataStoreError, FormationError),
         lambda: {"nameserver": endpoint, "node": identity.nameserver_node_id},
+        partial(_join, around, [other for other in endpoints if other != endpoint]),
     )
+
+
+async def _join(around: Surroundings, others: Sequence[str]) -> None:
+    """Compare with the other nameservers, before log and rows are opened.
+
+    One that is new forms a cluster with them (`strata_nameserver.formation`).
+
+    Raises:
+        WrongCluster: they are of another cluster.
+    """
+    if around.folder.identity.cluster_id:
+        await around.join(Role.NAMESERVER, others, 0.0)
+    else:
+        around.folder.claim()

@@ -21,7 +21,7 @@ from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
 from strata_broker.storage.channels import BrokerNetwork
 from strata_broker.storage.metadata import MetadataView
 from strata_cli.processes.container import Container
-from strata_cli.processes.data_folder import DataFolder
+from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.edge_options import edge_options
 from strata_cli.processes.ready_line import ReadyLine
 from strata_cli.processes.standalone_config import StandaloneConfig, window_options
@@ -76,8 +76,9 @@ def run(config: StandaloneConfig, data_dir: Path) -> None:
         StrataError: it cannot start, or a member failed.
     """
     logs.configure(level=config.node.log_level)
-    folder = DataFolder.open(data_dir)
+    folder = DataFolder.open(data_dir, Role.STANDALONE)
     try:
+        folder.claim()
         loop.run(_serve(config, folder))
     finally:
         folder.close()
@@ -279,7 +280,11 @@ class Standalone:
         return NameserverApp(
             self._config.nameserver.alone(),
             NameserverIdentity(
-                identity.nameserver_node_id, replica_id, frozenset({replica_id}), self._boot_id
+                identity.nameserver_node_id,
+                replica_id,
+                frozenset({replica_id}),
+                self._boot_id,
+                identity.cluster_id,
             ),
             self._folder.nameserver,
             self._network.server(NAMESERVER, metrics=self._metrics),

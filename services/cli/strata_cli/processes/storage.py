@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from strata_angelia.factory import open_server
-from strata_cli.processes.cluster import Member, Surroundings, open_peer_channel
+from strata_cli.processes.cluster import Member, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
+from strata_cli.processes.data_folder import Role
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
@@ -21,18 +23,20 @@ def run(config: ClusterConfig, data_dir: Path) -> None:
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    run_process("storage", config, data_dir, build)
+    run_process(Role.STORAGE, config, data_dir, build)
 
 
 def build(around: Surroundings) -> Member:
     """Return a storage node of the cluster that the configuration names."""
     config, node, metrics = around.config, around.config.node, around.metrics
-    options = config.angelia.options()
-    servers = [open_server(node.host, node.storage_port, "tcp", options=options, metrics=metrics)]
+    cluster, nameservers = around.cluster, around.nameservers()
+    opened = partial(
+        open_server, options=config.angelia.options(), metrics=metrics, cluster=cluster
+    )
+    servers = [opened(node.host, node.storage_port, "tcp")]
     advertised = [around.advertised(node.storage_port)]
     if node.storage_http2_port is not None:
-        port = node.storage_http2_port
-        servers.append(open_server(node.host, port, "http2", options=options, metrics=metrics))
+        servers.append(opened(node.host, node.storage_http2_port, "http2"))
         advertised.append(around.advertised(node.storage_http2_port))
     node_id = around.folder.identity.storage_node_id
     member = StorageMember(
@@ -42,8 +46,8 @@ def build(around: Surroundings) -> Member:
         MemberNetwork(
             servers=servers,
             advertised=advertised,
-            nameservers=around.nameservers(),
-            open_channel=open_peer_channel,
+            nameservers=nameservers,
+            open_channel=around.open_channel,
         ),
         clock=around.clock,
         metrics=metrics,
@@ -51,9 +55,11 @@ def build(around: Surroundings) -> Member:
         tier=config.tier,
         tracer=around.tracer,
         plugins=load_plugins(config.plugins, config.storage),
+        cluster=cluster,
     )
     return Member(
         member,
         (LogError, StateError, MetadataStoreError),
         lambda: {"storage": advertised[0], "node": node_id},
+        partial(around.join, Role.STORAGE, nameservers, None),
     )

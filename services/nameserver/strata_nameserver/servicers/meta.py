@@ -9,6 +9,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError, CallContext
 from strata_metadata.errors import MetaRefused
 from strata_metadata.servicer import snapshot_response
@@ -16,6 +17,7 @@ from strata_nameserver.metadata import Metadata
 
 Response = TypeVar("Response", bound=Message)
 
+_NOT_FORMED = "the nameservers have not found each other yet"
 _OK = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
 
 
@@ -28,10 +30,19 @@ class MetaServicer:
 
     Args:
         leader: who leads, for callers that must go there.
+        cluster: that this nameserver belongs to.
+        knows_node: whether the rows know a node.
     """
 
-    def __init__(self, leader: Callable[[], Leader]) -> None:
+    def __init__(
+        self,
+        leader: Callable[[], Leader],
+        cluster: ClusterId,
+        knows_node: Callable[[str], bool],
+    ) -> None:
         self._leader = leader
+        self._cluster = cluster
+        self._knows_node = knows_node
         self._served: Metadata | None = None
 
     def serve(self, metadata: Metadata) -> None:
@@ -46,7 +57,7 @@ class MetaServicer:
             AngeliaError: UNAVAILABLE: the nameservers have not found each other yet.
         """
         if self._served is None:
-            raise AngeliaError(UNAVAILABLE, "the nameservers have not found each other yet")
+            raise AngeliaError(UNAVAILABLE, _NOT_FORMED)
         return self._served
 
     async def create_topic(
@@ -91,12 +102,28 @@ class MetaServicer:
         call = self.metadata.delete_consumer_group(request.namespace, request.name)
         return await self._answer(meta_pb2.DeleteConsumerGroupResponse, call, "")
 
+    async def get_identity(
+        self, request: meta_pb2.GetIdentityRequest, context: CallContext
+    ) -> meta_pb2.GetIdentityResponse:
+        """Tell which cluster this is, and whether it knows who asks."""
+        if not self._cluster.value:
+            raise AngeliaError(UNAVAILABLE, _NOT_FORMED)
+        return meta_pb2.GetIdentityResponse(
+            status=_OK,
+            cluster_id=self._cluster.value,
+            knows_node=self._knows_node(request.node_id),
+        )
+
     async def register_node(
         self, request: meta_pb2.RegisterNodeRequest, context: CallContext
     ) -> meta_pb2.RegisterNodeResponse:
-        """Take a node in."""
+        """Take a node in; it is told its cluster."""
+        if refused := self._wrong_cluster(request.cluster_id):
+            return meta_pb2.RegisterNodeResponse(status=refused)
         call = self.metadata.register_node(request.node)
-        return await self._answer(meta_pb2.RegisterNodeResponse, call, "replicas")
+        response = await self._answer(meta_pb2.RegisterNodeResponse, call, "replicas")
+        response.cluster_id = self._cluster.value
+        return response
 
     async def drain_node(
         self, request: meta_pb2.DrainNodeRequest, context: CallContext
@@ -165,6 +192,8 @@ class MetaServicer:
         self, request: meta_pb2.HeartbeatRequest, context: CallContext
     ) -> meta_pb2.HeartbeatResponse:
         """Note that a node is alive."""
+        if refused := self._wrong_cluster(request.cluster_id):
+            return meta_pb2.HeartbeatResponse(status=refused)
         try:
             want_full = self.metadata.heartbeat(request)
         except MetaRefused as error:
@@ -257,8 +286,10 @@ class MetaServicer:
         """Stream changes.
 
         Raises:
-            AngeliaError: OVERLOADED: too many watchers; the response has no status of its own.
+            AngeliaError: OVERLOADED: too many watchers; WRONG_CLUSTER; the response has no status
+                of its own.
         """
+        self._cluster.check(request.cluster_id, context.peer)
         try:
             async with aclosing(self.metadata.watch(request.from_revision)) as responses:
                 async for response in responses:
@@ -275,6 +306,15 @@ class MetaServicer:
         except MetaRefused as error:
             return response_type(status=self._status_of(error))
         return response_type(status=_OK, **({field: result} if field else {}))
+
+    def _wrong_cluster(self, cluster_id: str) -> meta_pb2.MetaStatus | None:
+        """Return the refusal of a caller of another cluster; None: it is of this one, or new."""
+        if self._cluster.agrees(cluster_id):
+            return None
+        return meta_pb2.MetaStatus(
+            outcome=meta_pb2.META_OUTCOME_WRONG_CLUSTER,
+            reason=f"this nameserver is of cluster {self._cluster.value}, the node of {cluster_id}",
+        )
 
     def _status_of(self, error: MetaRefused) -> meta_pb2.MetaStatus:
         status = meta_pb2.MetaStatus(outcome=error.outcome, reason=error.reason)

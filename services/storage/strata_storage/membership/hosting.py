@@ -2,7 +2,8 @@
 
 Nobody sends commands. After every change of the rows the hosted replicas are compared with the
 wanted ones; what is missing is hosted, what is wanted no more is removed for good (its replica id
-is never used again, rule 8). A raft group whose row is not known is left alone.
+is never used again, rule 8). A raft group whose row is not known is left alone, and so is
+everything if the rows are not known to be those of this node's cluster (rule 32).
 
 Invariant: the copy of the metadata is durable before a replica is hosted because of it. Else a
 power loss could leave the replica and a copy from before it, by which it would be removed.
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
 from strata.meta.v1 import meta_pb2 as meta
+from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
 from strata_multiraft import DiskFull, Overloaded
 from strata_runtime.logs import get_logger
@@ -78,6 +80,7 @@ class Hosting:
         view: of the metadata.
         node_id: of this node.
         keep_rows: makes the rows that `view` shows durable; None: they are kept elsewhere.
+        cluster: that the process belongs to; None: the rows are taken for its own.
     """
 
     def __init__(
@@ -86,11 +89,13 @@ class Hosting:
         view: ClusterView,
         node_id: str,
         keep_rows: Callable[[], Awaitable[None]] | None = None,
+        cluster: ClusterId | None = None,
     ) -> None:
         self._host = host
         self._view = view
         self._node_id = node_id
         self._keep_rows = keep_rows
+        self._cluster = cluster
         # Raft group -> replica id that could not be hosted.
         self._refused: dict[int, int] = {}
         # Replica id -> raft group: of earlier boots, and refused ones.
@@ -139,9 +144,15 @@ class Hosting:
     ) -> bool:
         """Whether the metadata knows the raft group and wants another replica, or none, here."""
         known = self._view.raft_group(raft_group)
-        if known is None or not known.replicas:
+        if known is None or not known.replicas or not self._are_rows_ours():
             return False
         return raft_group not in wanted or wanted[raft_group].replica_id != replica_id
+
+    def _are_rows_ours(self) -> bool:
+        """Whether the rows are of the cluster that this node's replicas belong to (rule 32)."""
+        if self._cluster is None:
+            return True
+        return bool(self._cluster.value) and self._view.cluster_id == self._cluster.value
 
     async def _try_host(self, group: HostedGroup) -> None:
         raft_group, replica_id = group.raft_group, group.replica_id

@@ -113,8 +113,11 @@ class AppliedState(_message.Message):
     TERM_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
     CONFIGURATION_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     term: _builtins.int
+    cluster_id: _builtins.str
+    """In the copy that another process has of the rows: whose rows they are."""
     @_builtins.property
     def counters(self) -> Global___Counters: ...
     @_builtins.property
@@ -128,10 +131,11 @@ class AppliedState(_message.Message):
         term: _builtins.int = ...,
         counters: Global___Counters | None = ...,
         configuration: _meta_pb2.Membership | None = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "counters", b"counters"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "counters", b"counters", "index", b"index", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "configuration", b"configuration", "counters", b"counters", "index", b"index", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,6 +34,8 @@ class _MetaOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MetaOutco
     META_OUTCOME_CONFLICT: _MetaOutcome.ValueType  # 6
     META_OUTCOME_LIMIT_REACHED: _MetaOutcome.ValueType  # 7
     META_OUTCOME_UNAVAILABLE: _MetaOutcome.ValueType  # 8
+    META_OUTCOME_WRONG_CLUSTER: _MetaOutcome.ValueType  # 9
+    """The caller belongs to another cluster (rule 32)."""
 
 class MetaOutcome(_MetaOutcome, metaclass=_MetaOutcomeEnumTypeWrapper): ...
 
@@ -46,6 +48,8 @@ META_OUTCOME_INVALID: MetaOutcome.ValueType  # 5
 META_OUTCOME_CONFLICT: MetaOutcome.ValueType  # 6
 META_OUTCOME_LIMIT_REACHED: MetaOutcome.ValueType  # 7
 META_OUTCOME_UNAVAILABLE: MetaOutcome.ValueType  # 8
+META_OUTCOME_WRONG_CLUSTER: MetaOutcome.ValueType  # 9
+"""The caller belongs to another cluster (rule 32)."""
 Global___MetaOutcome: _TypeAlias = MetaOutcome  # noqa: Y015
 
 class _TopicType:
@@ -1826,16 +1830,20 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     FROM_REVISION_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
     from_revision: _builtins.int
     """0: from the start, with a snapshot."""
+    cluster_id: _builtins.str
+    """Of the caller; empty: it belongs to none yet."""
     def __init__(
         self,
         *,
         from_revision: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_revision", b"from_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "from_revision", b"from_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1849,6 +1857,7 @@ class WatchResponse(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     CHANGES_FIELD_NUMBER: _builtins.int
     SNAPSHOT_REVISION_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """State after `changes` are taken in. 0 in all parts of a snapshot but the last. A response
     without changes tells that the source is alive and up to date.
@@ -1857,6 +1866,8 @@ class WatchResponse(_message.Message):
     """The changes are the whole state; forget everything else. Only the first part says so."""
     snapshot_revision: _builtins.int
     """Every part of a snapshot: revision that its last part has. Other responses: 0."""
+    cluster_id: _builtins.str
+    """Of the source; empty: it does not know yet."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     def __init__(
@@ -1866,30 +1877,82 @@ class WatchResponse(_message.Message):
         snapshot: _builtins.bool = ...,
         changes: _abc.Iterable[Global___Change] | None = ...,
         snapshot_revision: _builtins.int = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
 
 @_typing.final
+class GetIdentityRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    """Of who asks."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetIdentityRequest: _TypeAlias = GetIdentityRequest  # noqa: Y015
+
+@_typing.final
+class GetIdentityResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    KNOWS_NODE_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    knows_node: _builtins.bool
+    """The node is registered, or a replica is listed as its."""
+    @_builtins.property
+    def status(self) -> Global___MetaStatus: ...
+    def __init__(
+        self,
+        *,
+        status: Global___MetaStatus | None = ...,
+        cluster_id: _builtins.str = ...,
+        knows_node: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "knows_node", b"knows_node", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetIdentityResponse: _TypeAlias = GetIdentityResponse  # noqa: Y015
+
+@_typing.final
 class RegisterNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NODE_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
+    """Of the node's data folder; empty: it belongs to no cluster yet."""
     @_builtins.property
     def node(self) -> Global___Node: ...
     def __init__(
         self,
         *,
         node: Global___Node | None = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1932,6 +1995,8 @@ class RegisterNodeResponse(_message.Message):
 
     STATUS_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    cluster_id: _builtins.str
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     @_builtins.property
@@ -1941,10 +2006,11 @@ class RegisterNodeResponse(_message.Message):
         *,
         status: Global___MetaStatus | None = ...,
         replicas: _abc.Iterable[Global___HostedReplica] | None = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replicas", b"replicas", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "replicas", b"replicas", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2082,6 +2148,7 @@ class HeartbeatRequest(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     DAMAGED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.int
     wall_ms: _builtins.int
@@ -2089,6 +2156,7 @@ class HeartbeatRequest(_message.Message):
     """Storage nodes only. Complete when `full`, else only what changed since the last heartbeat."""
     clock_is_off: _builtins.bool
     """Its clock is too far from those of the others: it does not campaign (rule 4)."""
+    cluster_id: _builtins.str
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedGroup]: ...
     @_builtins.property
@@ -2119,10 +2187,11 @@ class HeartbeatRequest(_message.Message):
         load: Global___StorageLoad | None = ...,
         damaged_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
         clock_is_off: _builtins.bool = ...,
+        cluster_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "cluster_id", b"cluster_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,6 +84,11 @@ class MetaServiceStub(object):
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.WatchRequest.SerializeToString,
                 response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.WatchResponse.FromString,
                 _registered_method=True)
+        self.GetIdentity = channel.unary_unary(
+                '/strata.meta.v1.MetaService/GetIdentity',
+                request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetIdentityRequest.SerializeToString,
+                response_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetIdentityResponse.FromString,
+                _registered_method=True)
         self.RegisterNode = channel.unary_unary(
                 '/strata.meta.v1.MetaService/RegisterNode',
                 request_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.RegisterNodeRequest.SerializeToString,
@@ -239,6 +244,13 @@ class MetaServiceServicer(object):
     def Watch(self, request, context):
         """Rows changed after `from_revision`, then every change as it commits. When the revision is too
         far back the first event carries `snapshot`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetIdentity(self, request, context):
+        """Which cluster this is; the only call that nobody has to belong to it for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -423,6 +435,11 @@ def add_MetaServiceServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.WatchRequest.FromString,
                     response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.WatchResponse.SerializeToString,
+            ),
+            'GetIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetIdentity,
+                    request_deserializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetIdentityRequest.FromString,
+                    response_serializer=strata_dot_meta_dot_v1_dot_meta__pb2.GetIdentityResponse.SerializeToString,
             ),
             'RegisterNode': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterNode,
@@ -785,6 +802,33 @@ class MetaService(object):
             '/strata.meta.v1.MetaService/Watch',
             strata_dot_meta_dot_v1_dot_meta__pb2.WatchRequest.SerializeToString,
             strata_dot_meta_dot_v1_dot_meta__pb2.WatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.meta.v1.MetaService/GetIdentity',
+            strata_dot_meta_dot_v1_dot_meta__pb2.GetIdentityRequest.SerializeToString,
+            strata_dot_meta_dot_v1_dot_meta__pb2.GetIdentityResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class MetaServiceStub:
     """Rows changed after `from_revision`, then every change as it commits. When the revision is too
     far back the first event carries `snapshot`.
     """
+    GetIdentity: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetIdentityRequest, _meta_pb2.GetIdentityResponse]
+    """Which cluster this is; the only call that nobody has to belong to it for."""
     RegisterNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.RegisterNodeResponse]
     """A node tells that it is there; a storage node learns which replicas it hosts."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]
@@ -105,6 +107,8 @@ class MetaServiceAsyncStub(MetaServiceStub):
     """Rows changed after `from_revision`, then every change as it commits. When the revision is too
     far back the first event carries `snapshot`.
     """
+    GetIdentity: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetIdentityRequest, _meta_pb2.GetIdentityResponse]  # type: ignore[assignment]
+    """Which cluster this is; the only call that nobody has to belong to it for."""
     RegisterNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.RegisterNodeResponse]  # type: ignore[assignment]
     """A node tells that it is there; a storage node learns which replicas it hosts."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]  # type: ignore[assignment]
@@ -220,6 +224,14 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         """Rows changed after `from_revision`, then every change as it commits. When the revision is too
         far back the first event carries `snapshot`.
         """
+
+    @_abc_1.abstractmethod
+    def GetIdentity(
+        self,
+        request: _meta_pb2.GetIdentityRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_meta_pb2.GetIdentityResponse, _abc.Awaitable[_meta_pb2.GetIdentityResponse]]:
+        """Which cluster this is; the only call that nobody has to belong to it for."""
 
     @_abc_1.abstractmethod
     def RegisterNode(

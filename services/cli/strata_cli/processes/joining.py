@@ -1,0 +1,146 @@
+"""Whether a data folder belongs to the cluster that its process was told to join (rule 32).
+
+Asked before anything of the folder is opened, so that a process that was given the addresses of
+another cluster ends its start and leaves every byte as it was. A folder that belongs to a cluster
+starts with no nameserver reachable (rule 16): whoever answers later is compared then, at each
+connection. A folder that belongs to none yet waits for the first answer, and is that cluster's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import WrongCluster
+from strata_angelia.ports import AngeliaError, Channel
+from strata_runtime.clock import Clock
+from strata_runtime.logs import get_logger
+
+_METHOD = "/strata.meta.v1.MetaService/GetIdentity"
+_ASK_TIMEOUT_S = 1.0
+_PAUSE_S = 0.25
+_TELL_AFTER_S = 10.0
+
+Answers = Mapping[str, meta_pb2.GetIdentityResponse]
+"""What those that answered said, by endpoint."""
+
+Ask = Callable[[], Awaitable[Answers]]
+
+
+def decide_cluster(folder: object, known: str, answers: Answers, *, has_log: bool) -> str | None:
+    """Return the cluster that a folder belongs to; None: ask again.
+
+    One foreign nameserver among the folder's own is no reason to stop: it is refused by itself.
+
+    Args:
+        folder: for the error.
+        known: cluster that the folder says; empty: none yet.
+        answers: of those that were asked.
+        has_log: there is data in the folder, from before folders knew their cluster.
+
+    Raises:
+        WrongCluster: it must not go on with these nameservers.
+    """
+    clusters = {answer.cluster_id for answer in answers.values()}
+    if known:
+        if clusters and known not in clusters:
+            raise WrongCluster(f"{folder}: this folder belongs to cluster {known}, {_who(answers)}")
+        return known
+    if len(clusters) > 1:
+        raise WrongCluster(f"{folder}: {_who(answers)}: they must be of one")
+    if not clusters:
+        return None
+    if has_log and not any(answer.knows_node for answer in answers.values()):
+        raise WrongCluster(
+            f"{folder}: this folder holds replicas of another cluster: {_who(answers)}, "
+            "which does not know this node"
+        )
+    return clusters.pop()
+
+
+async def find_cluster(
+    folder: object,
+    known: str,
+    ask: Ask,
+    clock: Clock,
+    *,
+    has_log: bool,
+    wait_s: float | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> str:
+    """Ask until it is decided; see `decide_cluster`.
+
+    Args:
+        folder: for the error.
+        known: cluster that the folder says; empty: none yet.
+        ask: asks everybody once.
+        clock: time.
+        has_log: there is data in the folder.
+        wait_s: how long a folder of no cluster waits for an answer; None: as long as it takes.
+        is_stopping: whether the process was told to end.
+
+    Returns:
+        The cluster; empty: nobody answered in time.
+
+    Raises:
+        WrongCluster: the process must not start.
+    """
+    began_s, told = clock.monotonic_s(), False
+    while True:
+        found = decide_cluster(folder, known, await ask(), has_log=has_log)
+        if found is not None:
+            return found
+        waited_s = clock.monotonic_s() - began_s
+        if is_stopping() or (wait_s is not None and waited_s >= wait_s):
+            return ""
+        if waited_s >= _TELL_AFTER_S and not told:
+            told = True
+            get_logger("cluster").warning("no nameserver answers yet; trying on")
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def ask_all(
+    node_id: str, endpoints: Collection[str], open_channel: Callable[[str], Channel]
+) -> Answers:
+    """Ask several processes at once which cluster they are of; who is silent is left out.
+
+    Args:
+        node_id: of who asks.
+        endpoints: a few.
+        open_channel: makes a channel that compares nothing by itself.
+    """
+    request = meta_pb2.GetIdentityRequest(node_id=node_id)
+
+    async def ask(endpoint: str) -> meta_pb2.GetIdentityResponse | None:
+        channel = open_channel(endpoint)
+        try:
+            return await channel.call(
+                _METHOD, request, meta_pb2.GetIdentityResponse, timeout_s=_ASK_TIMEOUT_S
+            )
+        except AngeliaError:
+            return None
+        finally:
+            await channel.close()
+
+    given = await asyncio.gather(*map(ask, endpoints))
+    return {
+        endpoint: answer
+        for endpoint, answer in zip(endpoints, given, strict=True)
+        if answer is not None and answer.cluster_id
+    }
+
+
+def _who(answers: Answers) -> str:
+    """Return who is of which cluster, as the end of a sentence."""
+    by_cluster: dict[str, list[str]] = {}
+    for endpoint, answer in sorted(answers.items()):
+        by_cluster.setdefault(answer.cluster_id, []).append(endpoint)
+    return " and ".join(map(_of_one, by_cluster.items()))
+
+
+def _of_one(of_cluster: tuple[str, Sequence[str]]) -> str:
+    cluster, endpoints = of_cluster
+    if len(endpoints) == 1:
+        return f"the nameserver at {endpoints[0]} is of cluster {cluster}"
+    return f"the nameservers at {', '.join(endpoints)} are of cluster {cluster}"

@@ -1,0 +1,89 @@
+"""Rule 32: a process does not start with the nameservers of another cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import WrongCluster
+from strata_cli.processes.joining import Answers, decide_cluster, find_cluster
+
+FOLDER = "data folder d"
+
+
+class Clock:
+    """Stands still until told."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+def answers(*, knows: bool = False, **clusters: str) -> Answers:
+    return {
+        f"{host}:1": meta_pb2.GetIdentityResponse(cluster_id=cluster, knows_node=knows)
+        for host, cluster in clusters.items()
+    }
+
+
+def decide(known: str, given: Answers, *, has_log: bool = False) -> str | None:
+    return decide_cluster(FOLDER, known, given, has_log=has_log)
+
+
+@pytest.mark.parametrize(
+    "given", [answers(), answers(a="x"), answers(a="x", b="x"), answers(a="y", b="x")]
+)
+def test_a_folder_goes_on_with_its_own_or_alone(given: Answers) -> None:
+    """With nobody there it starts from what it has (rule 16); one stranger among its own is one."""
+    assert decide("x", given, has_log=True) == "x"
+
+
+@pytest.mark.parametrize("has_log", [True, False])
+def test_a_folder_of_another_cluster_is_refused(has_log: bool) -> None:
+    """One line names both clusters and who is of which."""
+    with pytest.raises(WrongCluster) as refused:
+        decide("x", answers(a="y", b="y", knows=True), has_log=has_log)
+    assert str(refused.value) == (
+        "data folder d: this folder belongs to cluster x, "
+        "the nameservers at a:1, b:1 are of cluster y"
+    )
+
+
+def test_a_new_folder_joins_whoever_answers() -> None:
+    """And waits while nobody does."""
+    assert decide("", answers()) is None
+    assert decide("", answers(a="y")) == "y"
+
+
+def test_a_new_folder_does_not_choose_between_clusters() -> None:
+    """The addresses are wrong, whichever cluster is meant."""
+    with pytest.raises(WrongCluster, match="a:1 is of cluster x and the nameserver at b:1 is of"):
+        decide("", answers(a="x", b="y"))
+
+
+def test_data_from_before_clusters_were_compared_joins_only_who_knows_it() -> None:
+    """Node ids are random: no other cluster can know one."""
+    assert decide("", answers(a="y", knows=True), has_log=True) == "y"
+    with pytest.raises(
+        WrongCluster, match=r"holds replicas of another cluster: .* a:1 is of cluster y"
+    ):
+        decide("", answers(a="y"), has_log=True)
+
+
+async def test_the_wait_for_a_first_answer_has_an_end_if_it_has_a_limit() -> None:
+    """A process that cannot do without one gets an empty answer in time."""
+    clock = Clock()
+    asked = 0
+
+    async def ask() -> Answers:
+        nonlocal asked
+        asked += 1
+        clock.now_s += 1.0
+        return answers(a="y") if asked == 4 else answers()
+
+    assert await find_cluster(FOLDER, "", ask, clock, has_log=False, wait_s=2.0) == ""
+    assert await find_cluster(FOLDER, "", ask, clock, has_log=False) == "y"
