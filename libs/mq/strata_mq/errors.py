@@ -81,3 +81,12 @@ class RequestError(Exception):
         self.code = code
         self.text = text or code.name
         super().__init__(f"{code.name}: {self.text}")
+
+    def without_stack(self) -> RequestError:
+        """Return itself, for somebody who keeps it.
+
+        A stack holds what every function on it worked with, and so whoever keeps the error: only
+        a garbage collection would free both.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self

@@ -372,7 +372,7 @@ class _Resent:
 
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
         """See `append.Waiter`."""
-        self.failures.update(dict.fromkeys(indexes, failure))
+        self.failures.update(dict.fromkeys(indexes, failure.without_stack()))
         self._settled(indexes)
 
     def moved(

@@ -181,7 +181,7 @@ class _PendingAck:
     def settled(self, index: int, failure: RequestError | None) -> None:
         """See `acks.AckWaiter`."""
         if failure is not None:
-            self._failures[index] = failure
+            self._failures[index] = failure.without_stack()
         self._left -= 1
         if not self._left:
             self.answer()

@@ -320,6 +320,7 @@ class PendingSend:
 
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
         """See `append.Waiter`."""
+        failure = failure.without_stack()
         for index in indexes:
             self._failures[index] = failure
         self._settled(len(indexes))
