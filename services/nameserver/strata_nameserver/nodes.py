@@ -101,11 +101,14 @@ def drain_node(draft: Draft, node_id: str, *, draining: bool) -> meta_pb2.Node:
     """Take a node out of service, or back into it.
 
     Raises:
-        MetaRefused: NOT_FOUND; INVALID for a nameserver, which is not drained.
+        MetaRefused: NOT_FOUND; INVALID for a nameserver, which is not drained; CONFLICT for a node
+            that runs when no other one could take over.
     """
     known = _stored_node(draft, node_id)
     if known.kind == meta_pb2.NODE_KIND_NAMESERVER:
         raise invalid(f"node {node_id} is a nameserver: stop it, or remove it")
+    if draining and not known.draining:
+        _check_others(draft, known)
     node = _copy(known)
     if node.draining != draining:
         node.draining = draining
@@ -117,9 +120,12 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
     """Forget a node.
 
     Raises:
-        MetaRefused: NOT_FOUND; CONFLICT while a storage node has replicas and `force` is not set.
+        MetaRefused: NOT_FOUND; CONFLICT, if `force` is not set, while a storage node has replicas,
+            and for the only storage node or broker that runs.
     """
     node = _stored_node(draft, node_id)
+    if not force:
+        _check_others(draft, node)
     replicas = draft.topology.replicas_on(node_id)
     if replicas and not force:
         raise MetaRefused(
@@ -130,6 +136,29 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
     draft.counters.node_count -= 1
     draft.delete(node)
     return node
+
+
+def _check_others(draft: Draft, leaving: meta_pb2.Node) -> None:
+    """Let a node go that runs if another one of its kind runs, too.
+
+    Raises:
+        MetaRefused: CONFLICT.
+    """
+    if leaving.kind == meta_pb2.NODE_KIND_NAMESERVER or leaving.state != meta_pb2.NODE_STATE_UP:
+        return
+    stays = any(
+        node.kind == leaving.kind
+        and node.node_id != leaving.node_id
+        and node.state == meta_pb2.NODE_STATE_UP
+        and not node.draining
+        for node in draft.topology.nodes.values()
+    )
+    if not stays:
+        kind = "broker" if leaving.kind == meta_pb2.NODE_KIND_BROKER else "storage node"
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"node {leaving.node_id} is the only {kind} that runs: start another one first",
+        )
 
 
 def _stored_node(draft: Draft, node_id: str) -> meta_pb2.Node:

@@ -150,6 +150,7 @@ class StorageApp:
         tier: where old messages go; None: there is no tier.
         random_ticks: gives a number between two, both included, for election timeouts.
         tracer: traces appends; None: nothing is traced.
+        forwarder: brings messages that waited where their queue is now; that of `peers`, if any.
     """
 
     name = "storage"
@@ -173,6 +174,7 @@ class StorageApp:
         tier: TierSetup | None = None,
         random_ticks: Callable[[int, int], int] = random.randint,
         tracer: Tracer | None = None,
+        forwarder: Forwarder | None = None,
     ) -> None:
         metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
@@ -191,6 +193,7 @@ class StorageApp:
         self._tier = tier
         self._random_ticks = random_ticks
         self._tracer = tracer or Tracer.disabled()
+        self._forwarder = peers.forwarder if peers is not None else forwarder
         self._running: _Running | None = None
         self.endpoint = ""
         self._logger = get_logger("storage")
@@ -306,6 +309,7 @@ class StorageApp:
                 self._plugins,
                 tier.parts if tier is not None else None,
                 tier.messages if tier is not None else None,
+                self._forwarder,
             ),
             tasks,
         )

@@ -85,7 +85,7 @@ class StorageNode:
         self.instruments = Instruments(parts.metrics)
         self._pending = PendingPorts(
             self.check_routes,
-            parts.peers.forwarder if parts.peers is not None else None,
+            parts.forwarder,
             parts.run_read,
             PendingInstruments(parts.metrics),
         )
@@ -357,8 +357,9 @@ class StorageNode:
     def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
         if self._parts.peers is not None:
             return self._parts.peers.grants_of(machine)
-        if machine.ownership.slots or machine.raft_group not in self._hosted:
-            # Alone there is nobody to give slots to, or to get some from.
+        ownership = machine.ownership
+        if ownership.slots or ownership.revision or machine.raft_group not in self._hosted:
+            # It has its first ones; others come and go by slot moves.
             return None
         slots = self._hosted[machine.raft_group].slots
         return OwnCommand([SlotGrant(first, count, True) for first, count in slots])

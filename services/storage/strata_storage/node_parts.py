@@ -36,10 +36,6 @@ class NodePeers(Protocol):
     def grants_of(self) -> Callable[[GroupMachine], OwnCommand | None]:
         """Tells what the metadata gives a raft group and it does not own yet."""
 
-    @property
-    def forwarder(self) -> Forwarder | None:
-        """Brings messages that waited to the raft group that has their queue now."""
-
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
@@ -56,6 +52,7 @@ class NodeParts:
         plugins: what is loaded.
         peers: the other nodes; None: `HostedGroup` says all there is to know.
         tier, tier_messages: where old messages go and are read; None: there is no tier.
+        forwarder: brings messages that waited to the raft group that has their queue now.
     """
 
     node_id: str
@@ -76,3 +73,4 @@ class NodeParts:
     plugins: Sequence[StoragePlugin] = ()
     tier: TieringParts | None = None
     tier_messages: TierMessages | None = None
+    forwarder: Forwarder | None = None

@@ -102,10 +102,16 @@ def test_a_node_is_named_by_id_or_endpoint(cluster: SmallCluster) -> None:
     assert (failed.returncode, "no node nobody; there are" in failed.stderr) == (1, True)
 
 
-def test_a_node_is_drained_and_back(cluster: SmallCluster) -> None:
-    """The wish is noted, and taken back with --undo."""
+def test_the_only_node_of_its_kind_is_not_sent_away(cluster: SmallCluster) -> None:
+    """Nothing could take over from it: one line says so, and it stays as it is."""
     address = cluster.processes["storage"]["address"]
-    assert cluster.ask("node", "drain", address)["draining"] is True
+    nodes = {each["role"]: each["node"] for each in cluster.ask("cluster", "show")["nodes"]}
+    for command, role in (("drain", "storage"), ("remove", "broker")):
+        done = cluster.run("node", command, nodes[role], "--endpoint", cluster.endpoint)
+        assert done.returncode == 1
+        assert "the only" in done.stderr, done.stderr
+        assert done.stderr.count("\n") == 1
+    assert cluster.ask("node", "show", address)["draining"] is False
     assert cluster.ask("node", "drain", address, "--undo")["draining"] is False
 
 

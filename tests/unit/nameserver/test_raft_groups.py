@@ -274,3 +274,16 @@ async def test_a_new_leader_starts_over(three: Storage) -> None:
         await three.nameserver.metadata.controller.step(0.0)
 
     assert three.nameserver.machine.revision == revision
+
+
+async def test_the_last_storage_node_that_runs_stays(three: Storage) -> None:
+    """It is neither drained nor removed while no other one could take over, but by force."""
+    metadata = three.nameserver.metadata
+    await metadata.drain_node("b", draining=True)
+    await metadata.drain_node("c", draining=True)
+    with pytest.raises(MetaRefused, match="only storage node that runs"):
+        await metadata.drain_node("a", draining=True)
+    with pytest.raises(MetaRefused, match="only storage node that runs"):
+        await metadata.remove_node("a", force=False)
+    await metadata.drain_node("b", draining=False)
+    assert (await metadata.drain_node("a", draining=True)).draining

@@ -86,8 +86,9 @@ async def test_a_heartbeat_that_is_not_known_registers_again() -> None:
     node = registration(nameserver)
     await node.heartbeat()
     await node.heartbeat()
-    heartbeat = meta.HeartbeatRequest(node_id="storage-a", boot_id=77)
-    assert nameserver.requests[:2] == [heartbeat, heartbeat]
+    first = meta.HeartbeatRequest(node_id="storage-a", boot_id=77, full=True)
+    second = meta.HeartbeatRequest(node_id="storage-a", boot_id=77)
+    assert nameserver.requests[:2] == [first, second]
     assert isinstance(nameserver.requests[2], meta.RegisterNodeRequest)
     with pytest.raises(RegistrationError, match="because"):
         await node.heartbeat()

@@ -51,8 +51,8 @@ class TierOperations:
             The raft groups, by number.
 
         Raises:
-            RequestError: there is no such raft group, or one does not answer; those before it
-                have obeyed.
+            RequestError: BAD_REQUEST, there is no tier; there is no such raft group, or one does
+                not answer; those before it have obeyed.
         """
         known = [row.raft_group for row in self._view.raft_groups()]
         strangers = set(raft_groups) - set(known)
@@ -60,7 +60,7 @@ class TierOperations:
             raise RequestError(Code.NOT_FOUND, f"no raft group {min(strangers)}")
         wanted = sorted(raft_groups or known)
         for raft_group in wanted:
-            await self._storage.call(
+            await self._of_job(
                 raft_group,
                 f"{_SERVICE}/SetTierPaused",
                 tier_pb2.SetTierPausedRequest(raft_group=raft_group, paused=paused),
@@ -135,7 +135,7 @@ class TierOperations:
         response_type: type[Response],
         wait_s: float = 0.0,
     ) -> Response:
-        """Call a leader with what a job sent: what is malformed of it is the job's fault."""
+        """Call a leader with what a caller sent: what is malformed of it is the caller's fault."""
         if all(row.raft_group != raft_group for row in self._view.raft_groups()):
             raise RequestError(Code.NOT_FOUND, f"no raft group {raft_group}")
         try:

@@ -43,7 +43,9 @@ from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
+from strata_storage.membership.heartbeats import Heartbeats
 from strata_storage.membership.registration import Registration, RegistrationError
+from strata_storage.moves.local_moves import LocalMoves
 from strata_storage.plugins import load as load_storage_plugins
 from strata_storage.tiering.opening import TierSetup
 from strata_tier.ports import StoreError
@@ -113,6 +115,11 @@ class TopicRetention:
         return {str(row.topic_id): f"{row.namespace}%{row.name}" for row in rows}
 
 
+def _nobody_else() -> tuple[Sequence[str], Sequence[str]]:
+    """Return the storage nodes that are heard, and that are not: there are no others."""
+    return (), ()
+
+
 class StorageMember:
     """A storage node that registers at the container's nameserver and stays known there.
 
@@ -152,6 +159,7 @@ class StorageMember:
         self._config = config
         self._folder = folder
         self._network = network
+        self._boot_id = boot_id
         self._heartbeat_period_s = heartbeat_period_s
         self._retention = retention
         self._tier = tier
@@ -169,6 +177,13 @@ class StorageMember:
             timeout_s=_REGISTER_S,
         )
         self._tasks = Tasks("storage member", on_fatal, max_tasks=1)
+        self._moves = LocalMoves(
+            f"inproc:{NAMESERVER}",
+            network.channel,
+            clock=clock,
+            metrics=metrics,
+            on_fatal=on_fatal,
+        )
         self._app: StorageApp | None = None
 
     async def start(self) -> None:
@@ -198,14 +213,25 @@ class StorageMember:
             plugins=self._plugins,
             tier=self._tier,
             tracer=self._tracer,
+            forwarder=self._moves.forwarder,
         )
         await app.start()
         self._app = app
-        self._tasks.spawn("heartbeat", self._registration.keep(self._heartbeat_period_s))
+        self._moves.start(app.node)
+        heartbeats = Heartbeats(
+            self._folder.identity.storage_node_id,
+            self._boot_id,
+            app.node,
+            _nobody_else,
+            self._clock,
+        )
+        keep = self._registration.keep(self._heartbeat_period_s, heartbeats.make)
+        self._tasks.spawn("heartbeat", keep)
 
     async def stop(self, grace_s: float) -> None:
         """Stop the storage node."""
         await self._tasks.stop()
+        await self._moves.stop()
         app, self._app = self._app, None
         if app is not None:
             await app.stop(grace_s)

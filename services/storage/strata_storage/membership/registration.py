@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -15,6 +15,8 @@ from strata_runtime.logs import get_logger
 from strata_storage.membership.hosted import HostedGroup
 
 Response = TypeVar("Response", bound=Message)
+
+MakeHeartbeat = Callable[[bool], meta.HeartbeatRequest]
 
 _SERVICE = "/strata.meta.v1.MetaService/"
 
@@ -48,6 +50,8 @@ class Registration:
             node_id=node_id, kind=meta.NODE_KIND_STORAGE, endpoints=endpoints, boot_id=boot_id
         )
         self._timeout_s = timeout_s
+        # The nameserver knows nothing of what is led here.
+        self._want_full = True
         self._log = get_logger("storage")
 
     async def register(self) -> list[HostedGroup]:
@@ -63,29 +67,42 @@ class Registration:
             raise RegistrationError(response.status.reason)
         return [hosted_group(replica) for replica in response.replicas]
 
-    async def keep(self, period_s: float) -> None:
-        """Heartbeat until cancelled; with no nameserver reachable the node serves on (rule 16)."""
+    async def keep(self, period_s: float, make: MakeHeartbeat | None = None) -> None:
+        """Heartbeat until cancelled; with no nameserver reachable the node serves on (rule 16).
+
+        Args:
+            period_s: between two heartbeats.
+            make: what a heartbeat says, given whether it must say all; None: that the node lives.
+        """
         while True:
-            await asyncio.sleep(period_s)
             try:
-                await self.heartbeat()
+                await self.heartbeat(make)
             except (RegistrationError, AngeliaError) as failure:
                 self._log.warning("no heartbeat", reason=one_line(failure))
+            await asyncio.sleep(period_s)
 
-    async def heartbeat(self) -> None:
+    async def heartbeat(self, make: MakeHeartbeat | None = None) -> None:
         """Tell once that the node is alive; a nameserver that restarted is registered at again.
 
         Raises:
             RegistrationError: refused.
             AngeliaError: no nameserver answered.
         """
-        request = meta.HeartbeatRequest(node_id=self._node.node_id, boot_id=self._node.boot_id)
+        request = (make or self._plain)(self._want_full)
+        # What a lost heartbeat said must come again.
+        self._want_full = True
         response = await self._call("Heartbeat", request, meta.HeartbeatResponse)
+        self._want_full = response.want_full or response.status.outcome != meta.META_OUTCOME_OK
         if response.status.outcome == meta.META_OUTCOME_NOT_FOUND:
             # What it hosts was settled at the start of the process: the answer is the same.
             await self.register()
         elif response.status.outcome != meta.META_OUTCOME_OK:
             raise RegistrationError(response.status.reason)
+
+    def _plain(self, full: bool) -> meta.HeartbeatRequest:
+        return meta.HeartbeatRequest(
+            node_id=self._node.node_id, boot_id=self._node.boot_id, full=full
+        )
 
     async def _call(self, rpc: str, request: Message, response_type: type[Response]) -> Response:
         return await self._channel.call(

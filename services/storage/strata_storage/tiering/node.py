@@ -142,8 +142,10 @@ class NodeTiering:
         """Stop the uploads of a raft group, or let them go on.
 
         Raises:
-            Refused: not the leader.
+            Refused: not the leader; there is no tier.
         """
+        if self._parts is None:
+            raise _no_tier()
         if engine.machine.tier.paused != paused:
             payload = encode_tier_pause(paused=paused)
             await committed(engine.leading().proposer.propose((payload,)))
@@ -179,7 +181,7 @@ class NodeTiering:
     async def _asked(self, engine: GroupEngine) -> tuple[OutsideWork, Uploader]:
         """Return who answers a job, everything committed so far applied."""
         if self._outside is None:
-            raise Refused(pb.OUTCOME_INVALID, "this node has no tier")
+            raise _no_tier()
         await engine.barrier()
         led = self._led.get(engine.raft_group)
         if led is None or not led.uploader.leads:
@@ -262,6 +264,10 @@ class NodeTiering:
             size += entry.length
         if run:
             await opened.blocks(run)
+
+
+def _no_tier() -> Refused:
+    return Refused(pb.OUTCOME_INVALID, "this node has no tier: start it with --tier URL")
 
 
 def tiering_of(parts: NodeParts, tasks: Tasks) -> NodeTiering:
