@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from strata_broker import errors
 from strata_broker.shares import Owner, Shares
@@ -35,6 +36,36 @@ class AdmissionOptions:
     most_bytes: int
     most_bytes_each: int
     most_request_bytes: int
+
+
+class WaitLimits(Protocol):
+    """Keys that the configuration of calls that wait has."""
+
+    max_parked: int
+    max_parked_per_client: int
+    max_parked_per_connection: int
+    max_parked_per_address: int
+    max_parked_per_namespace: int
+    max_request_bytes: int
+    max_parked_bytes: int
+    max_parked_bytes_per_client: int
+
+
+def options_of(of: str, config: WaitLimits) -> AdmissionOptions:
+    """Return the limits of calls that wait from their configuration."""
+    return AdmissionOptions(
+        of=of,
+        most=config.max_parked,
+        most_each={
+            "client": config.max_parked_per_client,
+            "connection": config.max_parked_per_connection,
+            "address": config.max_parked_per_address,
+            "namespace": config.max_parked_per_namespace,
+        },
+        most_bytes=config.max_parked_bytes,
+        most_bytes_each=config.max_parked_bytes_per_client,
+        most_request_bytes=config.max_request_bytes,
+    )
 
 
 class Admitted:

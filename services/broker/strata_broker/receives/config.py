@@ -119,7 +119,30 @@ class PullSection(Section):
         ge=1,
         description="Shared by the pulls under way: each may get as much as an equal part.",
     )
-    max_parked: int = Field(default=10_000, ge=1, description="Pulls under way.")
+    max_parked: int = Field(
+        default=10_000, ge=1, description="Pulls under way, until their clients have read them."
+    )
+    max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
+    max_parked_per_connection: int = Field(
+        default=1_024, ge=1, description="The same for one connection."
+    )
+    max_parked_per_address: int = Field(
+        default=7_500, ge=1, description="The same for one address of clients."
+    )
+    max_parked_per_namespace: int = Field(
+        default=7_500, ge=1, description="The same for one namespace."
+    )
+    max_request_bytes: int = Field(
+        default=128 * 1024, ge=1_024, description="One request; beyond it PAYLOAD_TOO_LARGE."
+    )
+    max_parked_bytes: int = Field(
+        default=32 * 1024 * 1024, ge=1_024, description="Requests of pulls under way."
+    )
+    max_parked_bytes_per_client: int = Field(
+        default=4 * 1024 * 1024,
+        ge=1_024,
+        description="The same for one client, connection or address.",
+    )
     max_slice_ms: int = Field(
         default=2_000,
         ge=1,

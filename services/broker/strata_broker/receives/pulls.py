@@ -21,7 +21,8 @@ from typing import NamedTuple
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors, wire
+from strata_broker import wire
+from strata_broker.admission import Admission, Admitted, options_of
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Sessions
 from strata_broker.config import BrokerConfig
@@ -39,7 +40,6 @@ from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_broker.storage.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import Clock
-from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
 _STOPPING = "stopping"
@@ -97,8 +97,8 @@ class Puller:
         self._store_host = store_host
         self._clock = clock
         self._recorder = recorder
-        self._parked = Limit("pulls", config.pull.max_parked, "pulls", metrics)
-        show_watermark(metrics, "lite_pull", lambda: self._parked.used)
+        self._admission = Admission(options_of("pulls", config.pull), metrics)
+        show_watermark(metrics, "lite_pull", lambda: self._admission.used)
         # Parked pulls by topic id, and all of them under one key.
         self._attempts = Attempts()
         self._stopping = False
@@ -115,8 +115,20 @@ class Puller:
 
     # Pulling ------------------------------------------------------------------------------------
 
+    def admit(self, caller: Caller, peer: str, size_bytes: int) -> Admitted:
+        """Let a pull in, before it is parsed; it leaves when its client has read the answer.
+
+        Raises:
+            RequestError: TOO_MANY_REQUESTS, PAYLOAD_TOO_LARGE.
+        """
+        return self._admission.enter(caller.client_id, peer, size_bytes)
+
     async def pull(
-        self, caller: Caller, request: service_pb2.PullMessageRequest, left_s: float | None
+        self,
+        caller: Caller,
+        request: service_pb2.PullMessageRequest,
+        left_s: float | None,
+        admitted: Admitted,
     ) -> list[bytes]:
         """Read messages from an offset on; wait for one at the end of the queue.
 
@@ -128,9 +140,8 @@ class Puller:
             RequestError: unknown names, a bad filter, limits, or storage refused.
         """
         pull = await self._check(caller, request, left_s)
+        admitted.of_namespace(pull.topic.namespace)
         client = self._sessions.heard(caller.client_id)
-        if not self._parked.try_take():
-            raise errors.too_many_requests()
         group = (pull.group.namespace, pull.group.name)
         topic = (pull.topic.namespace, pull.topic.name)
         self._sessions.subscribed(client, group, topic, request.filter_expression.expression)
@@ -139,7 +150,6 @@ class Puller:
             return await self._pull(pull, request.offset)
         finally:
             client.open_calls -= 1
-            self._parked.give_back()
 
     async def _check(
         self, caller: Caller, request: service_pb2.PullMessageRequest, left_s: float | None
@@ -193,7 +203,7 @@ class Puller:
             offset=offset,
             max_messages=pull.max_messages,
             max_bytes=min(
-                limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._parked.used))
+                limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._admission.used))
             ),
             filter=pull.wanted,
             wait_ms=wait_ms,

@@ -18,7 +18,7 @@ from apache.rocketmq.v2 import service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker import wire
-from strata_broker.admission import Admission, AdmissionOptions, Admitted
+from strata_broker.admission import Admission, Admitted, options_of
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
@@ -27,7 +27,6 @@ from strata_broker.failures import unexpected
 from strata_broker.observability.recorder import Recorder
 from strata_broker.observability.watermarks import show_watermark
 from strata_broker.parsing import parse
-from strata_broker.receives.config import ReceiveSection
 from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.filters import Filters
 from strata_broker.receives.popper import Popper
@@ -108,7 +107,7 @@ class Receiver:
         self._clock = clock
         self._requests = requests
         self._recorder = recorder
-        self._admission = Admission(_admission_options(config.receive), metrics)
+        self._admission = Admission(options_of("receives", config.receive), metrics)
         show_watermark(metrics, "pull", lambda: self._admission.used)
         # Receives that are refused after a pause.
         self._surplus = 0
@@ -400,22 +399,6 @@ class Receiver:
         return min(
             limits.max_bytes, max(1, limits.max_bytes_in_flight // max(1, self._admission.used))
         )
-
-
-def _admission_options(config: ReceiveSection) -> AdmissionOptions:
-    return AdmissionOptions(
-        of="receives",
-        most=config.max_parked,
-        most_each={
-            "client": config.max_parked_per_client,
-            "connection": config.max_parked_per_connection,
-            "address": config.max_parked_per_address,
-            "namespace": config.max_parked_per_namespace,
-        },
-        most_bytes=config.max_parked_bytes,
-        most_bytes_each=config.max_parked_bytes_per_client,
-        most_request_bytes=config.max_request_bytes,
-    )
 
 
 def _named_queue(home: Home, local_id: int) -> int:

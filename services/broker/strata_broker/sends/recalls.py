@@ -73,6 +73,9 @@ class Recaller:
             raise _invalid("not a recall handle")
         if handle.topic_id != topic.topic_id:
             raise _invalid("it is of another topic")
+        if self._view.raft_group(handle.raft_group) is None:
+            # It is not signed; nobody would ever answer.
+            raise _invalid("it is of no raft group")
         recall = _request(handle.raft_group, topic, handle.message_id)
         if handle.form is HandleForm.PENDING:
             recall.pending.index, recall.pending.ordinal = handle.number, handle.part

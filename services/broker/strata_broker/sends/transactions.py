@@ -90,6 +90,9 @@ class Transactions:
         """
         if handle.form is HandleForm.STORED:
             raise invalid_transaction_id("it is a recall handle")
+        if self._view.raft_group(handle.raft_group) is None:
+            # It is not signed; nobody would ever answer.
+            raise invalid_transaction_id("it is of no raft group")
         request = storage_pb2.EndTransactionRequest(
             raft_group=handle.raft_group,
             topic_id=handle.topic_id,

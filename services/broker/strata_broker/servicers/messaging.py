@@ -274,19 +274,27 @@ class MessagingServicer:
     async def pull_message(self, data: bytes, info: CallInfo) -> AsyncIterator[Sequence[bytes]]:
         """Read messages of a queue from an offset on."""
         started_s = self._clock.monotonic_s()
-        request = _parsed(data, service_pb2.PullMessageRequest)
         code = Code.OK
+        admitted = None
         try:
-            caller = caller_of(info.metadata)
-            with contained(self._requests, "PullMessage"):
-                responses = await self._puller.pull(caller, request, info.time_left_s())
-        except RequestError as bad:
-            code = bad.code
-            responses = [wire.receive_status(bad.code, bad.text)]
-            if isinstance(bad, IllegalOffset):
-                responses.append(wire.next_offset(bad.nearest))
-        self._recorder.answered("PullMessage", code, started_s)
-        yield responses
+            try:
+                caller = caller_of(info.metadata)
+                admitted = self._puller.admit(caller, info.peer, len(data))
+                request = _parsed(data, service_pb2.PullMessageRequest)
+                with contained(self._requests, "PullMessage"):
+                    left_s = info.time_left_s()
+                    responses = await self._puller.pull(caller, request, left_s, admitted)
+            except RequestError as bad:
+                code = bad.code
+                responses = [wire.receive_status(bad.code, bad.text)]
+                if isinstance(bad, IllegalOffset):
+                    responses.append(wire.next_offset(bad.nearest))
+            self._recorder.answered("PullMessage", code, started_s)
+            yield responses
+        finally:
+            # Until its client has read it an answer counts.
+            if admitted is not None:
+                admitted.leave()
 
     async def get_offset(self, data: bytes, info: CallInfo) -> bytes:
         """Answer with the offset that a consumer group stored."""
