@@ -272,6 +272,7 @@ class BrokerApp:
             clock,
             self.requests,
             recorder,
+            self._storage.earlier,
             self._traces,
         )
         acknowledger = Acknowledger(

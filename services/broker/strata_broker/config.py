@@ -75,6 +75,18 @@ class SendSection(Section):
     max_bytes_per_call: int = Field(
         default=8 * 1024 * 1024, ge=1, description="The same in bytes, unless it is one batch."
     )
+    repeat_window_ms: int = Field(
+        default=600_000,
+        ge=0,
+        description="How long after a topic got queues, or one moved, a message that was born "
+        "before is looked for where it may have been stored then; 0: never.",
+    )
+    repeat_slack_ms: int = Field(
+        default=1_000, ge=0, description="What clocks of producers may be ahead for that."
+    )
+    max_repeat_lookups: int = Field(
+        default=256, ge=1, description="Messages looked for at once; further ones are stored."
+    )
     timeout_ms: int = Field(
         default=3_000, ge=1, description="Time for a send whose client set no deadline."
     )

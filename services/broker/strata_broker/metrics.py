@@ -12,6 +12,12 @@ _TOPIC = ("topic", "message_type")
 _CONSUMER = ("topic", "consumer_group", "is_retry")
 
 METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "strata_broker_earlier_sends_total",
+        "counter",
+        "1",
+        "Repeated sends that were found where their topic's messages went before it changed.",
+    ),
     MetricSpec("rocketmq_messages_in_total", "counter", "1", "Messages produced.", _TOPIC),
     MetricSpec("rocketmq_messages_out_total", "counter", "1", "Messages delivered.", _CONSUMER),
     MetricSpec("rocketmq_throughput_in_total", "counter", "bytes", "Bytes produced.", _TOPIC),

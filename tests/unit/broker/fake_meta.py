@@ -87,6 +87,7 @@ class FakeMeta:
         """Give a topic with message groups more queues, as the nameserver does."""
         topic: meta_pb2.Topic = self._last("topic", name=name)
         topic.previous_queue_count, topic.queue_count = topic.queue_count, queue_count
+        topic.updated_at_ms = topic.created_at_ms + 1
         self.put(meta_pb2.Change(topic=topic))
         return topic
 

@@ -14,6 +14,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import TOO_LARGE, UNKNOWN_METHOD, AngeliaError
 from strata_mq.batch import BatchView, PartKey, PartKind
 from strata_mq.filters import FilterKind, parse_filter
+from strata_mq.hashing import pack_message_id
 from strata_mq.slots import SLOT_COUNT
 from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
 from tests.unit.broker.fake_pending import STORED_MS, FakePending, Pending
@@ -35,7 +36,8 @@ class FakeStorage:
         self.slots = slots
         self.calls: list[tuple[str, Message]] = []
         self.queues: dict[tuple[int, int], list[Stored]] = defaultdict(list)
-        self.ids: dict[tuple[int, bytes], tuple[int, int]] = {}
+        # (raft group, topic, message id) -> (queue, offset): raft groups know their own ids.
+        self.ids: dict[tuple[int, int, bytes], tuple[int, int]] = {}
         self.appended: dict[tuple[int, int, int], tuple[bytes, storage_pb2.GroupResult]] = {}
         self.last_sequence: dict[tuple[int, int], int] = {}
         # (consumer group, topic, queue) -> next offset; leases by (..., offset) -> lease number
@@ -192,11 +194,11 @@ class FakeStorage:
         tag_hashes = view.tag_hashes(first, count)
         for number, length in enumerate(view.lengths(first, count)):
             message_id = view.message_id(first + number)
-            known = self.ids.get((key.topic_id, message_id))
+            known = self.ids.get((raft_group, key.topic_id, message_id))
             if known is not None:
                 result.duplicates.add(ordinal=number, queue=known[0], offset=known[1])
             else:
-                self.ids[key.topic_id, message_id] = (queue, len(rows))
+                self.ids[raft_group, key.topic_id, message_id] = (queue, len(rows))
                 data = view.data[at : at + length]
                 rows.append(Stored(data, message_id, tag_hashes[number]))
             at += length
@@ -427,6 +429,12 @@ class FakeStorage:
         self, request: storage_pb2.QueryRequest, _: storage_pb2.Refusal | None
     ) -> storage_pb2.QueryResponse:
         response = storage_pb2.QueryResponse()
+        if request.WhichOneof("by") == "message_id":
+            packed = pack_message_id(request.message_id)
+            place = self.ids.get((request.raft_group, request.topic_id, packed))
+            if place is not None:
+                response.messages.add(queue=place[0], offset=place[1])
+            return response
         if request.WhichOneof("by") == "position":
             rows = self.queues[request.topic_id, request.position.queue]
             if request.position.offset < len(rows):

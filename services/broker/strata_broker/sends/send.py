@@ -25,6 +25,7 @@ from strata_broker.observability.recorder import Recorder
 from strata_broker.requests import caller_of, time_for
 from strata_broker.sends.append import Appender
 from strata_broker.sends.append_places import PendingPlace
+from strata_broker.sends.earlier_sends import EarlierSends
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.outgoing import (
     MessagePreparer,
@@ -76,6 +77,7 @@ class Sender:
         clock: Clock,
         requests: RequestTasks,
         recorder: Recorder,
+        earlier: EarlierSends,
         traces: MessageTraces | None = None,
     ) -> None:
         self._view = view
@@ -89,6 +91,7 @@ class Sender:
         self.clock = clock
         self.recorder = recorder
         self._requests = requests
+        self._earlier = earlier
         self._preparer = MessagePreparer(
             config.limits(), config.transaction, checksum, appender.group_clock
         )
@@ -221,6 +224,11 @@ class Sender:
         pending.charged_raft_group = raft_group
         if self._quotas.limit_sends:
             self._quotas.charge_send(topic, len(outgoing), pending.size_bytes)
+        suspects = self._earlier.suspects(topic, outgoing)
+        if suspects and self._earlier.try_begin(len(suspects)):
+            looking = self._look_first(pending, topic, parts, frozenset(suspects))
+            self._requests.spawn("look for earlier sends", looking)
+            return
         staged = 0
         try:
             for destination, indexes in parts:
@@ -230,6 +238,32 @@ class Sender:
             # What failed unexpectedly must not keep its share of the budget.
             for _, indexes in parts[staged:]:
                 pending.refused(indexes, unexpected())
+
+    async def _look_first(
+        self,
+        pending: PendingSend,
+        topic: TopicRow,
+        parts: Sequence[tuple[Destination, Sequence[int]]],
+        suspects: frozenset[int],
+    ) -> None:
+        """Stage what is nowhere else already; the rest gets the answer of the first send."""
+        left = {index for _, indexes in parts for index in indexes}
+        try:
+            for destination, indexes in parts:
+                for index in suspects.intersection(indexes):
+                    left.discard(index)
+                    if not await pending.find_earlier(
+                        self._earlier, topic, index, destination.raft_group
+                    ):
+                        left.add(index)
+            rest, left = sorted(left), set()
+            if rest:
+                # The topic may have changed meanwhile.
+                pending.choose_again(rest)
+        finally:
+            self._earlier.end(len(suspects))
+            if left:
+                pending.refused(tuple(left), unexpected())
 
 
 class PendingSend:
@@ -301,6 +335,36 @@ class PendingSend:
             raft_group, key, outgoing, indexes, self, self._deadline_s, span=self._span
         )
 
+    async def find_earlier(
+        self, earlier: EarlierSends, topic: TopicRow, index: int, but: int
+    ) -> bool:
+        """Settle a message if it was stored at another raft group, or nobody knows.
+
+        Returns:
+            Whether it is settled.
+        """
+        kind = part_kind(self._outgoing[index])
+        message_id = self._message_ids[index]
+        timeout_s = self._deadline_s - self._sender.clock.monotonic_s()
+        try:
+            found = await earlier.find(topic, message_id, kind, but, timeout_s)
+        except RequestError as unknown:
+            self.refused((index,), unknown)
+            return True
+        except BaseException:
+            self.refused((index,), unexpected())
+            raise
+        if found is None:
+            return False
+        if found.place is None:
+            self.stored((index,), (found.offset,))
+            return True
+        if kind is PartKind.HALF:
+            handle = PendingHandle(found.raft_group, topic.topic_id, message_id)
+            self._pending[index] = (encode_pending_handle(handle), "")
+        self.pending((index,), found.raft_group, (found.place,))
+        return True
+
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
         """See `append.Waiter`."""
         for index, offset in zip(indexes, offsets, strict=True):
@@ -334,9 +398,9 @@ class PendingSend:
     ) -> None:
         """See `append.Waiter`."""
         self._sender.learn(key.topic_id, raft_group, result)
-        self._choose_again(indexes, Destination(raft_group, key.queue, key.queue_count))
+        self.choose_again(indexes, Destination(raft_group, key.queue, key.queue_count))
 
-    def _choose_again(self, indexes: Sequence[int], refused: Destination | None = None) -> None:
+    def choose_again(self, indexes: Sequence[int], refused: Destination | None = None) -> None:
         """Stage messages where they go now; where they were refused only after a pause.
 
         The pause lets the metadata catch up.
@@ -357,7 +421,7 @@ class PendingSend:
             return
         for destination, chosen in parts:
             if destination == refused:
-                asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self._choose_again, chosen)
+                asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self.choose_again, chosen)
             else:
                 self.stage(destination, chosen)
 

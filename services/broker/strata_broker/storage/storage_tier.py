@@ -14,6 +14,7 @@ from strata_broker.config import BrokerConfig
 from strata_broker.receives.acks import Acker
 from strata_broker.receives.replica_reads import ReadSpread, ReplicaReads
 from strata_broker.sends.append import Appender
+from strata_broker.sends.earlier_sends import EarlierSends
 from strata_broker.storage.channels import ChannelFactory, NodeChannels
 from strata_broker.storage.leader_watch import LeaderWatch, OnChecks
 from strata_broker.storage.leaders import LeaderMap
@@ -93,6 +94,9 @@ class StorageTier:
             requests,
             metrics,
             tracer,
+        )
+        self.earlier = EarlierSends(
+            view, self.client, config.send, self.appender.group_clock, metrics
         )
 
     def on_checks(self, listener: OnChecks) -> None:

@@ -48,6 +48,7 @@ class TopicRow:
     """
 
     __slots__ = (
+        "changed_ms",
         "groups",
         "groups_at",
         "homes",
@@ -67,6 +68,9 @@ class TopicRow:
         self.topic_id = topic.topic_id
         self.namespace = topic.namespace
         self.name = topic.name
+        # When it was changed last, by the nameserver's clock; 0: it is as it was made.
+        is_changed = topic.updated_at_ms != topic.created_at_ms
+        self.changed_ms = topic.updated_at_ms if is_changed else 0
         # It stands for a key-value table, and holds no messages.
         self.is_table = is_table_topic(topic.name)
         self.topic_type = topic.type

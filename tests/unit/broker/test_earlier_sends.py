@@ -1,0 +1,173 @@
+"""A repeated send gets the answer of the first, also when its topic changed in between."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata_angelia.ports import UNAVAILABLE, AngeliaError
+from strata_broker.app import BrokerApp
+from strata_broker.config import BrokerConfig
+from strata_mq.hashing import pack_message_id
+from strata_mq.slots import rendezvous, slot_of
+from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.fake_meta import FakeMeta
+from tests.unit.broker.fake_storage import FakeStorage
+
+OK = definition_pb2.OK
+NOW_MS = int(time.time() * 1000)
+
+
+@pytest.fixture
+def config() -> BrokerConfig:
+    """Nothing is looked for after this."""
+    return BrokerConfig.model_validate(BASE_CONFIG | {"send": {"timeout_ms": 500}})
+
+
+@pytest.fixture
+async def storage(meta: FakeMeta) -> FakeStorage:
+    """Its clock is right."""
+    node = FakeStorage(meta.slots)
+    node.store_time_ms = NOW_MS
+    return node
+
+
+def one(number: int, *, born_ms: int = NOW_MS - 5_000, **properties: Any) -> definition_pb2.Message:
+    """A message that was born a while ago."""
+    made = message("orders", number, **properties)
+    made.system_properties.born_timestamp.FromMilliseconds(born_ms)
+    return made
+
+
+def lookups(storage: FakeStorage) -> int:
+    return storage.count("Query")
+
+
+async def move_all(app: BrokerApp, meta: FakeMeta, storage: FakeStorage, to: int) -> None:
+    """Move all queues of `orders` to one raft group, as the rows of moved queues say it."""
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    for queue in range(topic.queue_count):
+        slot = slot_of(topic.slot_base, queue)
+        owner = storage.slots[slot]
+        if owner == to:
+            continue
+        override = meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=queue)
+        override.epochs.add(epoch=0, raft_group=owner)
+        override.epochs.add(epoch=1, raft_group=to, start_offset=100)
+        meta.put(meta_pb2.Change(queue_override=override))
+        storage.slots[slot] = to
+    await app.view.wait_for_revision(meta.revision, 5)
+
+
+def number_at(raft_group: int) -> int:
+    """Return the number of a message that goes to a raft group while both have queues."""
+    return next(
+        number
+        for number in range(100)
+        if rendezvous(pack_message_id(f"01{number:032X}"), (1, 2)) == raft_group
+    )
+
+
+async def test_a_repeat_after_a_move_gets_the_first_offset(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """It would go to another raft group, which does not know it."""
+    number = number_at(1)
+    first = await client.send(one(number))
+    await move_all(app, meta, storage, 2)
+    again = await client.send(one(number))
+    assert again.status.code == OK
+    assert again.entries[0].offset == first.entries[0].offset
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    assert len(storage.messages(topic.topic_id)) == 1
+
+
+async def test_new_messages_are_not_looked_for(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """Neither those that were born later, nor any of a topic that never changed."""
+    await client.send(one(1))
+    assert lookups(storage) == 0
+    await client.send(one(2))
+    await move_all(app, meta, storage, 2)
+    await client.send(one(3, born_ms=NOW_MS + 60_000))
+    assert lookups(storage) == 0
+    await client.send(one(number_at(1)))
+    assert lookups(storage) > 0
+
+
+async def test_beside_a_repeat_the_others_of_a_request_are_stored(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """Each message has its own answer."""
+    number = number_at(1)
+    first = await client.send(one(number))
+    await move_all(app, meta, storage, 2)
+    both = await client.send(one(number), one(1_000))
+    assert [entry.status.code for entry in both.entries] == [OK, OK]
+    assert both.entries[0].offset == first.entries[0].offset
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    assert len(storage.messages(topic.topic_id)) == 2
+
+
+async def test_where_it_cannot_be_known_nobody_says_that_it_is_not_there(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """PROXY_TIMEOUT: the client tries again; what it charged is given back."""
+    number = number_at(1)
+    await client.send(one(number))
+    await move_all(app, meta, storage, 2)
+    storage.trouble["Query"].extend([AngeliaError(UNAVAILABLE, "away")] * 1_000)
+    request = service_pb2.SendMessageRequest(messages=[one(number)])
+    call = client.edge.begin("SendMessage", request, time_left_s=0.1)
+    answer = service_pb2.SendMessageResponse.FromString((await call.answer)[0])
+    assert answer.status.code == definition_pb2.PROXY_TIMEOUT
+    assert app.send_budget.used_bytes == 0
+    storage.trouble["Query"].clear()
+    assert (await client.send(one(number))).status.code == OK
+
+
+async def test_a_growth_is_a_change(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """The row says when; it holds for a broker that was not there then."""
+    meta.grow_topic("orders", 8)
+    await app.view.wait_for_revision(meta.revision, 5)
+    row = app.view.topic("", "orders")
+    assert row is not None
+    row.changed_ms = NOW_MS
+    await client.send(one(1))
+    assert lookups(storage) > 0
+
+
+async def test_a_repeated_delay_keeps_its_handle(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """It waits where the first one waits, and is recalled there."""
+    meta.add_topic("later", meta_pb2.TOPIC_TYPE_DELAY)
+    await app.view.wait_for_revision(meta.revision, 5)
+    later = message("later", number_at(1), message_type=definition_pb2.DELAY)
+    later.system_properties.born_timestamp.FromMilliseconds(NOW_MS - 5_000)
+    later.system_properties.delivery_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    first = await client.send(later)
+    [(raft_group, _, _)] = storage.pending.waiting
+    topic = app.view.topic("", "later")
+    assert topic is not None
+    topic.changed_ms = NOW_MS
+    other = 3 - raft_group
+    for queue in range(topic.queue_count):
+        override = meta_pb2.QueueOverride(topic_id=topic.topic_id, queue=queue)
+        override.epochs.add(epoch=0, raft_group=raft_group)
+        override.epochs.add(epoch=1, raft_group=other, start_offset=100)
+        meta.put(meta_pb2.Change(queue_override=override))
+    await app.view.wait_for_revision(meta.revision, 5)
+    again = await client.send(later)
+    assert again.entries[0].recall_handle == first.entries[0].recall_handle
+    assert len(storage.pending.waiting) == 1
