@@ -29,6 +29,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
 _MAX_CHANNELS = 64
+_NAMESERVER = "nameserver"
 
 _Responses = AsyncGenerator[meta_pb2.WatchResponse, None]
 """What every channel's `stream` returns: to leave it early is to close it."""
@@ -96,7 +97,14 @@ class MetadataFollower:
         self._next = int(random() * len(self._endpoints))
         self._sources_total = metrics.counter("strata_metadata_sources_total")
         metrics.gauge("strata_metadata_followed_revision", lambda: self._sink.revision)
+        metrics.gauge("strata_metadata_age_ms", lambda: self.age_s() * 1_000)
         self._known_revision = sink.revision
+        # When a nameserver that has a leader last told anything, by monotonic time.
+        self._confirmed_at_s = clock.monotonic_s()
+
+    def age_s(self) -> float:
+        """Return the time since a nameserver with a majority confirmed what the sink has."""
+        return self._clock.monotonic_s() - self._confirmed_at_s
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -107,7 +115,7 @@ class MetadataFollower:
                     endpoint = self._endpoints[self._next]
                     # A source that was lost is asked again last.
                     self._next = (self._next + 1) % len(self._endpoints)
-                    if await self._follow(endpoint, "nameserver"):
+                    if await self._follow(endpoint, _NAMESERVER):
                         heard_at_s = self._clock.monotonic_s()
                         break
                 else:
@@ -139,6 +147,8 @@ class MetadataFollower:
                     heard = True
                     self._cluster.check(response.cluster_id, endpoint)
                     self._sink.apply(response)
+                    if response.is_fresh and kind == _NAMESERVER:
+                        self._confirmed_at_s = self._clock.monotonic_s()
                     if not response.revision:
                         continue
                     self._known_revision = max(self._known_revision, response.revision)

@@ -35,4 +35,10 @@ METRICS: tuple[MetricSpec, ...] = (
         "Heartbeats of this node, by how they ended.",
         ("result",),
     ),
+    MetricSpec(
+        "strata_metadata_age_ms",
+        "gauge",
+        "ms",
+        "Time since a nameserver with a majority last confirmed what this process knows.",
+    ),
 )

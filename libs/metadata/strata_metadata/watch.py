@@ -138,12 +138,15 @@ class WatchHub:
                             # It may tell of rows that were being dropped.
                             break
                         response.cluster_id = self._cluster.value
+                        response.is_fresh = self._is_fresh()
                         yield response
                         revision = response.revision
                         first = False
                         await asyncio.sleep(0)
                 elif not await _within(published, self._keepalive_s) and self._is_fresh():
-                    yield meta_pb2.WatchResponse(revision=revision, cluster_id=self._cluster.value)
+                    yield meta_pb2.WatchResponse(
+                        revision=revision, cluster_id=self._cluster.value, is_fresh=True
+                    )
         finally:
             self._watchers.give_back()
 

@@ -1,4 +1,7 @@
-"""The port Prometheus scrapes: `/metrics` and `/health`, on the event loop, bounded.
+"""The port of scrapers and probes: `/metrics`, `/live`, `/ready`, `/health`.
+
+`/live` answers when the event loop runs. `/ready` is 200 when the process serves and has caught
+up, else 503, both with the reasons as JSON. `/health` is 200 when it serves, else 503, in text.
 
 Gauges are read on the loop, where what they look at lives; the text is made in a thread. It
 speaks just enough HTTP/1.1 for a scraper or a probe: GET, one request per connection.
@@ -7,12 +10,15 @@ speaks just enough HTTP/1.1 for a scraper or a probe: GET, one request per conne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
 from dataclasses import dataclass
 
+from strata_runtime.health import Health, HealthSource
 from strata_runtime.metrics import Metrics
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
+_MAX_REASONS = 100
 _STATUS = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -33,7 +39,7 @@ class MetricsServer:
     Args:
         metrics: what is scraped.
         options: address and limits.
-        unready: why the process is not ready, or None when it is; asked by `/health`.
+        health: how the process does; None: it serves as long as it runs.
     """
 
     name = "metrics server"
@@ -43,11 +49,11 @@ class MetricsServer:
         metrics: Metrics,
         options: MetricsServerOptions | None = None,
         *,
-        unready: Callable[[], str | None] = lambda: None,
+        health: HealthSource | None = None,
     ) -> None:
         self._metrics = metrics
         self._options = options or MetricsServerOptions()
-        self._unready = unready
+        self._health = health or Health
         self._server: asyncio.Server | None = None
         self._connections = 0
         self.port = 0
@@ -90,15 +96,40 @@ class MetricsServer:
         if path == b"/metrics":
             self._metrics.read_gauges()
             return _response(200, await asyncio.to_thread(self._metrics.render))
+        if path == b"/live":
+            return _response(200, b"ok\n")
+        if path == b"/ready":
+            health = self._health()
+            return _response(200 if health.is_ready else 503, _as_json(health), _JSON)
         if path == b"/health":
-            reason = self._unready()
-            return _response(200, b"ok\n") if reason is None else _response(503, reason.encode())
-        return _response(404, b"/metrics or /health\n")
+            health = self._health()
+            return _response(200 if health.serves else 503, _as_text(health))
+        return _response(404, b"/metrics, /live, /ready or /health\n")
 
 
-def _response(status: int, body: bytes) -> bytes:
+def _as_json(health: Health) -> bytes:
+    answer = {
+        "ready": health.is_ready,
+        "serves": health.serves,
+        "caught_up": health.is_caught_up,
+        "reasons": [
+            problem._asdict() | {"severity": problem.severity.name.lower()}
+            for problem in health.problems[:_MAX_REASONS]
+        ],
+        "more_reasons": max(0, len(health.problems) - _MAX_REASONS),
+    }
+    return json.dumps(answer).encode() + b"\n"
+
+
+def _as_text(health: Health) -> bytes:
+    lines = ["ok" if health.serves else "does not serve"]
+    lines += [problem.line() for problem in health.problems[:_MAX_REASONS]]
+    return "\n".join(lines).encode() + b"\n"
+
+
+def _response(status: int, body: bytes, content_type: str = _CONTENT_TYPE) -> bytes:
     head = (
-        f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: {_CONTENT_TYPE}\r\n"
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\nContent-Type: {content_type}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -50,13 +50,12 @@ from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.rehashes import Rehasher
 from strata_broker.sends.send import Sender
 from strata_broker.sends.transactions import Transactions
-from strata_broker.servicers import admin_rpc, messaging, rocketmq_rpc
 from strata_broker.servicers.messaging import MessagingServicer
+from strata_broker.serving import Serving
 from strata_broker.storage.channels import BrokerNetwork
 from strata_broker.storage.holder_calls import HolderCalls
 from strata_broker.storage.metadata import MetadataView
 from strata_broker.storage.storage_tier import StorageTier
-from strata_edge.health import Health
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
@@ -65,6 +64,7 @@ from strata_metadata.presence import NodePresence
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.config import Config
+from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks, Tasks
@@ -171,8 +171,7 @@ class BrokerApp:
         self._serve_clients()
         self._serve_operators(shown_config or config)
         self._serve_plugins()
-        self._health = Health(edge)
-        self._set_health(serving=False)
+        self._serving = Serving(edge, self._storage.cluster, self._plugins)
         show_broker(metrics, self.sessions, self.view, lambda: bool(self.endpoint))
 
     def _new_follower(self) -> MetadataFollower:
@@ -410,6 +409,7 @@ class BrokerApp:
 
     async def _start(self) -> None:
         self._tasks.spawn("follow metadata", self._follower.run())
+        self._storage.cluster.follow(self._follower.age_s)
         # Revision 0 is reached by the first snapshot.
         timeout_s = self._config.metadata.start_timeout_ms / 1000
         if not await self.view.wait_for_revision(0, timeout_s):
@@ -434,7 +434,7 @@ class BrokerApp:
         self._tasks.spawn("give up transactions", self.checker.give_up())
         if self._windows is not None:
             self._tasks.spawn("collect windows", self._windows.run())
-        self._set_health(serving=True)
+        self._serving.begin()
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
     async def _register(self) -> None:
@@ -467,7 +467,7 @@ class BrokerApp:
     async def stop(self, grace_s: float) -> None:
         """Send clients away, let calls under way finish within the grace, free everything."""
         ends_s = self._clock.monotonic_s() + grace_s
-        self._set_health(serving=False)
+        self._serving.end()
         await self._deregister(grace_s)
         await self._drain(grace_s)
         await self._edge.stop(max(0.0, ends_s - self._clock.monotonic_s()))
@@ -510,10 +510,9 @@ class BrokerApp:
             # It will be noticed by its silence.
             self._log.warning("not taken off the nodes", reason=str(failure))
 
-    def _set_health(self, *, serving: bool) -> None:
-        services = ["", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE]
-        for service in (*services, *(plugin.service for plugin in self._plugins)):
-            self._health.set(service, serving=serving)
+    def health(self) -> Health:
+        """Return how the broker does."""
+        return self._storage.cluster.health()
 
 
 def _join(host: str, port: int) -> str:

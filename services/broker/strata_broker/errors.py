@@ -103,30 +103,39 @@ def lost(failure: angelia.AngeliaError) -> RequestError:
     return RequestError(code, FLOW_LIMIT if code is Code.TOO_MANY_REQUESTS else failure.reason)
 
 
-def timed_out(raft_group: int = 0) -> RequestError:
-    """Return the error for a storage call whose deadline passed; it names the raft group if any."""
-    where = f": raft group {raft_group}" if raft_group else ""
-    return RequestError(Code.PROXY_TIMEOUT, f"storage did not answer in time{where}")
+def timed_out(where: str = "") -> RequestError:
+    """Return the error for a storage call whose deadline passed.
+
+    Args:
+        where: the raft group that was asked, and what is wrong with it (`LeaderMap.explain`).
+    """
+    return RequestError(Code.PROXY_TIMEOUT, _at("storage did not answer in time", where))
 
 
-def send_timed_out(hindrance: str, *, replicated: bool) -> RequestError:
+def send_timed_out(hindrance: str, where: str, *, replicated: bool) -> RequestError:
     """Return the error for a send that was not stored, or not known to be, before its deadline.
 
     Args:
         hindrance: why its last try failed: name of an outcome, or an Angelia code.
+        where: as for `timed_out`.
         replicated: whether the raft group has more than one replica.
     """
     if hindrance == angelia.OVERLOADED:
         return too_many_requests()
     if hindrance == storage_pb2.Outcome.Name(storage_pb2.OUTCOME_NOT_LEADER):
-        return RequestError(Code.HA_NOT_AVAILABLE, "no majority of the replicas elects a leader")
+        text = "no majority of the replicas elects a leader"
+        return RequestError(Code.HA_NOT_AVAILABLE, _at(text, where))
     if hindrance != angelia.DEADLINE_EXCEEDED:
-        return timed_out()
+        return timed_out(where)
     if replicated:
         text = "a majority of the replicas did not make it durable in time"
-        return RequestError(Code.SLAVE_PERSISTENCE_TIMEOUT, text)
+        return RequestError(Code.SLAVE_PERSISTENCE_TIMEOUT, _at(text, where))
     text = "the storage node did not make it durable in time"
-    return RequestError(Code.MASTER_PERSISTENCE_TIMEOUT, text)
+    return RequestError(Code.MASTER_PERSISTENCE_TIMEOUT, _at(text, where))
+
+
+def _at(text: str, where: str) -> str:
+    return f"{text}: {where}" if where else text
 
 
 def not_created(what: str, failure: MetaRefused) -> RequestError:

@@ -224,5 +224,10 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Leased messages given back because their client had gone.",
     ),
+    MetricSpec(
+        "strata_broker_unreachable_raft_groups",
+        "gauge",
+        "1",
+        "Raft groups that this broker cannot use now: nobody leads them, or disks are full.",
+    ),
 )
-"""Everything this package counts."""

@@ -18,6 +18,9 @@ _CLIENT_ID = "x-mq-client-id"
 _NAMESPACE = "x-mq-namespace"
 _LANGUAGE = "x-mq-language"
 _MOST_MS = (1 << 63) - 1
+# What is kept of a call's time for its answer's way: at most this, and this share of it.
+_ANSWER_S = 0.2
+_ANSWER_SHARE = 0.05
 MAX_CLIENT_ID_LENGTH = 255
 _MAX_LANGUAGE_LENGTH = 64
 # What clients write there, where it is not the name of the enum.
@@ -97,8 +100,14 @@ def time_for(left_s: float | None, default_s: float, most_s: float) -> float:
         left_s: until the deadline that its client chose, which may be years; None: it chose none.
         default_s: for a call without deadline.
         most_s: what the broker gives to any call.
+
+    Returns:
+        The time, a little short of the client's deadline: an answer that says why a call was not
+        carried out must be there before the client gives up.
     """
-    return default_s if left_s is None else min(left_s, most_s)
+    if left_s is None:
+        return default_s
+    return min(left_s - min(_ANSWER_S, left_s * _ANSWER_SHARE), most_s)
 
 
 def addresses_of(endpoints: definition_pb2.Endpoints) -> list[tuple[str, int]]:

@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.views import View
 
 
-def node_view(node: meta_pb2.Node) -> View:
-    """Return a node's row."""
+def node_view(node: meta_pb2.Node, condition: admin_pb2.NodeCondition | None = None) -> View:
+    """Return a node's row, with the state that the broker sees if it says so."""
+    state = meta_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_").lower()
     return {
         "node": node.node_id,
         "role": meta_pb2.NodeKind.Name(node.kind).removeprefix("NODE_KIND_").lower(),
-        "state": meta_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_").lower(),
+        "state": condition.state if condition is not None else state,
         "draining": node.draining,
         "endpoints": list(node.endpoints),
         "advertised_endpoint": node.advertised_endpoint,
         "rack": node.rack,
         "registered_at_ms": node.registered_at_ms,
         "state_since_ms": node.state_since_ms,
+        "reason": condition.reason if condition is not None else "",
+    }
+
+
+def cluster_nodes(cluster: admin_pb2.GetClusterResponse) -> list[View]:
+    """Return all nodes' rows as the broker sees them now."""
+    conditions = {each.node_id: each for each in cluster.conditions}
+    return [node_view(node, conditions.get(node.node_id)) for node in cluster.nodes]
+
+
+def health_report(response: admin_pb2.GetHealthResponse) -> View:
+    """Return whether the cluster is well, and what is not."""
+    return {
+        "status": response.status,
+        "reasons": [
+            {
+                "kind": each.kind,
+                "name": each.name,
+                "state": each.state,
+                "severity": each.severity,
+                "detail": each.detail,
+            }
+            for each in response.problems
+        ],
+        "raft_groups": {state.lower(): count for state, count in response.raft_groups.items()},
+        "nodes": dict(response.nodes),
+        "metadata_age_ms": response.metadata_age_ms,
+        "checked_at_ms": response.looked_at_ms,
+        "broker": response.broker_node_id,
     }
 
 
 def node_views(
-    nodes: Iterable[meta_pb2.Node], placement: admin_pb2.GetPlacementResponse
+    cluster: admin_pb2.GetClusterResponse, placement: admin_pb2.GetPlacementResponse
 ) -> list[View]:
     """Return nodes' rows with what the metadata leader measures of them."""
     slow = {load.node_id: load.slow_reason or "slow" for load in placement.loads if load.is_slow}
     return [
-        node_view(node) | {"slow": node.node_id in slow, "slow_reason": slow.get(node.node_id, "")}
-        for node in nodes
+        node | {"slow": node["node"] in slow, "slow_reason": slow.get(node["node"], "")}
+        for node in cluster_nodes(cluster)
     ]
 
 
@@ -45,6 +73,8 @@ def health_view(health: admin_pb2.GroupHealth) -> View:
         "commit_index": health.commit_index,
         "applied_index": health.applied_index,
         "state": health.state,
+        "replicas_live": health.replicas_live,
+        "replicas_wanted": health.replicas_wanted,
         "reason": health.reason,
     }
 

@@ -58,13 +58,15 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     try:
-        app(
+        result = app(
             list(arguments),
             exit_on_error=False,
             print_error=False,
             result_action="return_value",
         )
         sys.stdout.flush()
+        # A command that checks something answers with its exit code.
+        return result if isinstance(result, int) else 0
     except CycloptsError as error:
         return _fail(f"{one_line_of(error)} (see strata --help)")
     except StrataError as error:
@@ -75,7 +77,6 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def one_line_of(error: CycloptsError) -> str:

@@ -59,6 +59,15 @@ def milliseconds(text: str) -> int:
     return round(float(match[1]) * _UNITS_MS[match[2]])
 
 
+def seconds(text: str) -> float:
+    """Return a duration in seconds; a plain number is seconds already.
+
+    Raises:
+        CliError: the text is no duration.
+    """
+    return float(text) if text.strip().isdigit() else milliseconds(text) / 1_000
+
+
 def time_ms(text: str) -> int:
     """Return a point in time in milliseconds since 1970.
 

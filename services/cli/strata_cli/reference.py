@@ -140,17 +140,28 @@ JSON_KEYS = {
     "`raft_group`, `term`, `index`, `entry_kind`, `moved`, `synced_before`, `payload_bytes`; "
     "or for damage `segment`, `position`, `damaged`, `next_position`",
     "cluster show": "`version`, `nodes` as `node list` without the last two, "
-    "`raft_groups` as `raft-group list`",
+    "`raft_groups` as `raft-group list`, `metadata_age_ms` (since a nameserver with a majority "
+    "confirmed what the broker knows), `metadata_stale`",
+    "cluster health": "`status` (healthy, degraded or down), `reasons`: a list, the worst first, "
+    "of `kind` (raft_group, node, disk, metadata, tier, certificate, process, broker), `name`, "
+    "`state` (LEADERLESS, DEGRADED, DOWN, UNREACHABLE, SUSPECT, DRAINING, STOP, STALE, ...), "
+    "`severity` (note, degraded, down), `detail`; `raft_groups`: counts by state (`serving`, "
+    "`degraded`, `leaderless`); `nodes`: counts by state; `metadata_age_ms`, `checked_at_ms`, "
+    "`broker` (that answered). Exit code 0: healthy, 1: degraded, 2: down, also when no broker "
+    "answers; a draining node is a note and leaves the cluster healthy",
     "node list": "`nodes`: a list of `node`, `role` (nameserver, storage or broker), `state` (up, "
-    "suspect, down or unspecified), `draining`, `endpoints`, `advertised_endpoint`, `rack`, "
-    "`registered_at_ms`, `state_since_ms`, `slow` (the metadata leader finds its appends or syncs "
-    "slow; see placement.md), `slow_reason`",
+    "suspect, down or unspecified; unreachable: the broker that answers does not reach it; "
+    "unknown: no nameserver tells), `draining`, `endpoints`, `advertised_endpoint`, `rack`, "
+    "`registered_at_ms`, `state_since_ms`, `reason` (why it is not up), `slow` (the metadata "
+    "leader finds its appends or syncs slow; see placement.md), `slow_reason`",
     "node show": "the node, as `node list` without the last two, and `replicas`: as in "
     "`raft-group show`, each with its `raft_group`; empty for nodes that are no storage nodes",
     "node drain": "the node, as `node list` without the last two",
     "node remove": "`removed`: the node",
     "raft-group list": "`raft_groups`: a list of `raft_group`, `broker_name`, `leader`, `term`, "
-    "`commit_index`, `applied_index`, `state`, `reason`",
+    "`commit_index`, `applied_index`, `state` (SERVING, DEGRADED: led, but replicas or room on "
+    "disks are missing, LEADERLESS; or what its leader is busy with), `replicas_live`, "
+    "`replicas_wanted`, `reason`",
     "raft-group show": "the raft group, as `raft-group list`, `preferred_leader`, and `replicas`: "
     "a list of `replica_id`, `node`, `role`, `leader`, `state`, `last_index`, `applied_index`, "
     "`match_index`, `reason`",

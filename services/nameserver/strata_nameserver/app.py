@@ -34,6 +34,7 @@ from strata_multiraft.writer import WriterThread
 from strata_nameserver.cluster import NameserverCluster
 from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import applied_state
+from strata_nameserver.health import NameserverHealth
 from strata_nameserver.identity import NameserverIdentity
 from strata_nameserver.machine import MetadataMachine
 from strata_nameserver.metadata import Metadata
@@ -42,6 +43,7 @@ from strata_nameserver.servicers.meta import Leader, MetaServicer
 from strata_nameserver.snapshots import MetadataSnapshots
 from strata_runtime.clock import Clock
 from strata_runtime.errors import one_line
+from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
@@ -84,6 +86,7 @@ class _Running:
     tasks: Tasks
     raft: MultiRaft | None = None
     replica: Replica | None = None
+    health: NameserverHealth | None = None
 
 
 class NameserverApp:
@@ -174,6 +177,16 @@ class NameserverApp:
         """Replica ids that vote in the metadata raft group, as known here."""
         replica = self.replica
         return replica.configuration.voters if replica is not None else frozenset()
+
+    def health(self) -> Health:
+        """Return how the nameserver does."""
+        running = self._running
+        if running is None or running.health is None:
+            problem = Problem(
+                "nameservers", "", "FORMING", Severity.DOWN, "they have not found each other yet"
+            )
+            return Health(serves=False, problems=(problem,))
+        return running.health.health()
 
     async def start(self) -> None:
         """Open the log and the rows, join the others or lead alone, serve.
@@ -301,6 +314,10 @@ class NameserverApp:
         await raft.start()
         running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
         running.tasks.spawn("controller", metadata.controller.run())
+        health = running.health = NameserverHealth(
+            replica, machine, metadata.reports, self._config, self._clock, self._metrics
+        )
+        running.tasks.spawn("health", health.run())
         running.servicer.serve(metadata)
         if quorum is not None:
             await quorum.start(replica, machine, metadata)

@@ -71,6 +71,7 @@ class Metadata:
 
     Attributes:
         placement: plans and what nodes bear.
+        reports: what storage nodes say.
         controller: what the leader does by itself.
     """
 
@@ -91,7 +92,7 @@ class Metadata:
         self._last_proposal: asyncio.Future[int] | None = None
         self._refused_total = metrics.counter("strata_metadata_refused_total")
         self._detector = FailureDetector(config.detector_options(), clock)
-        self._reports = Reports()
+        self._reports = self.reports = Reports()
         self._slow_nodes = SlowNodes(config.slowness_options(), clock)
         self.placement = Placement(
             machine, self.change, self._reports, self._slow_nodes, config, clock, metrics

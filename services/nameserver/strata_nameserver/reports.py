@@ -29,12 +29,18 @@ class Reports:
         self._damaged: dict[str, frozenset[int]] = {}
         # When a node last said that its clock is off, by monotonic time.
         self._clock_off_s: dict[str, float] = {}
+        # What nodes say of themselves.
+        self._told: dict[str, meta_pb2.StorageHealth] = {}
+        # Raised whenever who leads what, or what nodes say of themselves, changes.
+        self.version = 0
 
     def reset(self) -> None:
         """Forget everything."""
         self._led.clear()
         self._damaged.clear()
         self._clock_off_s.clear()
+        self._told.clear()
+        self.version += 1
 
     def take(self, heartbeat: meta_pb2.HeartbeatRequest, now_s: float) -> None:
         """Take in what a storage node reports."""
@@ -45,7 +51,11 @@ class Reports:
             self._damaged[node_id] = frozenset(heartbeat.damaged_replica_ids)
         else:
             self._damaged.pop(node_id, None)
+        if self._told.get(node_id) != heartbeat.health:
+            self._told[node_id] = heartbeat.health
+            self.version += 1
         led = {report.raft_group for report in heartbeat.led}
+        self.version += bool(heartbeat.led or heartbeat.led_no_longer or heartbeat.full)
         for number, known in list(self._led.items()):
             ended = number in heartbeat.led_no_longer or (heartbeat.full and number not in led)
             if known.node_id == node_id and ended:
@@ -59,10 +69,20 @@ class Reports:
         """Return the raft groups that have a leader."""
         return frozenset(self._led)
 
+    def leaders(self) -> dict[int, str]:
+        """Return raft group -> node that leads it."""
+        return {number: known.node_id for number, known in self._led.items()}
+
+    def told(self) -> Mapping[str, meta_pb2.StorageHealth]:
+        """Return what storage nodes said last of themselves."""
+        return self._told
+
     def forget(self, node_id: str) -> None:
         """A node is DOWN or removed: it leads nothing."""
         self._damaged.pop(node_id, None)
         self._clock_off_s.pop(node_id, None)
+        self._told.pop(node_id, None)
+        self.version += 1
         for number in [n for n, known in self._led.items() if known.node_id == node_id]:
             del self._led[number]
 

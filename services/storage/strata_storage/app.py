@@ -42,6 +42,7 @@ from strata_storage.disk.retention import FixedRetention, RetentionSource
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.membership.hosted import HostedGroup
+from strata_storage.metering.node_health import NodeHealth
 from strata_storage.metering.window_meter import WindowMeter, WindowOptions
 from strata_storage.metrics import METRICS
 from strata_storage.moves.forwarding import Forwarder
@@ -125,6 +126,7 @@ class _Running:
     flushes: ReadThreads
     catch_up: WriterThread
     tier: OpenTier | None
+    health: NodeHealth
 
 
 class StorageApp:
@@ -204,6 +206,12 @@ class StorageApp:
         assert self._running is not None, "the storage node does not run"
         return self._running.node
 
+    @property
+    def health(self) -> NodeHealth:
+        """What the node says of itself; only between start and stop."""
+        assert self._running is not None, "the storage node does not run"
+        return self._running.health
+
     async def start(self) -> None:
         """Open log and rows, recover, lead what has no other voter, serve.
 
@@ -225,6 +233,7 @@ class StorageApp:
             WindowOptions(self._config.window_ms),
         )
         running.tasks.spawn("windows", windows.run())
+        running.tasks.spawn("health", running.health.run())
         servicer = StorageServicer(
             ServicerParts(
                 running.node,
@@ -318,7 +327,15 @@ class StorageApp:
         for group in self._hosted:
             # Before anything is served; blocks only when rows must be rebuilt.
             await node.host_beside(group)
-        return _Running(log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier)
+        health = NodeHealth(
+            node,
+            self._peers.peering.heard_nodes if self._peers is not None else _no_peers,
+            self._clock,
+            node.watchers.health_changed,
+        )
+        return _Running(
+            log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier, health
+        )
 
     def _group_clock(self) -> Clock:
         """Return the clock that leaders stamp entries from (rule 4)."""
@@ -364,3 +381,7 @@ class StorageApp:
         for raft_group, replica in list(node.replicas().items()):
             if replica.is_sole():
                 await until_led(node, raft_group, _READY_TIMEOUT_S)
+
+
+def _no_peers() -> tuple[Sequence[str], Sequence[str]]:
+    return (), ()

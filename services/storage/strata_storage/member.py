@@ -44,6 +44,7 @@ from strata_multiraft import DiskFull
 from strata_multiraft.angelia_transport import PeerIdentity
 from strata_multiraft.peering import Peering
 from strata_runtime.clock import Clock
+from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
@@ -59,6 +60,7 @@ from strata_storage.membership.directory import Directory
 from strata_storage.membership.heartbeats import Heartbeats
 from strata_storage.membership.hosting import Hosting
 from strata_storage.membership.leave import hand_over_all
+from strata_storage.membership.member_health import MemberHealth
 from strata_storage.membership.reconciler import Reconciler, ReconcilerOptions
 from strata_storage.moves.forwarding import Forwarding
 from strata_storage.moves.queue_moves import QueueMoveOptions, QueueMoves
@@ -69,6 +71,7 @@ from strata_storage.tiering.config import TierConfig
 from strata_storage.tiering.opening import TierSetup
 
 _MAX_CHANNELS = 64
+_HEALTH_AFTER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ class _Running:
     client: MetadataClient
     channels: Channels
     tasks: Tasks
+    health: MemberHealth | None = None
 
 
 class StorageMember:
@@ -215,6 +219,13 @@ class StorageMember:
         assert self._running is not None, "the storage node does not run"
         return self._running.app
 
+    def health(self) -> Health:
+        """Return how the node does."""
+        running = self._running
+        if running is None or running.health is None:
+            return Health(serves=False)
+        return running.health.health()
+
     async def start(self) -> None:
         """Open the data, host what the copy of the metadata says, serve, register.
 
@@ -259,7 +270,7 @@ class StorageMember:
             await hosting.settle()
         reconciler = self._reconciler(self._running)
         presence = self._presence(self._running, peering, hosting, reconciler, endpoints)
-        self._spawn_all(self._running, presence, hosting, reconciler)
+        self._spawn_all(self._running, peering, presence, hosting, reconciler)
         if not cache.revision:
             await self._wait_for_nameserver(presence)
 
@@ -364,6 +375,7 @@ class StorageMember:
             reconciler.settled_revision,
             peering.clock_is_off,
             peering.take_answer_latencies_ms,
+            lambda: running.app.health.said,
         )
         node = meta.Node(
             node_id=identity.node_id,
@@ -385,6 +397,7 @@ class StorageMember:
     def _spawn_all(
         self,
         running: _Running,
+        peering: Peering,
         presence: NodePresence,
         hosting: Hosting,
         reconciler: Reconciler,
@@ -414,8 +427,22 @@ class StorageMember:
         slot_moves = SlotMoves(
             node, self.view, running.client, tasks, options.slot_moves, self._metrics
         )
+        health = running.health = MemberHealth(
+            self._identity.node_id,
+            node,
+            running.app.health,
+            self.view,
+            self._directory,
+            running.channels,
+            peering.heard_nodes,
+            follower.age_s,
+            self._clock,
+            self._metrics,
+        )
         for name, work in (
             ("follow", follower.run()),
+            ("health", health.watch.run(_HEALTH_AFTER_S)),
+            ("catch-up", health.catch_up()),
             ("presence", presence.run()),
             ("host", hosting.run()),
             ("reconcile", reconciler.run()),

@@ -193,7 +193,7 @@ def add_stored(messages: object, found: Sequence[Stored]) -> None:
 
 def watch_response(update: WatchUpdate) -> pb.WatchResponse:
     """Return news for a broker that watches."""
-    response = pb.WatchResponse(led_groups=update.led_groups or ())
+    response = pb.WatchResponse(led_groups=update.led_groups or (), health=update.health)
     for check in update.checks:
         response.checks.add(
             raft_group=check.raft_group,

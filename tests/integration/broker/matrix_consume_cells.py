@@ -182,7 +182,7 @@ CELLS = [
             unanswered(rpc),
             "PROXY_TIMEOUT"
             if rpc == "AckMessage"
-            else "storage did not answer in time: raft group 1",
+            else "storage did not answer in time: raft group 1*",
             "tight",
         )
         for rpc in LEASE_RPCS

@@ -220,14 +220,14 @@ CELLS = [
         "SendMessage",
         "MASTER_PERSISTENCE_TIMEOUT",
         storage_is_silent,
-        "the storage node did not make it durable in time",
+        "the storage node did not make it durable in time: raft group *",
         "tight",
     ),
     Cell(
         "SendMessage",
         "PROXY_TIMEOUT",
         storage_is_gone,
-        "storage did not answer in time",
+        "storage did not answer in time: raft group *",
         "tight",
     ),
 ]

@@ -15,6 +15,7 @@ from strata_mq.slots import slot_base, slot_of, striped_slots
 
 RAFT_GROUPS = (1, 2)
 NODE = "storage-a"
+_KEEPALIVE_S = 0.5
 OK = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
 
 
@@ -234,6 +235,11 @@ class FakeMeta:
                     return copy
         raise AssertionError(f"no {kind} {key}")
 
+    async def _say_alive(self, watcher: asyncio.Queue[meta_pb2.WatchResponse | None]) -> None:
+        while True:
+            await asyncio.sleep(_KEEPALIVE_S)
+            watcher.put_nowait(meta_pb2.WatchResponse(revision=self.revision, is_fresh=True))
+
     async def stream(
         self, method: str, request: Message, response_type: type[Any]
     ) -> AsyncIterator[Any]:
@@ -247,9 +253,14 @@ class FakeMeta:
             revision=self.revision,
             snapshot=request.from_revision == 0,
             changes=self.rows[request.from_revision :],
+            is_fresh=True,
         )
-        while (response := await watcher.get()) is not None:
-            yield response
+        alive = asyncio.get_running_loop().create_task(self._say_alive(watcher))
+        try:
+            while (response := await watcher.get()) is not None:
+                yield response
+        finally:
+            alive.cancel()
         raise AngeliaError(UNAVAILABLE, "the watch was cut")
 
     def cut(self) -> None:

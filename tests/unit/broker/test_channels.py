@@ -17,6 +17,7 @@ from strata_broker.storage.channels import NodeChannels, cluster_network
 from strata_broker.storage.leader_watch import LeaderWatch
 from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage.node_reports import NodeReports
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -73,6 +74,7 @@ class Watched:
     def __init__(self, **limits: int) -> None:
         self.made: list[FakeChannel] = []
         self.view = MetadataView()
+        self.reports = NodeReports()
         row = meta_pb2.RaftGroup(raft_group=1)
         row.replicas.add(node_id="a")
         row.replicas.add(node_id="b")
@@ -88,6 +90,7 @@ class Watched:
             self.view,
             self.channels,
             self.leaders,
+            self.reports,
             config,
             lambda: 0.5,
             self.tasks,

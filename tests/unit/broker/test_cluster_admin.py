@@ -93,7 +93,7 @@ async def test_a_raft_group_is_shown_with_its_replicas(
     assert failure.value.status == "NOT_FOUND"
 
 
-async def test_a_raft_group_that_nobody_answers_for_is_unreachable(
+async def test_a_raft_group_that_nobody_answers_for_is_leaderless(
     edge: FakeEdge, cluster: FakeCluster
 ) -> None:
     """It is shown, with a reason."""
@@ -103,8 +103,8 @@ async def test_a_raft_group_that_nobody_answers_for_is_unreachable(
         ADMIN + "GetCluster", admin_pb2.GetClusterRequest(), admin_pb2.GetClusterResponse
     )
     assert [(row.state, bool(row.reason)) for row in response.raft_groups] == [
-        ("UNREACHABLE", True),
-        ("UNREACHABLE", True),
+        ("LEADERLESS", True),
+        ("LEADERLESS", True),
     ]
 
 

@@ -33,12 +33,14 @@ def test_a_node_has_the_promised_keys() -> None:
     placement = admin_pb2.GetPlacementResponse()
     placement.loads.add(node_id="s1", is_slow=True, slow_reason="syncs take 6 times as long")
     placement.loads.add(node_id="s2")
-    other = meta_pb2.Node(node_id="s2")
-    view, fine = node_views([node, other], placement)
+    cluster = admin_pb2.GetClusterResponse(nodes=[node, meta_pb2.Node(node_id="s2")])
+    cluster.conditions.add(node_id="s2", state="unreachable", reason="no answer from b:1")
+    view, fine = node_views(cluster, placement)
     assert {"nodes", *view} == promised("node list")
     assert (view["node"], view["role"], view["state"]) == ("s1", "storage", "suspect")
     assert (view["slow"], view["slow_reason"]) == (True, "syncs take 6 times as long")
     assert (fine["slow"], fine["slow_reason"]) == (False, "")
+    assert (fine["state"], fine["reason"]) == ("unreachable", "no answer from b:1")
 
 
 def test_a_raft_group_has_the_promised_keys() -> None:

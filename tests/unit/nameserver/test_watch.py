@@ -80,7 +80,9 @@ async def test_a_watcher_that_is_up_to_date_is_told_so(nameserver: Nameserver) -
     """The first response comes at once even when nothing happened."""
     stream = nameserver.metadata.watch(nameserver.machine.revision)
 
-    assert await anext(stream) == meta_pb2.WatchResponse(revision=nameserver.machine.revision)
+    assert await anext(stream) == meta_pb2.WatchResponse(
+        revision=nameserver.machine.revision, is_fresh=True
+    )
     await _close(stream)
 
 
@@ -126,7 +128,9 @@ async def test_a_watcher_that_knows_more_is_told_so(nameserver: Nameserver) -> N
     """It hears the revision known here and no rows, so it can go to a source that is not behind."""
     stream = nameserver.metadata.watch(nameserver.machine.revision + 100)
 
-    assert await anext(stream) == meta_pb2.WatchResponse(revision=nameserver.machine.revision)
+    assert await anext(stream) == meta_pb2.WatchResponse(
+        revision=nameserver.machine.revision, is_fresh=True
+    )
     await _close(stream)
 
 

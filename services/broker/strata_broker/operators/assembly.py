@@ -165,9 +165,14 @@ class Operators:
         view, storage, config = parts.view, parts.storage, parts.config
         AdminServicer(view, self._operations, self._peers, parts.shown_config).register(edge)
         cluster = ClusterOperations(
-            view, parts.metadata, storage.client, storage.leaders, config.metadata
+            view,
+            parts.metadata,
+            storage.client,
+            storage.leaders,
+            config.metadata,
+            storage.cluster,
         )
-        ClusterAdminServicer(cluster, parts.version).register(edge)
+        ClusterAdminServicer(cluster, parts.version, parts.node_id).register(edge)
         transactions = TransactionOperations(view, storage.client, parts.transactions)
         TransactionAdminServicer(transactions).register(edge)
         quotas = QuotaOperations(view, parts.metadata, parts.quotas, config.metadata)

@@ -18,15 +18,17 @@ from strata_angelia.ports import AngeliaError
 from strata_broker import errors
 from strata_broker.clients.provision import topic_not_found
 from strata_broker.config import MetadataSection
+from strata_broker.observability.cluster_watch import ClusterWatch
 from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
 from strata_broker.storage.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
+from strata_metadata.cluster_health import LEADERLESS, SERVING, ClusterPicture
 from strata_mq.errors import Code, RequestError
 from strata_mq.slots import slot_of, slot_runs
 
 UNREACHABLE = "UNREACHABLE"
-"""State of a raft group or replica whose nodes do not answer."""
+"""State of a replica whose node does not answer."""
 
 
 class ClusterOperations:
@@ -39,7 +41,9 @@ class ClusterOperations:
         storage: StorageClient,
         leaders: LeaderMap,
         config: MetadataSection,
+        watch: ClusterWatch,
     ) -> None:
+        self._watch = watch
         self._view = view
         self._metadata = metadata
         self._storage = storage
@@ -52,6 +56,14 @@ class ClusterOperations:
     def nodes(self) -> list[meta_pb2.Node]:
         """Return all nodes by id."""
         return self._view.nodes()
+
+    def picture(self) -> ClusterPicture:
+        """Return how nodes and raft groups do now."""
+        return self._watch.look()
+
+    def health(self, broker_node_id: str) -> admin_pb2.GetHealthResponse:
+        """Return whether all is well, and what is not."""
+        return self._watch.shown(broker_node_id)
 
     async def drain_node(self, node_id: str, *, draining: bool) -> meta_pb2.Node:
         """Take a node out of service while traffic flows, or back into it."""
@@ -78,7 +90,8 @@ class ClusterOperations:
         statuses = await self._statuses(
             [node.node_id for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE)]
         )
-        return [_health(row, statuses) for row in self._view.raft_groups()]
+        picture = self.picture()
+        return [_health(row, statuses, picture) for row in self._view.raft_groups()]
 
     async def raft_group(self, raft_group: int) -> admin_pb2.GetRaftGroupResponse:
         """Return a raft group with all its replicas.
@@ -90,7 +103,9 @@ class ClusterOperations:
         nodes = {replica.node_id for replica in (*row.replicas, *row.leaving)}
         statuses = await self._statuses(sorted(nodes))
         return admin_pb2.GetRaftGroupResponse(
-            health=_health(row, statuses), row=row, replicas=_replicas(row, statuses)
+            health=_health(row, statuses, self.picture()),
+            row=row,
+            replicas=_replicas(row, statuses),
         )
 
     async def change_replicas(self, request: admin_pb2.ChangeReplicasRequest) -> meta_pb2.RaftGroup:
@@ -147,7 +162,7 @@ class ClusterOperations:
                 raise
         leader = await self._leaders.wait_for_other(raft_group, before, self._timeout_s)
         if not leader:
-            raise errors.timed_out(raft_group)
+            raise errors.timed_out(self._leaders.explain(raft_group))
         return leader
 
     # Queues
@@ -267,17 +282,23 @@ _Replicas = dict[int, storage_pb2.ReplicaStatus]
 """What a node says of its replicas, by raft group."""
 
 
-def _health(row: meta_pb2.RaftGroup, statuses: dict[str, _Replicas]) -> admin_pb2.GroupHealth:
-    """Return a raft group's state as its leader sees it, else as the most advanced replica does."""
+def _health(
+    row: meta_pb2.RaftGroup, statuses: dict[str, _Replicas], picture: ClusterPicture
+) -> admin_pb2.GroupHealth:
+    """Return a raft group's state, with what its leader or the most advanced replica says."""
     health = admin_pb2.GroupHealth(raft_group=row.raft_group, broker_name=row.broker_name)
+    condition = picture.groups.get(row.raft_group)
+    if condition is not None:
+        health.replicas_live, health.replicas_wanted = condition.live, condition.wanted
     seen = [
         (replica.leader, replica.term, replica.applied_index, node_id)
         for node_id, replicas in statuses.items()
         if (replica := replicas.get(row.raft_group)) is not None
     ]
     if not seen:
-        health.state = UNREACHABLE
+        health.state = LEADERLESS
         health.reason = "no storage node answers for it"
+        health.replicas_live = 0
         return health
     # Of two that think they lead, the one of the higher term does.
     leads, _, _, node_id = max(seen)
@@ -286,8 +307,13 @@ def _health(row: meta_pb2.RaftGroup, statuses: dict[str, _Replicas]) -> admin_pb
     health.term = replica.term
     health.commit_index = replica.commit_index
     health.applied_index = replica.applied_index
-    health.state = _state(replica)
-    health.reason = replica.reason or ("" if leads else "nobody leads it")
+    if condition is not None and condition.state != SERVING:
+        health.state, health.reason = condition.state, condition.reason
+    elif leads:
+        health.state, health.reason = _state(replica), replica.reason
+    else:
+        # It was led when the cluster was looked at last; an election may be under way.
+        health.state, health.reason = LEADERLESS, replica.reason or "nobody leads it"
     return health
 
 

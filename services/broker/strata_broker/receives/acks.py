@@ -270,7 +270,7 @@ class Acker:
         waiting = deque[_Ack]()
         for ack in lane.acks:
             if ack.deadline_s <= now_s:
-                self._tell(ack, errors.timed_out(lane.raft_group))
+                self._tell(ack, errors.timed_out(self._leaders.explain(lane.raft_group)))
             elif not self._is_forgotten(ack):
                 waiting.append(ack)
         lane.acks = waiting

@@ -357,7 +357,8 @@ class Appender:
     def _drop_late(self, lane: _GroupLane, now_s: float) -> None:
         while lane.waiting and lane.waiting[0].deadline_s <= now_s:
             replicated = self._leaders.has_other_replicas(lane.raft_group)
-            failure = errors.send_timed_out(lane.hindrance, replicated=replicated)
+            where = self._leaders.explain(lane.raft_group)
+            failure = errors.send_timed_out(lane.hindrance, where, replicated=replicated)
             lane.waiting.popleft().fail(failure)
 
     def _settle(self, lane: _GroupLane, node: str, result: storage_pb2.GroupResult) -> None:

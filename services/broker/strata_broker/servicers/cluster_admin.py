@@ -11,13 +11,15 @@ from strata_broker.servicers.admin_rpc import add
 class ClusterAdminServicer:
     """See the module docstring; it translates and decides nothing."""
 
-    def __init__(self, operations: ClusterOperations, version: str) -> None:
+    def __init__(self, operations: ClusterOperations, version: str, node_id: str) -> None:
         self._operations = operations
         self._version = version
+        self._node_id = node_id
 
     def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
         add(edge, "GetCluster", admin_pb2.GetClusterRequest, self.get_cluster)
+        add(edge, "GetHealth", admin_pb2.GetHealthRequest, self.get_health)
         add(edge, "GetRaftGroup", admin_pb2.GetRaftGroupRequest, self.get_raft_group)
         add(edge, "DrainNode", admin_pb2.DrainNodeRequest, self.drain_node)
         add(edge, "RemoveNode", admin_pb2.RemoveNodeRequest, self.remove_node)
@@ -30,11 +32,25 @@ class ClusterAdminServicer:
 
     async def get_cluster(self, _: admin_pb2.GetClusterRequest) -> admin_pb2.GetClusterResponse:
         """Show nodes, raft groups and their state."""
+        raft_groups = await self._operations.raft_groups()
+        nodes, picture = self._operations.nodes(), self._operations.picture()
+        conditions = (picture.nodes.get(node.node_id) for node in nodes)
         return admin_pb2.GetClusterResponse(
-            nodes=self._operations.nodes(),
-            raft_groups=await self._operations.raft_groups(),
+            nodes=nodes,
+            raft_groups=raft_groups,
             version=self._version,
+            conditions=[
+                admin_pb2.NodeCondition(node_id=one.node_id, state=one.state, reason=one.reason)
+                for one in conditions
+                if one is not None
+            ],
+            metadata_age_ms=int(picture.metadata_age_s * 1_000),
+            metadata_is_stale=picture.is_stale,
         )
+
+    async def get_health(self, _: admin_pb2.GetHealthRequest) -> admin_pb2.GetHealthResponse:
+        """Tell whether all is well, and what is not."""
+        return self._operations.health(self._node_id)
 
     async def get_raft_group(
         self, request: admin_pb2.GetRaftGroupRequest

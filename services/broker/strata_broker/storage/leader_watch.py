@@ -18,6 +18,7 @@ from strata_broker.config import StorageClientSection
 from strata_broker.storage.channels import NodeChannels
 from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage.node_reports import NodeReports
 from strata_broker.storage.storage_client import SERVICE
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.limits import Limit
@@ -39,7 +40,8 @@ class LeaderWatch:
         boot_id: of this broker.
         view: says which storage nodes there are.
         channels: to them.
-        leaders: is told what they say.
+        leaders: is told what they say they lead.
+        reports: is told what they say of themselves.
         config: pauses and the limit on streams.
         random: spreads the pauses.
         tasks: run the streams.
@@ -52,6 +54,7 @@ class LeaderWatch:
         view: MetadataView,
         channels: NodeChannels,
         leaders: LeaderMap,
+        reports: NodeReports,
         config: StorageClientSection,
         random: Random,
         tasks: Tasks,
@@ -61,6 +64,7 @@ class LeaderWatch:
         self._view = view
         self._channels = channels
         self._leaders = leaders
+        self._reports = reports
         self._config = config
         self._random = random
         self._tasks = tasks
@@ -96,6 +100,7 @@ class LeaderWatch:
             self._watching.pop(node_id).cancel()
             self._streams.give_back()
             self._leaders.forget(node_id)
+            self._reports.forget(node_id)
             self._channels.forget(node_id)
 
     async def _watch(self, node_id: str) -> None:
@@ -111,6 +116,7 @@ class LeaderWatch:
                 silent = True
             if silent:
                 self._leaders.lost(node_id)
+                self._reports.lost(node_id)
             await asyncio.sleep(backoff.next_s())
 
     async def _take_in(self, node_id: str, backoff: Backoff) -> None:
@@ -127,3 +133,4 @@ class LeaderWatch:
                     self._on_checks(response.checks)
                 else:
                     self._leaders.leads(node_id, response.led_groups)
+                    self._reports.heard(node_id, response.health)

@@ -39,6 +39,10 @@ class LeaderMap:
         self._listeners: list[OnLeader] = []
         # raft group -> who waits for somebody to lead it
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        # Raised whenever somebody else says that it leads something.
+        self.version = 0
+        # Tells what is wrong with a raft group; empty: nothing that is known.
+        self.why: Callable[[int], str] = lambda raft_group: ""
 
     def node_of(self, raft_group: int) -> str | None:
         """Return the node to ask; None: the raft group is unknown."""
@@ -53,6 +57,18 @@ class LeaderMap:
         """Return the node that says it leads the raft group, "" if none does; for operators."""
         node = self._believed.get(raft_group, "")
         return node if raft_group in self._led.get(node, _NOBODY) else ""
+
+    def claimed(self) -> dict[int, str]:
+        """Return raft group -> node that says it leads it; of several the one that is believed."""
+        claims = {raft_group: node for node, led in self._led.items() for raft_group in led}
+        for raft_group in claims:
+            if believed := self.leader_of(raft_group):
+                claims[raft_group] = believed
+        return claims
+
+    def explain(self, raft_group: int) -> str:
+        """Return the raft group's name for a text to a client, with what is wrong with it."""
+        return self.why(raft_group) or f"raft group {raft_group}"
 
     def has_other_replicas(self, raft_group: int) -> bool:
         """Whether another node may lead the raft group when the one that was asked is silent."""
@@ -89,6 +105,7 @@ class LeaderMap:
         led = self._led.get(asked, _NOBODY)
         if raft_group in led:
             self._led[asked] = led - {raft_group}
+            self.version += 1
         if leader and not self._is_silent(leader):
             self._believed[raft_group] = leader
         else:
@@ -129,6 +146,7 @@ class LeaderMap:
         led = frozenset(raft_groups)
         before = self._led.get(node_id, _NOBODY)
         self._led[node_id] = led
+        self.version += led != before
         self.answered(node_id)
         for raft_group in before - led:
             if self._believed.get(raft_group) == node_id:
@@ -144,7 +162,7 @@ class LeaderMap:
     def lost(self, node_id: str) -> None:
         """A node's watch stream broke: whom it led is unknown, other replicas are asked."""
         self._distrust(node_id)
-        self._led.pop(node_id, None)
+        self.version += self._led.pop(node_id, None) is not None
         self._leave(node_id)
 
     def forget(self, node_id: str) -> None:

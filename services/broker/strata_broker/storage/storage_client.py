@@ -104,7 +104,7 @@ class StorageClient:
                 if failure.unknown:
                     request = _repeat_of(request)
                 await self._pause(raft_group, backoff, deadline_s)
-        raise errors.timed_out(raft_group)
+        raise errors.timed_out(self._leaders.explain(raft_group))
 
     async def pop(
         self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None

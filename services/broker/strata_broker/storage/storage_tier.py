@@ -11,6 +11,7 @@ from __future__ import annotations
 import google_crc32c
 
 from strata_broker.config import BrokerConfig
+from strata_broker.observability.cluster_watch import ClusterWatch
 from strata_broker.receives.acks import Acker
 from strata_broker.receives.replica_reads import ReadSpread, ReplicaReads
 from strata_broker.sends.append import Appender
@@ -19,6 +20,7 @@ from strata_broker.storage.channels import ChannelFactory, NodeChannels
 from strata_broker.storage.leader_watch import LeaderWatch, OnChecks
 from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage.node_reports import NodeReports
 from strata_broker.storage.pop_ends import PopEnder
 from strata_broker.storage.storage_client import StorageClient
 from strata_runtime.backoff import Random
@@ -60,9 +62,12 @@ class StorageTier:
         self._tasks = tasks
         self.channels = NodeChannels(view, factory)
         self.leaders = LeaderMap(view, section, clock)
+        reports = NodeReports()
         self._watch = LeaderWatch(
-            boot_id, view, self.channels, self.leaders, section, random, tasks, metrics
+            boot_id, view, self.channels, self.leaders, reports, section, random, tasks, metrics
         )
+        self.cluster = ClusterWatch(view, self.leaders, reports, clock, metrics)
+        self.leaders.why = self.cluster.why
         self.client = StorageClient(self.leaders, self.channels, section, clock, random, metrics)
         self.pop_ender = PopEnder(boot_id, self.channels, section, tasks)
         self.reads = ReplicaReads(
@@ -106,6 +111,7 @@ class StorageTier:
     def start(self) -> None:
         """Listen to who leads what."""
         self._tasks.spawn("watch leaders", self._watch.run())
+        self._tasks.spawn("watch cluster", self.cluster.run())
 
     async def close(self) -> None:
         """Close all channels; calls under way fail."""

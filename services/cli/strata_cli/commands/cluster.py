@@ -10,9 +10,14 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import connect
-from strata_cli.cluster_views import health_view, node_view, placement_view, raft_group_view
+from strata_cli.cluster_views import (
+    cluster_nodes,
+    health_view,
+    placement_view,
+    raft_group_view,
+)
 from strata_cli.commands.node import node_id_of
-from strata_cli.options import COMMON, Common
+from strata_cli.options import COMMON, Common, seconds
 from strata_cli.output import show
 
 RaftGroup = Annotated[int, Parameter(help="Number of the raft group.")]
@@ -22,7 +27,16 @@ raft_group = App(name="raft-group", help="Raft groups.")
 replica = App(name="replica", help="Replicas of raft groups.")
 leader = App(name="leader", help="Leaders of raft groups.")
 
-_GROUP_COLUMNS = ("raft_group", "broker_name", "leader", "term", "commit_index", "state", "reason")
+_GROUP_COLUMNS = (
+    "raft_group",
+    "broker_name",
+    "leader",
+    "term",
+    "commit_index",
+    "state",
+    "replicas",
+    "reason",
+)
 
 
 @cluster.command(name="show")
@@ -33,15 +47,45 @@ def show_cluster(*, common: Common = COMMON) -> None:
     """
     with connect(common) as client:
         response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
-    nodes = [node_view(node) for node in response.nodes]
-    groups = [health_view(health) for health in response.raft_groups]
+    nodes = cluster_nodes(response)
+    age = {
+        "metadata_age_ms": response.metadata_age_ms,
+        "metadata_stale": response.metadata_is_stale,
+    }
     if common.output == "json":
-        show({"version": response.version, "nodes": nodes, "raft_groups": groups}, common)
+        groups = [health_view(health) for health in response.raft_groups]
+        show(
+            {"version": response.version, "nodes": nodes, "raft_groups": groups, **age},
+            common,
+        )
         return
-    columns = ("node", "role", "state", "draining", "endpoints", "rack")
-    show({"version": response.version, "nodes": nodes}, common, rows="nodes", columns=columns)
+    result: dict[str, object] = {"version": response.version, "nodes": nodes}
+    if response.metadata_is_stale:
+        result["metadata"] = f"{response.metadata_age_ms // 1_000} s old: no nameserver answers"
+    columns = ("node", "role", "state", "draining", "endpoints", "rack", "reason")
+    show(result, common, rows="nodes", columns=columns)
     print()
-    show({"raft_groups": groups}, common, rows="raft_groups", columns=_GROUP_COLUMNS)
+    _show_groups(response, common)
+
+
+@cluster.command(name="health")
+def cluster_health(
+    *,
+    wait: str = "",
+    watch: Annotated[bool, Parameter(negative="")] = False,
+    common: Common = COMMON,
+) -> int:
+    """Tell whether the cluster is well, and what is not: exit code 0 healthy, 1 degraded, 2 down.
+
+    For instance: strata cluster health --wait 60 -o json
+
+    Args:
+        wait: Ask again until it is healthy, for at most so many seconds (60, 60s or 5m).
+        watch: Go on asking, and print whenever something changes, until Ctrl-C.
+    """
+    from strata_cli.cluster_health import run
+
+    return run(common, wait_s=seconds(wait) if wait else 0.0, watches=watch)
 
 
 @raft_group.command(name="list")
@@ -52,8 +96,7 @@ def list_raft_groups(*, common: Common = COMMON) -> None:
     """
     with connect(common) as client:
         response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
-    groups = [health_view(health) for health in response.raft_groups]
-    show({"raft_groups": groups}, common, rows="raft_groups", columns=_GROUP_COLUMNS)
+    _show_groups(response, common)
 
 
 @raft_group.command(name="show")
@@ -66,6 +109,16 @@ def show_raft_group(number: RaftGroup, /, *, common: Common = COMMON) -> None:
     with connect(common) as client:
         response = client.call(client.admin.GetRaftGroup, request)
     show(raft_group_view(response), common, rows="replicas")
+
+
+def _show_groups(response: admin_pb2.GetClusterResponse, common: Common) -> None:
+    groups = [health_view(health) for health in response.raft_groups]
+    if common.output != "json":
+        groups = [
+            {**group, "replicas": f"{group['replicas_live']} of {group['replicas_wanted']}"}
+            for group in groups
+        ]
+    show({"raft_groups": groups}, common, rows="raft_groups", columns=_GROUP_COLUMNS)
 
 
 @replica.command(name="add")

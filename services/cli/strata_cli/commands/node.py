@@ -39,7 +39,7 @@ def list_(*, common: Common = COMMON) -> None:
     with connect(common) as client:
         response = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
         placement = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
-    nodes = node_views(response.nodes, placement)
+    nodes = node_views(response, placement)
     columns = ("node", "role", "state", "slow", "draining", "endpoints", "rack")
     show({"nodes": nodes}, common, rows="nodes", columns=columns)
 

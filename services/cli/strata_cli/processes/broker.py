@@ -55,6 +55,7 @@ def build(around: Surroundings) -> Member:
         (BrokerStartError,),
         lambda: {"grpc": around.advertised(broker.port), "node": folder.identity.broker_node_id},
         partial(_join, around, nameservers, seeds),
+        broker.health,
     )
 
 

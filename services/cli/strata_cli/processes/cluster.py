@@ -26,6 +26,7 @@ from strata_cli.processes.ready_line import ReadyLine
 from strata_runtime import logs, loop
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError, StrataError, one_line
+from strata_runtime.health import Health, HealthSource, ProcessHealth
 from strata_runtime.lifecycle import Lifecycle, Service
 from strata_runtime.loop import LoopLag
 from strata_runtime.metrics import Metrics
@@ -132,12 +133,14 @@ class Member:
         start_errors: what its start may raise when it cannot serve.
         ready: fields of the ready line, asked after the start.
         join: finds the cluster that the process belongs to, before the member starts.
+        health: how the member does.
     """
 
     service: Service
     start_errors: tuple[type[Exception], ...]
     ready: Fields
     join: Callable[[], Awaitable[None]]
+    health: HealthSource = Health
 
 
 Build = Callable[[Surroundings], Member]
@@ -233,11 +236,14 @@ async def _serve(role: Role, config: ClusterConfig, folder: DataFolder, build: B
             lambda: lifecycle.is_stopping,
         )
     )
+    health = ProcessHealth(metrics)
+    health.follow(member.health)
     services: list[Service] = [*observed.services, LoopLag(metrics)]
     if config.node.metrics_port is not None:
         options = MetricsServerOptions(host=config.node.host, port=config.node.metrics_port)
-        services.append(MetricsServer(metrics, options))
-    services += [_Started(member), ReadyLine(lambda: {**member.ready(), "data": folder.path})]
+        services.append(MetricsServer(metrics, options, health=health))
+    ready = ReadyLine(lambda: {**member.ready(), "data": folder.path}, health)
+    services += [_Started(member), ready]
     lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
     await lifecycle.run()
     metrics.close()

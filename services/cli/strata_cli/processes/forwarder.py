@@ -27,6 +27,7 @@ from strata_cli.processes.forwarder_link import Link, Side
 from strata_cli.processes.metrics import METRICS
 from strata_cli.processes.ready_line import ReadyLine
 from strata_runtime import logs, loop
+from strata_runtime.health import Health, Problem, ProcessHealth, Severity
 from strata_runtime.lifecycle import Lifecycle, Service
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -208,6 +209,15 @@ class Forwarder:
         """Addresses of the brokers that said they serve."""
         return {each.address for each in self._brokers.values() if each.serving is True}
 
+    def health(self) -> Health:
+        """Return whether a broker takes connections, and which do not."""
+        problems = tuple(
+            Problem("node", each.address, "DOWN", Severity.DEGRADED, "the broker does not serve")
+            for each in self._brokers.values()
+            if each.serving is False
+        )
+        return Health(serves=bool(self.serving), problems=problems)
+
     def load(self) -> dict[str, int]:
         """Return how many connections each broker has."""
         return {address: len(broker.links) for address, broker in self._brokers.items()}
@@ -363,11 +373,13 @@ async def _serve(options: ForwarderOptions, brokers: BrokerList, metrics_port: i
     forwarder = Forwarder(
         options, brokers, metrics, lambda name, failure: lifecycle.on_fatal(name, failure)
     )
+    health = ProcessHealth(metrics)
+    health.follow(forwarder.health)
     services: list[Service] = [forwarder]
     if metrics_port is not None:
         server = MetricsServerOptions(host=options.host, port=metrics_port)
-        services.insert(0, MetricsServer(metrics, server))
-    ready = ReadyLine(lambda: {"listen": forwarder.endpoint})
+        services.insert(0, MetricsServer(metrics, server, health=health))
+    ready = ReadyLine(lambda: {"listen": forwarder.endpoint}, health)
     lifecycle = Lifecycle([*services, ready], grace_s=_GRACE_S)
     await lifecycle.run()
     metrics.close()

@@ -71,6 +71,7 @@ def build(around: Surroundings) -> Member:
         (LogError, MetadataStoreError, FormationError),
         lambda: {"nameserver": endpoint, "node": identity.nameserver_node_id},
         partial(_join, around, [other for other in endpoints if other != endpoint]),
+        nameserver.health,
     )
 
 

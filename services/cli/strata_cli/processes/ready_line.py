@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from strata_runtime.health import ProcessHealth
 from strata_runtime.loop import freeze_after_start
 
 
@@ -13,18 +14,26 @@ class ReadyLine:
 
     Args:
         fields: what stands in the line, asked when it is printed; the pid is added.
+        health: told when everything runs, and when the stop begins; None: nobody asks.
     """
 
     name = "ready line"
 
-    def __init__(self, fields: Callable[[], Mapping[str, object]]) -> None:
+    def __init__(
+        self, fields: Callable[[], Mapping[str, object]], health: ProcessHealth | None = None
+    ) -> None:
         self._fields = fields
+        self._health = health
 
     async def start(self) -> None:
         """Print `ready KEY=VALUE ... pid=PID`."""
         freeze_after_start()
+        if self._health is not None:
+            self._health.running()
         fields = {**self._fields(), "pid": os.getpid()}
         print("ready", *(f"{key}={value}" for key, value in fields.items()), flush=True)
 
     async def stop(self, grace_s: float) -> None:
-        """Nothing to stop."""
+        """Tell probes that the process stops; it is the first to be stopped."""
+        if self._health is not None:
+            self._health.stopping()

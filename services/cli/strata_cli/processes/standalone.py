@@ -31,6 +31,7 @@ from strata_nameserver.app import NameserverApp, NameserverIdentity
 from strata_runtime import logs, loop
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import StrataError, one_line
+from strata_runtime.health import Health, ProcessHealth
 from strata_runtime.lifecycle import Lifecycle, Service
 from strata_runtime.loop import LoopLag
 from strata_runtime.metrics import Metrics
@@ -274,6 +275,7 @@ class Standalone:
         self._retention = TopicRetention()
         self.container = Container(clock)
         self.endpoint = ""
+        self._served: BrokerApp | None = None
 
     async def start(self) -> None:
         """Add the members, in the order in which they need each other.
@@ -288,6 +290,7 @@ class Standalone:
             broker = self._broker()
             await self.container.add("broker", broker)
             self._retention.view = broker.view
+            self._served = broker
         except _START_ERRORS as error:
             await self.container.close(1.0)
             raise StartError(f"cannot start: {one_line(error)}") from error
@@ -295,6 +298,10 @@ class Standalone:
             await self.container.close(1.0)
             raise
         self.endpoint = broker.endpoint
+
+    def health(self) -> Health:
+        """Return how the node does: its broker sees the storage node and the nameserver."""
+        return Health(serves=False) if self._served is None else self._served.health()
 
     async def stop(self, grace_s: float) -> None:
         """Drain and remove the members, the broker first."""
@@ -377,10 +384,11 @@ async def _serve(config: StandaloneConfig, folder: DataFolder) -> None:
         lambda name, failure: lifecycle.on_fatal(name, failure),
     )
     metrics = observed.metrics
+    health = ProcessHealth(metrics)
     services: list[Service] = [*observed.services, LoopLag(metrics)]
     if config.node.metrics_port is not None:
         options = MetricsServerOptions(host=config.node.host, port=config.node.metrics_port)
-        services.append(MetricsServer(metrics, options))
+        services.append(MetricsServer(metrics, options, health=health))
     node = Standalone(
         config,
         folder,
@@ -389,7 +397,8 @@ async def _serve(config: StandaloneConfig, folder: DataFolder) -> None:
         on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
         tracer=observed.tracer,
     )
-    services += [node, ReadyLine(lambda: {"grpc": node.endpoint, "data": folder.path})]
+    health.follow(node.health)
+    services += [node, ReadyLine(lambda: {"grpc": node.endpoint, "data": folder.path}, health)]
     lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
     await lifecycle.run()
     metrics.close()

@@ -62,4 +62,5 @@ def build(around: Surroundings) -> Member:
         (LogError, StateError, MetadataStoreError),
         lambda: {"storage": advertised[0], "node": node_id},
         partial(around.join, Role.STORAGE, nameservers, None),
+        member.health,
     )

@@ -59,6 +59,7 @@ class Heartbeats:
         clock_is_off: tells whether this node's clock keeps it from leading (rule 4).
         answer_latencies: gives by storage node how long its answers took, in ms, since the last
             heartbeat.
+        health: gives what the node says of itself.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Heartbeats:
         settled: Callable[[int, int], int] = lambda raft_group, term: 0,
         clock_is_off: Callable[[], bool] = lambda: False,
         answer_latencies: Callable[[], Mapping[str, float]] = dict,
+        health: Callable[[], meta.StorageHealth] = meta.StorageHealth,
     ) -> None:
         self._node_id = node_id
         self._boot_id = boot_id
@@ -82,6 +84,7 @@ class Heartbeats:
         self._settled = settled
         self._clock_is_off = clock_is_off
         self._answer_latencies = answer_latencies
+        self._health = health
         self._told: dict[int, _Led] = {}
         self._appended_before = node.log_bytes()[1]
         self._served_before = 0
@@ -112,6 +115,7 @@ class Heartbeats:
             load=self._load(),
             damaged_replica_ids=[*damaged_replicas(self._node.replicas()), *self._refused()],
             clock_is_off=self._clock_is_off(),
+            health=self._health(),
         )
         self._told = led
         return request

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.errors import Refused
 
@@ -48,10 +49,14 @@ class TransactionCheck:
 
 @dataclass(frozen=True, slots=True)
 class WatchUpdate:
-    """News for one broker: all raft groups led here (None: as told before), or checks."""
+    """News for one broker: all raft groups led here (None: as told before), or checks.
+
+    `health`: what the node says of itself; with the raft groups, None: as told before.
+    """
 
     led_groups: Sequence[int] | None
     checks: Sequence[TransactionCheck] = ()
+    health: meta.StorageHealth | None = None
 
 
 class _Watch:
@@ -83,6 +88,7 @@ class Watchers:
     def __init__(self, options: WatchOptions | None = None) -> None:
         self._options = options or WatchOptions()
         self._led: set[int] = set()
+        self._health = meta.StorageHealth()
         # A dict for its order: they are told in the order in which they came.
         self._watches: dict[_Watch, None] = {}
 
@@ -110,6 +116,14 @@ class Watchers:
             self._led.add(raft_group)
         else:
             self._led.discard(raft_group)
+        self._tell_all()
+
+    def health_changed(self, health: meta.StorageHealth) -> None:
+        """Take in what this node says of itself now."""
+        self._health = health
+        self._tell_all()
+
+    def _tell_all(self) -> None:
         for watch in self._watches:
             watch.roles_changed = True
             watch.wake.set()
@@ -144,7 +158,7 @@ class Watchers:
                 watch.wake.clear()
                 if watch.roles_changed:
                     watch.roles_changed = False
-                    yield WatchUpdate(self.led_groups())
+                    yield WatchUpdate(self.led_groups(), health=self._health)
                 while watch.checks and not watch.roles_changed:
                     yield WatchUpdate(None, watch.take_checks(options.checks_per_answer))
                 if not watch.roles_changed:

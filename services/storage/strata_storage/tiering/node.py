@@ -237,6 +237,20 @@ class NodeTiering:
         now_ms = self._parts.clock.wall_ms()
         return max((now_ms - oldest for oldest in times if oldest is not None), default=0)
 
+    def failure(self) -> str:
+        """Return why uploads fail; empty: they do not."""
+        failures = (led.uploader.last_failure for led in self._led.values() if led.uploader.leads)
+        return next(filter(None, failures), "")
+
+    def max_lag_ms(self) -> int:
+        """Return the age that no message that waits should reach; 0: there is no tier.
+
+        From half of it on uploads take what they need.
+        """
+        if self._parts is None:
+            return 0
+        return 2 * (self._parts.options.pace.patience_ms + self._parts.options.upload.flush_age_ms)
+
     def proofs(self) -> int:
         """Return how many objects of jobs are being read back."""
         return self._outside.proofs if self._outside is not None else 0

@@ -1287,6 +1287,8 @@ class GroupHealth(_message.Message):
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    REPLICAS_LIVE_FIELD_NUMBER: _builtins.int
+    REPLICAS_WANTED_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     broker_name: _builtins.str
     leader_node_id: _builtins.str
@@ -1294,7 +1296,12 @@ class GroupHealth(_message.Message):
     commit_index: _builtins.int
     applied_index: _builtins.int
     state: _builtins.str
+    """SERVING, DEGRADED (all works, with less than there should be), LEADERLESS."""
     reason: _builtins.str
+    """Why it is not SERVING."""
+    replicas_live: _builtins.int
+    """Replicas that hold everything committed and are heard, of those there should be."""
+    replicas_wanted: _builtins.int
     def __init__(
         self,
         *,
@@ -1306,14 +1313,47 @@ class GroupHealth(_message.Message):
         applied_index: _builtins.int = ...,
         state: _builtins.str = ...,
         reason: _builtins.str = ...,
+        replicas_live: _builtins.int = ...,
+        replicas_wanted: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "broker_name", b"broker_name", "commit_index", b"commit_index", "leader_node_id", b"leader_node_id", "raft_group", b"raft_group", "reason", b"reason", "state", b"state", "term", b"term"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "broker_name", b"broker_name", "commit_index", b"commit_index", "leader_node_id", b"leader_node_id", "raft_group", b"raft_group", "reason", b"reason", "replicas_live", b"replicas_live", "replicas_wanted", b"replicas_wanted", "state", b"state", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupHealth: _TypeAlias = GroupHealth  # noqa: Y015
+
+@_typing.final
+class NodeCondition(_message.Message):
+    """What is known of a node beside its row."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    state: _builtins.str
+    """As in strata.meta.v1.NodeState, lower case, where the metadata are fresh; else what the broker
+    sees itself, or "unknown".
+    """
+    reason: _builtins.str
+    """Why it is not up."""
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeCondition: _TypeAlias = NodeCondition  # noqa: Y015
 
 @_typing.final
 class GetClusterResponse(_message.Message):
@@ -1322,25 +1362,174 @@ class GetClusterResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     RAFT_GROUPS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
+    METADATA_AGE_MS_FIELD_NUMBER: _builtins.int
+    METADATA_IS_STALE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
+    metadata_age_ms: _builtins.int
+    """Time since a nameserver with a majority last confirmed what the broker knows."""
+    metadata_is_stale: _builtins.bool
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_meta_pb2.Node]: ...
     @_builtins.property
     def raft_groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupHealth]: ...
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeCondition]:
+        """One for each of `nodes`, in their order."""
+
     def __init__(
         self,
         *,
         nodes: _abc.Iterable[_meta_pb2.Node] | None = ...,
         raft_groups: _abc.Iterable[Global___GroupHealth] | None = ...,
         version: _builtins.str = ...,
+        conditions: _abc.Iterable[Global___NodeCondition] | None = ...,
+        metadata_age_ms: _builtins.int = ...,
+        metadata_is_stale: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["nodes", b"nodes", "raft_groups", b"raft_groups", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conditions", b"conditions", "metadata_age_ms", b"metadata_age_ms", "metadata_is_stale", b"metadata_is_stale", "nodes", b"nodes", "raft_groups", b"raft_groups", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetClusterResponse: _TypeAlias = GetClusterResponse  # noqa: Y015
+
+@_typing.final
+class GetHealthRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHealthRequest: _TypeAlias = GetHealthRequest  # noqa: Y015
+
+@_typing.final
+class HealthProblem(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    SEVERITY_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """"raft_group", "node", "disk", "metadata", "certificate", "tier" or "process"."""
+    name: _builtins.str
+    """Which one of these: a number, a node id."""
+    state: _builtins.str
+    """What it is instead of what it should be: LEADERLESS, DOWN, STOP, STALE, ..."""
+    severity: _builtins.str
+    """"note", "degraded" or "down"."""
+    detail: _builtins.str
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        name: _builtins.str = ...,
+        state: _builtins.str = ...,
+        severity: _builtins.str = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "kind", b"kind", "name", b"name", "severity", b"severity", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HealthProblem: _TypeAlias = HealthProblem  # noqa: Y015
+
+@_typing.final
+class GetHealthResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RaftGroupsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class NodesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    RAFT_GROUPS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    METADATA_AGE_MS_FIELD_NUMBER: _builtins.int
+    LOOKED_AT_MS_FIELD_NUMBER: _builtins.int
+    BROKER_NODE_ID_FIELD_NUMBER: _builtins.int
+    status: _builtins.str
+    """"healthy", "degraded" or "down": the worst of the problems."""
+    metadata_age_ms: _builtins.int
+    looked_at_ms: _builtins.int
+    """When this was looked at, and by which broker."""
+    broker_node_id: _builtins.str
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedCompositeFieldContainer[Global___HealthProblem]:
+        """The worst first."""
+
+    @_builtins.property
+    def raft_groups(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Raft groups by state, nodes by state."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        status: _builtins.str = ...,
+        problems: _abc.Iterable[Global___HealthProblem] | None = ...,
+        raft_groups: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        nodes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        metadata_age_ms: _builtins.int = ...,
+        looked_at_ms: _builtins.int = ...,
+        broker_node_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_node_id", b"broker_node_id", "looked_at_ms", b"looked_at_ms", "metadata_age_ms", b"metadata_age_ms", "nodes", b"nodes", "problems", b"problems", "raft_groups", b"raft_groups", "status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetHealthResponse: _TypeAlias = GetHealthResponse  # noqa: Y015
 
 @_typing.final
 class GetRaftGroupRequest(_message.Message):

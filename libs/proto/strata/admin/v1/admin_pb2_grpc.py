@@ -149,6 +149,11 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterResponse.FromString,
                 _registered_method=True)
+        self.GetHealth = channel.unary_unary(
+                '/strata.admin.v1.AdminService/GetHealth',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetHealthRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetHealthResponse.FromString,
+                _registered_method=True)
         self.GetRaftGroup = channel.unary_unary(
                 '/strata.admin.v1.AdminService/GetRaftGroup',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetRaftGroupRequest.SerializeToString,
@@ -410,6 +415,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetHealth(self, request, context):
+        """Whether all is well, and what is not: as the broker that answers sees it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetRaftGroup(self, request, context):
         """One raft group with all its replicas.
         """
@@ -665,6 +677,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.GetCluster,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterResponse.SerializeToString,
+            ),
+            'GetHealth': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHealth,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetHealthRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.GetHealthResponse.SerializeToString,
             ),
             'GetRaftGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRaftGroup,
@@ -1393,6 +1410,33 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/GetCluster',
             strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.GetClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHealth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/GetHealth',
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetHealthRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.GetHealthResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -71,6 +71,8 @@ class AdminServiceStub:
     """Configuration in force, secrets masked."""
     GetCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]
     """Nodes, raft groups and their state."""
+    GetHealth: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]
+    """Whether all is well, and what is not: as the broker that answers sees it."""
     GetRaftGroup: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRaftGroupRequest, _admin_pb2.GetRaftGroupResponse]
     """One raft group with all its replicas."""
     DrainNode: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]
@@ -146,6 +148,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Configuration in force, secrets masked."""
     GetCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetClusterRequest, _admin_pb2.GetClusterResponse]  # type: ignore[assignment]
     """Nodes, raft groups and their state."""
+    GetHealth: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetHealthRequest, _admin_pb2.GetHealthResponse]  # type: ignore[assignment]
+    """Whether all is well, and what is not: as the broker that answers sees it."""
     GetRaftGroup: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRaftGroupRequest, _admin_pb2.GetRaftGroupResponse]  # type: ignore[assignment]
     """One raft group with all its replicas."""
     DrainNode: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainNodeRequest, _admin_pb2.DrainNodeResponse]  # type: ignore[assignment]
@@ -356,6 +360,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetClusterResponse, _abc.Awaitable[_admin_pb2.GetClusterResponse]]:
         """Nodes, raft groups and their state."""
+
+    @_abc_1.abstractmethod
+    def GetHealth(
+        self,
+        request: _admin_pb2.GetHealthRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetHealthResponse, _abc.Awaitable[_admin_pb2.GetHealthResponse]]:
+        """Whether all is well, and what is not: as the broker that answers sees it."""
 
     @_abc_1.abstractmethod
     def GetRaftGroup(

@@ -1858,6 +1858,7 @@ class WatchResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     SNAPSHOT_REVISION_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    IS_FRESH_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """State after `changes` are taken in. 0 in all parts of a snapshot but the last. A response
     without changes tells that the source is alive and up to date.
@@ -1868,6 +1869,8 @@ class WatchResponse(_message.Message):
     """Every part of a snapshot: revision that its last part has. Other responses: 0."""
     cluster_id: _builtins.str
     """Of the source; empty: it does not know yet."""
+    is_fresh: _builtins.bool
+    """The source is a nameserver that leads or follows a leader: what it tells is not old."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     def __init__(
@@ -1878,10 +1881,11 @@ class WatchResponse(_message.Message):
         changes: _abc.Iterable[Global___Change] | None = ...,
         snapshot_revision: _builtins.int = ...,
         cluster_id: _builtins.str = ...,
+        is_fresh: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "is_fresh", b"is_fresh", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2134,6 +2138,98 @@ class PeerAnswers(_message.Message):
 Global___PeerAnswers: _TypeAlias = PeerAnswers  # noqa: Y015
 
 @_typing.final
+class LackingGroup(_message.Message):
+    """A raft group led by the node that tells, which lacks something."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    MISSING_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    DISK_MARK_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    disk_mark: _builtins.int
+    """Mark of the fullest disk that its quorum needs, 0 to 3 (rule 11)."""
+    @_builtins.property
+    def missing_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of its configuration: not heard, or without what is committed for a while."""
+
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        missing_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
+        disk_mark: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_mark", b"disk_mark", "missing_replica_ids", b"missing_replica_ids", "raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LackingGroup: _TypeAlias = LackingGroup  # noqa: Y015
+
+@_typing.final
+class StoppedReplica(_message.Message):
+    """A replica of the node that tells which takes no part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoppedReplica: _TypeAlias = StoppedReplica  # noqa: Y015
+
+@_typing.final
+class StorageHealth(_message.Message):
+    """How a storage node does, as it sees itself: told to brokers and to the nameserver when it changes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISK_MARK_FIELD_NUMBER: _builtins.int
+    LACKING_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    TIER_STATE_FIELD_NUMBER: _builtins.int
+    TIER_DETAIL_FIELD_NUMBER: _builtins.int
+    disk_mark: _builtins.int
+    """Of its own disk, 0 to 3 (rule 11)."""
+    tier_state: _builtins.str
+    """"UNREACHABLE" or "BEHIND"; empty: uploads are in time, or there is no tier."""
+    tier_detail: _builtins.str
+    @_builtins.property
+    def lacking(self) -> _containers.RepeatedCompositeFieldContainer[Global___LackingGroup]: ...
+    @_builtins.property
+    def stopped(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoppedReplica]: ...
+    def __init__(
+        self,
+        *,
+        disk_mark: _builtins.int = ...,
+        lacking: _abc.Iterable[Global___LackingGroup] | None = ...,
+        stopped: _abc.Iterable[Global___StoppedReplica] | None = ...,
+        tier_state: _builtins.str = ...,
+        tier_detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_mark", b"disk_mark", "lacking", b"lacking", "stopped", b"stopped", "tier_detail", b"tier_detail", "tier_state", b"tier_state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StorageHealth: _TypeAlias = StorageHealth  # noqa: Y015
+
+@_typing.final
 class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2149,6 +2245,7 @@ class HeartbeatRequest(_message.Message):
     DAMAGED_REPLICA_IDS_FIELD_NUMBER: _builtins.int
     CLOCK_IS_OFF_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     boot_id: _builtins.int
     wall_ms: _builtins.int
@@ -2173,6 +2270,10 @@ class HeartbeatRequest(_message.Message):
     def damaged_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Replicas of this node that take no part any more (rule 8): they are replaced."""
 
+    @_builtins.property
+    def health(self) -> Global___StorageHealth:
+        """Storage nodes only."""
+
     def __init__(
         self,
         *,
@@ -2188,10 +2289,11 @@ class HeartbeatRequest(_message.Message):
         damaged_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
         clock_is_off: _builtins.bool = ...,
         cluster_id: _builtins.str = ...,
+        health: Global___StorageHealth | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "cluster_id", b"cluster_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "clock_is_off", b"clock_is_off", "cluster_id", b"cluster_id", "damaged_replica_ids", b"damaged_replica_ids", "full", b"full", "health", b"health", "heard_node_ids", b"heard_node_ids", "led", b"led", "led_no_longer", b"led_no_longer", "load", b"load", "node_id", b"node_id", "unheard_node_ids", b"unheard_node_ids", "wall_ms", b"wall_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,6 +11,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from strata.meta.v1 import meta_pb2 as _meta_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1890,6 +1891,7 @@ class WatchResponse(_message.Message):
 
     LED_GROUPS_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def led_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Raft groups whose leader is on this node now."""
@@ -1898,15 +1900,20 @@ class WatchResponse(_message.Message):
     def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionCheck]:
         """Half messages to ask a producer of their topic about; `led_groups` is then not told anew."""
 
+    @_builtins.property
+    def health(self) -> _meta_pb2.StorageHealth:
+        """With `led_groups`, told again whenever it changes."""
+
     def __init__(
         self,
         *,
         led_groups: _abc.Iterable[_builtins.int] | None = ...,
         checks: _abc.Iterable[Global___TransactionCheck] | None = ...,
+        health: _meta_pb2.StorageHealth | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "led_groups", b"led_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "health", b"health", "led_groups", b"led_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
