@@ -124,6 +124,7 @@ async def test_unread_answers_of_a_rare_stream_count(open_way: OpenWay) -> None:
     other = way.open_channel()
     status = await _status(stream(other, "ReceiveMessage")(b"more", timeout=10).read())
     assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert await unary(other, "AckMessage")(b"on", timeout=10) == b"on"
     slow.cancel()
     await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 0)
     assert await stream(other, "ReceiveMessage")(b"m", timeout=10).read() == b"m0"

@@ -73,9 +73,17 @@ class Gate:
         return request
 
     async def check_unread(self, context: Context) -> None:
-        """End a call whose client has too much to read already."""
+        """End a call with a large answer while there is too much that clients have not read."""
         if self.unread.held and not self.unread.has_room(peer_of(context)):
             await self.refuse(context, "unread", "clients have not read what they were answered")
+
+    async def check_unread_of_connection(self, context: Context) -> None:
+        """End a call whose own connection has too much to read.
+
+        Those of others keep no send and no ack out.
+        """
+        if self.unread.held and not self.unread.connection_has_room(peer_of(context)):
+            await self.refuse(context, "unread", "this client has not read what it was answered")
 
     def hold_until_done(self, context: Context, size_bytes: int) -> None:
         """Count the answer of a unary call until the transport has taken it."""

@@ -133,7 +133,7 @@ class GrpcioHotCalls:
         gate, limits = self._gate, self._gate.limits_of(path)
 
         async def unary(_: object, context: Context) -> bytes:
-            await gate.check_unread(context)
+            await gate.check_unread_of_connection(context)
             request = await gate.first_request(context, limits)
             _, responses = await self._answer(method, request, context, limits)
             if len(responses[0]) > _SMALL_ANSWER_BYTES:

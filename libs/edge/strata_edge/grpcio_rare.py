@@ -42,6 +42,7 @@ class GrpcioRareCalls:
 
         async def serve(_: object, context: Context) -> bytes:
             try:
+                await self._gate.check_unread_of_connection(context)
                 async with self._admitted(context):
                     request = await self._gate.first_request(context, limits)
                     answer = await handler(request, GrpcioCallInfo(context, limits.max_time_s))
@@ -58,6 +59,7 @@ class GrpcioRareCalls:
 
         async def serve(_: object, context: Context) -> None:
             try:
+                await self._gate.check_unread(context)
                 async with self._admitted(context) as peer:
                     request = await self._gate.first_request(context, limits)
                     # A stream has no end of its own, so no deadline is none.
@@ -75,6 +77,7 @@ class GrpcioRareCalls:
 
         async def serve(_: object, context: Context) -> None:
             try:
+                await self._gate.check_unread(context)
                 async with self._admitted(context) as peer:
                     info = GrpcioCallInfo(context, None)
                     await self._send(context, peer, handler(self._requests(context, limits), info))
@@ -110,7 +113,6 @@ class GrpcioRareCalls:
         peer = peer_of(context)
         if not self._calls.has_room(peer):
             await self._gate.refuse(context, "calls", "too many calls under way")
-        await self._gate.check_unread(context)
         self._calls.take(peer, 1)
         try:
             yield peer

@@ -33,7 +33,7 @@ class EdgeOptions:
         max_rare_calls: the same for all other calls, telemetry streams among them.
         max_calls_per_address: of each of the two, by one client address.
         max_unread_bytes: answers of all kinds that clients have not read; while there are more,
-            calls with large answers end with RESOURCE_EXHAUSTED.
+            receives and other streams end with RESOURCE_EXHAUSTED, sends and acks do not.
         max_unread_bytes_per_address: of these, by one client address.
         max_unread_bytes_per_connection: of these, by one connection; then any call on it ends so.
         max_streams_per_connection: RPCs at once on one connection; a client's others wait.
@@ -58,7 +58,7 @@ class EdgeOptions:
     tls_only: bool = False
     socket_folder: Path | None = None
     max_connections: int = 20_000
-    max_connections_per_address: int = 10_000
+    max_connections_per_address: int = 15_000
     handshake_timeout_ms: int = 10_000
     max_hot_calls: int = 100_000
     max_rare_calls: int = 50_000

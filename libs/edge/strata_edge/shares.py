@@ -51,6 +51,10 @@ class SharedBudget:
             and self._by_address.get(_address(peer), 0) < shares.per_address
         )
 
+    def connection_has_room(self, peer: str) -> bool:
+        """Whether a connection's own share is not used up, whatever the others hold."""
+        return self._by_connection.get(peer, 0) < self.shares.per_connection
+
     def take(self, peer: str, amount: int) -> None:
         """Hold `amount` more for a connection."""
         self.held += amount

@@ -50,8 +50,9 @@ app.command("strata_cli.commands.log:app", name="log", help="CommitLogs, with no
 
 def main() -> None:
     """Run the command line of this process."""
-    # What gRPC has to say of each handshake that failed would stand among our own lines.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # What gRPC has to say of handshakes and calls that failed would stand among our own lines,
+    # as often as a client likes.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     sys.exit(run(sys.argv[1:]))
 
 

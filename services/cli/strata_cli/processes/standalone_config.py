@@ -53,7 +53,7 @@ class EdgeSection(Section):
     )
     max_connections: int = Field(default=20_000, ge=1, description="Client connections.")
     max_connections_per_address: int = Field(
-        default=10_000,
+        default=15_000,
         ge=1,
         description="Client connections of one address; a load balancer is one address for all.",
     )
@@ -76,7 +76,8 @@ class EdgeSection(Section):
     max_unread_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=1,
-        description="Answers that clients have not read; beyond it RESOURCE_EXHAUSTED.",
+        description="Answers that clients have not read; beyond it receives and other streams are "
+        "RESOURCE_EXHAUSTED.",
     )
     max_unread_bytes_per_address: int = Field(
         default=96 * 1024 * 1024, ge=1, description="The same for the clients of one address."
