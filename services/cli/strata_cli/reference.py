@@ -92,6 +92,8 @@ JSON_KEYS = {
     "`uploaded_bytes`, `downloaded_bytes` (what each cost in the store since the leaders started)",
     "tier pause": "`paused`: raft groups",
     "tier resume": "`resumed`: raft groups",
+    "tier flush": "`raft_groups`: a list of `raft_group`, `raft_index` (a restore gives what was "
+    "applied up to it)",
     "tier inspect": "`home`, `raft_groups`: a list of `raft_group`, `term`, `sequence`, "
     "`raft_index`, `group_time_ms`, `checkpoint`, `objects`, `object_bytes`; `damaged`: a list of "
     "`key`, `reason`; `topics`: a list of `topic_id`, `name`, `messages`, `bodies_bytes`, "

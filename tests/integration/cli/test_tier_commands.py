@@ -28,6 +28,37 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+def test_a_flush_makes_everything_restorable_at_once(start_node: StartNode, tmp_path: Path) -> None:
+    """Before the first manifest verify says that nothing is; a flush uploads and writes one."""
+    url = f"posix://{tmp_path / 'tier'}"
+    node = start_node("--tier", url)
+    node.json("topic", "create", "orders", "--queues", "2", "--tiered-storage-level", "FORCE")
+    for number in range(5):
+        node.json("message", "send", "orders", "--body", f"{number}")
+    assert objects(node) == 0
+    flushed = node.json("tier", "flush")["raft_groups"]
+    assert [each["raft_group"] for each in flushed] == [1, 2]
+    assert all(each["raft_index"] > 0 for each in flushed)
+    verified = node.json("tier", "verify", "--from", url)
+    assert (verified["ok"], verified["messages"]) == (True, 5)
+    plan = node.json("tier", "restore", "--from", url, "--data-dir", "/nowhere", "--dry-run")
+    assert sum(each["lost"] for each in plan["queues"]) == 0
+    # What came later is flushed as well.
+    node.json("message", "send", "orders", "--body", "later")
+    again = node.json("tier", "flush", "--raft-group", "1", "--raft-group", "2")["raft_groups"]
+    assert sum(each["raft_index"] for each in again) > sum(each["raft_index"] for each in flushed)
+    assert node.json("tier", "verify", "--from", url)["messages"] >= 6
+    manifests = [each for each in (tmp_path / "tier").rglob("*.json") if "manifest" in str(each)]
+    assert len(manifests) >= 2
+    for manifest in manifests:
+        manifest.unlink()
+    empty = node.strata("tier", "verify", "--from", url)
+    assert empty.returncode == 1
+    assert "nothing can be restored" in empty.stderr
+    assert "ok" in empty.stdout.split("\n")[0]
+    assert "yes" not in empty.stdout.split("\n")[0]
+
+
 def test_a_topic_is_uploaded_paused_and_resumed(start_node: StartNode, tmp_path: Path) -> None:
     """Messages of a topic come to the tier, but not while uploads are paused."""
     node = start_node("--tier", f"posix://{tmp_path / 'tier'}", STRATA_TIER_FLUSH_AGE_MS="200")

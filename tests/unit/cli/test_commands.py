@@ -146,3 +146,20 @@ def test_local_configuration_is_shown_without_a_server(
 
     assert (shown["nameserver"]["max_topics"], shown["nameserver"]["max_nodes"]) == (7, 3)
     assert "max_topics = 7\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("made", ["other.log", "storage/log/", "nameserver/log/notes.log"])
+def test_a_folder_without_a_log_is_not_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], made: str
+) -> None:
+    """A wrong path in a nightly job must not be green: logs of others are no CommitLogs."""
+    path = tmp_path / made
+    (path if made.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+    if not made.endswith("/"):
+        path.write_text("something else\n")
+    for command in ("verify", "dump", "repair"):
+        assert run(["log", command, str(tmp_path)]) == 1
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert "holds no CommitLog" in output.err
+        assert output.err.count("\n") == 1

@@ -25,6 +25,7 @@ _CALLS_MAX = 16
 # How much longer a leader may take that reads an object back, or all of its rows.
 _PROOF_S = 120.0
 _ROWS_S = 20.0
+_FLUSH_S = 600.0
 
 Response = TypeVar("Response", bound=Message)
 
@@ -67,6 +68,22 @@ class TierOperations:
                 tier_pb2.SetTierPausedResponse,
             )
         return wanted
+
+    async def flush(self, request: admin_pb2.FlushTierRequest) -> admin_pb2.FlushTierResponse:
+        """Have a raft group upload what waits, and write the manifest that a restore needs.
+
+        Raises:
+            RequestError: BAD_REQUEST, there is no tier, or it is paused; else as
+                `replace_ranges`.
+        """
+        response = await self._of_job(
+            request.raft_group,
+            f"{_SERVICE}/FlushTier",
+            tier_pb2.FlushTierRequest(raft_group=request.raft_group),
+            tier_pb2.FlushTierResponse,
+            wait_s=_FLUSH_S,
+        )
+        return admin_pb2.FlushTierResponse(raft_index=response.raft_index)
 
     async def replace_ranges(
         self, request: admin_pb2.ReplaceTierRangesRequest

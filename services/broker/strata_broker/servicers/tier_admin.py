@@ -19,6 +19,7 @@ class TierAdminServicer:
         add(edge, "GetTier", admin_pb2.GetTierRequest, self.get_tier)
         add(edge, "PauseTier", admin_pb2.PauseTierRequest, self.pause_tier)
         operations = self._operations
+        add(edge, "FlushTier", admin_pb2.FlushTierRequest, operations.flush)
         replace = admin_pb2.ReplaceTierRangesRequest
         add(edge, "ReplaceTierRanges", replace, operations.replace_ranges)
         add(edge, "PlanTierSweep", admin_pb2.PlanTierSweepRequest, operations.plan_sweep)

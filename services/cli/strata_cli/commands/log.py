@@ -17,6 +17,7 @@ from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
 from strata_cli.views import View
 from strata_seglog.real_disk import RealDisk
+from strata_seglog.segments import segment_names
 from strata_seglog.verify import VerifyReport, dump_log, verify_log
 
 Folder = Annotated[
@@ -129,11 +130,11 @@ def _log_folders(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise CliError(f"{folder}: no such folder")
     inside = [folder / name for name in _LOGS_OF_A_DATA_FOLDER if (folder / name).is_dir()]
-    if inside:
-        return inside
-    if not any(folder.glob("*.log")):
-        raise CliError(f"{folder} holds no CommitLog")
-    return [folder]
+    for path in inside or [folder]:
+        with _readable(path):
+            if not segment_names(RealDisk(path)):
+                raise CliError(f"{path} holds no CommitLog")
+    return inside or [folder]
 
 
 @contextmanager

@@ -163,7 +163,10 @@ def _verify(
     report = _run(_verified(url, home, spaces or [], options, store_options))
     show(_report_view(report), common, rows="findings")
     if not report.manifests:
-        raise CliError(f"{url} holds no manifest of {report.home} that can be read")
+        raise CliError(
+            f"nothing can be restored: {url} holds no manifest of {report.home} that can be read; "
+            "strata tier flush writes one"
+        )
     if not report.is_whole:
         raise CliError(f"{len(report.findings)} findings: the tier is damaged")
 
@@ -316,7 +319,7 @@ def _restore_view(plan: Restore, cluster_id: str) -> View:
 
 def _report_view(report: AuditReport) -> View:
     return {
-        "ok": report.is_whole,
+        "ok": report.is_whole and report.manifests > 0,
         "home": report.home,
         "raft_groups": report.raft_groups,
         "manifests": report.manifests,

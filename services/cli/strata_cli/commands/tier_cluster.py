@@ -61,6 +61,27 @@ def resume(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
     _pause(raft_group, common, paused=False)
 
 
+@app.command
+def flush(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
+    """Upload what waits and write what a restore needs, now: before maintenance, or a restore.
+
+    One raft group after the other; --timeout is for each.
+
+    For instance: strata tier flush --timeout 5m
+    """
+    flushed: list[View] = []
+    with connect(common) as client:
+        wanted = raft_group
+        if not wanted:
+            response = client.call(client.admin.GetTier, admin_pb2.GetTierRequest())
+            wanted = [group.raft_group for group in response.raft_groups]
+        for each in wanted:
+            request = admin_pb2.FlushTierRequest(raft_group=each)
+            done = client.call(client.admin.FlushTier, request)
+            flushed.append({"raft_group": each, "raft_index": done.raft_index})
+    show({"raft_groups": flushed}, common, rows="raft_groups")
+
+
 def _pause(raft_groups: list[int] | None, common: Common, *, paused: bool) -> None:
     request = admin_pb2.PauseTierRequest(raft_groups=raft_groups or (), paused=paused)
     with connect(common) as client:

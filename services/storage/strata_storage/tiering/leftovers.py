@@ -22,7 +22,8 @@ async def sweep_leftovers(parts: TieringParts) -> None:
             removed = await parts.stores.remove_leftovers(before_ms)
         except StoreError as error:
             parts.instruments.failures.add(1, {"work": "leftovers"})
-            logger.warning("leftovers stay", reason=str(error))
+            # The first thing that is asked of a store after a start.
+            logger.warning("the object store cannot be used", reason=str(error))
         else:
             if removed:
                 parts.instruments.objects.add(removed, {"result": "leftover"})

@@ -14,7 +14,8 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata.storage.v1 import tier_pb2
 from strata_mq.tier_commands import encode_tier_pause
 from strata_runtime.tasks import Tasks
-from strata_state.ports import StateStore
+from strata_seglog.errors import LogError
+from strata_state.ports import StateError, StateStore
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.membership.hosted import HostedGroup
@@ -29,11 +30,13 @@ from strata_storage.tiering.reading import TieredReader, TierMessages
 from strata_storage.tiering.refill import later, refill
 from strata_storage.tiering.retain import TierRetention
 from strata_storage.tiering.uploader import Uploader
+from strata_tier.errors import TierError
 from strata_tier.layout import BlockEntry
 from strata_tier.metadata import TierMetadata
 from strata_tier.metadata_mirrored import MirroredTierMetadata
 from strata_tier.metadata_rows import RowTierMetadata
 from strata_tier.open_objects import OpenObject
+from strata_tier.ports import StoreError
 from strata_tier.state import ObjectRef
 
 # What of an object is read at once while it is read back.
@@ -151,6 +154,27 @@ class NodeTiering:
             await committed(engine.leading().proposer.propose((payload,)))
             await engine.barrier()
 
+    async def flush(self, engine: GroupEngine) -> int:
+        """Upload what waits now, however young it is, and publish what a restore needs.
+
+        Returns:
+            The index of the last entry that the newest manifest covers.
+
+        Raises:
+            Refused: not the leader; there is no tier, or it is paused; the store failed.
+        """
+        _, uploader = await self._asked(engine)
+        if uploader.is_paused:
+            raise Refused(pb.OUTCOME_INVALID, "the tier is paused: strata tier resume")
+        try:
+            await uploader.flush()
+            led = self._led.get(engine.raft_group)
+            if led is None or led.uploader is not uploader or not uploader.leads:
+                raise _not_led(engine)
+            return await led.publisher.publish_now()
+        except (StoreError, TierError, LogError, StateError) as error:
+            raise Refused(pb.OUTCOME_OVERLOADED, str(error)) from error
+
     async def replace_ranges(self, engine: GroupEngine, change: bytes) -> int:
         """Commit an object that a job outside wrote; see `OutsideWork.replace`.
 
@@ -185,8 +209,7 @@ class NodeTiering:
         await engine.barrier()
         led = self._led.get(engine.raft_group)
         if led is None or not led.uploader.leads:
-            reason = f"raft group {engine.raft_group} is led elsewhere, or not yet"
-            raise Refused(pb.OUTCOME_NOT_LEADER, reason)
+            raise _not_led(engine)
         return self._outside, led.uploader
 
     def status(self, engine: GroupEngine) -> tier_pb2.TierStatus:
@@ -278,6 +301,11 @@ class NodeTiering:
             size += entry.length
         if run:
             await opened.blocks(run)
+
+
+def _not_led(engine: GroupEngine) -> Refused:
+    reason = f"raft group {engine.raft_group} is led elsewhere, or not yet"
+    return Refused(pb.OUTCOME_NOT_LEADER, reason)
 
 
 def _no_tier() -> Refused:

@@ -7,6 +7,7 @@ never changed; a running node never reads them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -53,6 +54,7 @@ class Publisher:
         self._run_read = parts.run_read
         self._published_s: float | None = None
         self._published_index = 0
+        self._publishing = asyncio.Lock()
         self._logger = get_logger("tier")
 
     def is_due(self) -> bool:
@@ -74,7 +76,23 @@ class Publisher:
                 "manifest is not published", raft_group=self._engine.raft_group, reason=str(error)
             )
 
+    async def publish_now(self) -> int:
+        """Upload checkpoint and manifest as of now, unless they are there; return their index.
+
+        Raises:
+            StoreError, TierError, LogError, StateError: what the manifest needs is not there.
+        """
+        self._published_s = self._parts.clock.monotonic_s()
+        await self._publish()
+        return self._published_index
+
     async def _publish(self) -> None:
+        # One at a time: two of one index would write under the same names.
+        async with self._publishing:
+            if self._engine.machine.state.raft_index != self._published_index:
+                await self._publish_state()
+
+    async def _publish_state(self) -> None:
         engine, home = self._engine, self._parts.home
         machine, generation = engine.machine, engine.whole_rows()
         if generation is None:

@@ -48,6 +48,18 @@ class TierServicer:
             self._refuse(response.refusal, refused)
         return response
 
+    async def flush_tier(
+        self, request: tier_pb2.FlushTierRequest, context: CallContext
+    ) -> tier_pb2.FlushTierResponse:
+        """Upload what waits, and publish what a restore needs."""
+        response = tier_pb2.FlushTierResponse()
+        try:
+            engine = self._engines.engine(request.raft_group)
+            response.raft_index = await self._tiering.flush(engine)
+        except Refused as refused:
+            self._refuse(response.refusal, refused)
+        return response
+
     async def replace_tier_ranges(
         self, request: tier_pb2.ReplaceTierRangesRequest, context: CallContext
     ) -> tier_pb2.ReplaceTierRangesResponse:

@@ -116,6 +116,21 @@ class Uploader:
                 if isinstance(error, StaleEntryError):
                     await self._look_anew()
 
+    async def flush(self) -> None:
+        """Upload what was stored up to now, however young it is.
+
+        Raises:
+            Refused, StoreError, TierError, LogError: as `step`.
+        """
+        began_ms = self.now_ms()
+        await self.rescan()
+        while self.leads and await self.step(at_once=True):
+            oldest_ms = self.backlog.oldest_ms
+            is_behind = oldest_ms is not None and oldest_ms <= began_ms
+            if not is_behind and not self._machine.tier.dispatch:
+                # What is left came later.
+                return
+
     async def rescan(self) -> None:
         """Look at all queues: policies may have changed, and a new leader knows none."""
         for count, _ in enumerate(self.backlog.rescan(), 1):
@@ -127,8 +142,11 @@ class Uploader:
         self.backlog.forget()
         await self.rescan()
 
-    async def step(self) -> bool:
+    async def step(self, *, at_once: bool = False) -> bool:
         """Do the next thing; False: there is nothing to do now.
+
+        Args:
+            at_once: also when there is little, and that is young.
 
         Raises:
             Refused: the raft group does not take the entry.
@@ -139,7 +157,7 @@ class Uploader:
             if tier.paused:
                 return False
             if not tier.dispatch:
-                return await self._dispatch()
+                return await self._dispatch(at_once=at_once)
             async with self._parts.upload_turns:
                 await self._upload(tier.dispatch)
             return True
@@ -174,13 +192,13 @@ class Uploader:
 
     # Dispatch -----------------------------------------------------------------------------------
 
-    async def _dispatch(self) -> bool:
+    async def _dispatch(self, *, at_once: bool = False) -> bool:
         self.backlog.look_again()
         is_seen = self.backlog.look(self._options.rows_per_turn)
         while not is_seen:
             await asyncio.sleep(0)
             is_seen = self.backlog.look(self._options.rows_per_turn)
-        if not self.backlog.is_due(self._leader.proposer.now_ms()):
+        if not at_once and not self.backlog.is_due(self._leader.proposer.now_ms()):
             return False
         async with self.turn:
             ranges = self.backlog.choose(self._leader.proposer.now_ms())

@@ -2731,6 +2731,46 @@ class PauseTierResponse(_message.Message):
 Global___PauseTierResponse: _TypeAlias = PauseTierResponse  # noqa: Y015
 
 @_typing.final
+class FlushTierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    """One of them: it may take long."""
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushTierRequest: _TypeAlias = FlushTierRequest  # noqa: Y015
+
+@_typing.final
+class FlushTierResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_INDEX_FIELD_NUMBER: _builtins.int
+    raft_index: _builtins.int
+    """Up to this entry a restore from the store gives what the raft group has."""
+    def __init__(
+        self,
+        *,
+        raft_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_index", b"raft_index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushTierResponse: _TypeAlias = FlushTierResponse  # noqa: Y015
+
+@_typing.final
 class ReplaceTierRangesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

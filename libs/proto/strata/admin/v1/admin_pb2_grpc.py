@@ -244,6 +244,11 @@ class AdminServiceStub(object):
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierRequest.SerializeToString,
                 response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierResponse.FromString,
                 _registered_method=True)
+        self.FlushTier = channel.unary_unary(
+                '/strata.admin.v1.AdminService/FlushTier',
+                request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.FlushTierRequest.SerializeToString,
+                response_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.FlushTierResponse.FromString,
+                _registered_method=True)
         self.ReplaceTierRanges = channel.unary_unary(
                 '/strata.admin.v1.AdminService/ReplaceTierRanges',
                 request_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.ReplaceTierRangesRequest.SerializeToString,
@@ -539,6 +544,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FlushTier(self, request, context):
+        """Uploads what waits now, however young, and writes the manifest that a restore needs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReplaceTierRanges(self, request, context):
         """For jobs that work on the store: commits an object that one wrote in place of others ...
         """
@@ -772,6 +784,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.PauseTier,
                     request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierRequest.FromString,
                     response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierResponse.SerializeToString,
+            ),
+            'FlushTier': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushTier,
+                    request_deserializer=strata_dot_admin_dot_v1_dot_admin__pb2.FlushTierRequest.FromString,
+                    response_serializer=strata_dot_admin_dot_v1_dot_admin__pb2.FlushTierResponse.SerializeToString,
             ),
             'ReplaceTierRanges': grpc.unary_unary_rpc_method_handler(
                     servicer.ReplaceTierRanges,
@@ -1923,6 +1940,33 @@ class AdminService(object):
             '/strata.admin.v1.AdminService/PauseTier',
             strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierRequest.SerializeToString,
             strata_dot_admin_dot_v1_dot_admin__pb2.PauseTierResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushTier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.admin.v1.AdminService/FlushTier',
+            strata_dot_admin_dot_v1_dot_admin__pb2.FlushTierRequest.SerializeToString,
+            strata_dot_admin_dot_v1_dot_admin__pb2.FlushTierResponse.FromString,
             options,
             channel_credentials,
             insecure,

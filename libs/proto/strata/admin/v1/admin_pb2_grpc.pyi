@@ -101,6 +101,8 @@ class AdminServiceStub:
     """How far uploads to the tier are, per raft group."""
     PauseTier: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PauseTierRequest, _admin_pb2.PauseTierResponse]
     """Stops uploads, or lets them go on."""
+    FlushTier: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FlushTierRequest, _admin_pb2.FlushTierResponse]
+    """Uploads what waits now, however young, and writes the manifest that a restore needs."""
     ReplaceTierRanges: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ReplaceTierRangesRequest, _admin_pb2.ReplaceTierRangesResponse]
     """For jobs that work on the store: commits an object that one wrote in place of others ..."""
     PlanTierSweep: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PlanTierSweepRequest, _admin_pb2.PlanTierSweepResponse]
@@ -178,6 +180,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """How far uploads to the tier are, per raft group."""
     PauseTier: _aio.UnaryUnaryMultiCallable[_admin_pb2.PauseTierRequest, _admin_pb2.PauseTierResponse]  # type: ignore[assignment]
     """Stops uploads, or lets them go on."""
+    FlushTier: _aio.UnaryUnaryMultiCallable[_admin_pb2.FlushTierRequest, _admin_pb2.FlushTierResponse]  # type: ignore[assignment]
+    """Uploads what waits now, however young, and writes the manifest that a restore needs."""
     ReplaceTierRanges: _aio.UnaryUnaryMultiCallable[_admin_pb2.ReplaceTierRangesRequest, _admin_pb2.ReplaceTierRangesResponse]  # type: ignore[assignment]
     """For jobs that work on the store: commits an object that one wrote in place of others ..."""
     PlanTierSweep: _aio.UnaryUnaryMultiCallable[_admin_pb2.PlanTierSweepRequest, _admin_pb2.PlanTierSweepResponse]  # type: ignore[assignment]
@@ -504,6 +508,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PauseTierResponse, _abc.Awaitable[_admin_pb2.PauseTierResponse]]:
         """Stops uploads, or lets them go on."""
+
+    @_abc_1.abstractmethod
+    def FlushTier(
+        self,
+        request: _admin_pb2.FlushTierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.FlushTierResponse, _abc.Awaitable[_admin_pb2.FlushTierResponse]]:
+        """Uploads what waits now, however young, and writes the manifest that a restore needs."""
 
     @_abc_1.abstractmethod
     def ReplaceTierRanges(

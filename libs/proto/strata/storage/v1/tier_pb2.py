@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from strata.storage.v1 import storage_pb2 as strata_dot_storage_dot_v1_dot_storage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstrata/storage/v1/tier.proto\x12\x11strata.storage.v1\x1a\x1fstrata/storage/v1/storage.proto\"*\n\x14GetTierStatusRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\"\x8d\x01\n\rTierTopicCost\x12\x10\n\x08topic_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0cput_requests\x18\x03 \x01(\x01\x12\x14\n\x0cget_requests\x18\x04 \x01(\x01\x12\x16\n\x0euploaded_bytes\x18\x05 \x01(\x04\x12\x18\n\x10\x64ownloaded_bytes\x18\x06 \x01(\x04\"\x82\x02\n\nTierStatus\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\r\n\x05store\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x15\n\rbacklog_bytes\x18\x04 \x01(\x04\x12\x11\n\toldest_ms\x18\x05 \x01(\x04\x12\x18\n\x10uploading_queues\x18\x06 \x01(\r\x12\x0f\n\x07objects\x18\x07 \x01(\x04\x12\x14\n\x0cobject_bytes\x18\x08 \x01(\x04\x12\x0e\n\x06queues\x18\t \x01(\x04\x12\x14\n\x0clast_failure\x18\n \x01(\t\x12\x30\n\x06topics\x18\x0b \x03(\x0b\x32 .strata.storage.v1.TierTopicCost\"s\n\x15GetTierStatusResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12-\n\x06status\x18\x02 \x01(\x0b\x32\x1d.strata.storage.v1.TierStatus\":\n\x14SetTierPausedRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"D\n\x15SetTierPausedResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\">\n\x18ReplaceTierRangesRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x0e\n\x06\x63hange\x18\x02 \x01(\x0c\"a\n\x19ReplaceTierRangesResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12\x17\n\x0freplaced_ranges\x18\x02 \x01(\r\"<\n\x14PlanTierSweepRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x10\n\x08old_keys\x18\x02 \x03(\t\"=\n\x0c\x44oomedObject\x12\x11\n\tobject_id\x18\x01 \x01(\x06\x12\r\n\x05space\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\"\x9c\x01\n\x15PlanTierSweepResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12/\n\x06\x64oomed\x18\x02 \x03(\x0b\x32\x1f.strata.storage.v1.DoomedObject\x12\x13\n\x0borphan_keys\x18\x03 \x03(\t\x12\x10\n\x08valid_ms\x18\x04 \x01(\r\"B\n\x18\x46orgetTierObjectsRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x12\n\nobject_ids\x18\x02 \x03(\x06\"[\n\x19\x46orgetTierObjectsResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12\x11\n\tforgotten\x18\x02 \x01(\r2\x99\x04\n\x0bTierService\x12\x62\n\rGetTierStatus\x12\'.strata.storage.v1.GetTierStatusRequest\x1a(.strata.storage.v1.GetTierStatusResponse\x12\x62\n\rSetTierPaused\x12\'.strata.storage.v1.SetTierPausedRequest\x1a(.strata.storage.v1.SetTierPausedResponse\x12n\n\x11ReplaceTierRanges\x12+.strata.storage.v1.ReplaceTierRangesRequest\x1a,.strata.storage.v1.ReplaceTierRangesResponse\x12\x62\n\rPlanTierSweep\x12\'.strata.storage.v1.PlanTierSweepRequest\x1a(.strata.storage.v1.PlanTierSweepResponse\x12n\n\x11\x46orgetTierObjects\x12+.strata.storage.v1.ForgetTierObjectsRequest\x1a,.strata.storage.v1.ForgetTierObjectsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cstrata/storage/v1/tier.proto\x12\x11strata.storage.v1\x1a\x1fstrata/storage/v1/storage.proto\"*\n\x14GetTierStatusRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\"\x8d\x01\n\rTierTopicCost\x12\x10\n\x08topic_id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x14\n\x0cput_requests\x18\x03 \x01(\x01\x12\x14\n\x0cget_requests\x18\x04 \x01(\x01\x12\x16\n\x0euploaded_bytes\x18\x05 \x01(\x04\x12\x18\n\x10\x64ownloaded_bytes\x18\x06 \x01(\x04\"\x82\x02\n\nTierStatus\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\r\n\x05store\x18\x02 \x01(\t\x12\x0e\n\x06paused\x18\x03 \x01(\x08\x12\x15\n\rbacklog_bytes\x18\x04 \x01(\x04\x12\x11\n\toldest_ms\x18\x05 \x01(\x04\x12\x18\n\x10uploading_queues\x18\x06 \x01(\r\x12\x0f\n\x07objects\x18\x07 \x01(\x04\x12\x14\n\x0cobject_bytes\x18\x08 \x01(\x04\x12\x0e\n\x06queues\x18\t \x01(\x04\x12\x14\n\x0clast_failure\x18\n \x01(\t\x12\x30\n\x06topics\x18\x0b \x03(\x0b\x32 .strata.storage.v1.TierTopicCost\"s\n\x15GetTierStatusResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12-\n\x06status\x18\x02 \x01(\x0b\x32\x1d.strata.storage.v1.TierStatus\":\n\x14SetTierPausedRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x0e\n\x06paused\x18\x02 \x01(\x08\"D\n\x15SetTierPausedResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\"&\n\x10\x46lushTierRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\"T\n\x11\x46lushTierResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12\x12\n\nraft_index\x18\x02 \x01(\x04\">\n\x18ReplaceTierRangesRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x0e\n\x06\x63hange\x18\x02 \x01(\x0c\"a\n\x19ReplaceTierRangesResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12\x17\n\x0freplaced_ranges\x18\x02 \x01(\r\"<\n\x14PlanTierSweepRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x10\n\x08old_keys\x18\x02 \x03(\t\"=\n\x0c\x44oomedObject\x12\x11\n\tobject_id\x18\x01 \x01(\x06\x12\r\n\x05space\x18\x02 \x01(\t\x12\x0b\n\x03key\x18\x03 \x01(\t\"\x9c\x01\n\x15PlanTierSweepResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12/\n\x06\x64oomed\x18\x02 \x03(\x0b\x32\x1f.strata.storage.v1.DoomedObject\x12\x13\n\x0borphan_keys\x18\x03 \x03(\t\x12\x10\n\x08valid_ms\x18\x04 \x01(\r\"B\n\x18\x46orgetTierObjectsRequest\x12\x12\n\nraft_group\x18\x01 \x01(\r\x12\x12\n\nobject_ids\x18\x02 \x03(\x06\"[\n\x19\x46orgetTierObjectsResponse\x12+\n\x07refusal\x18\x01 \x01(\x0b\x32\x1a.strata.storage.v1.Refusal\x12\x11\n\tforgotten\x18\x02 \x01(\r2\xf1\x04\n\x0bTierService\x12\x62\n\rGetTierStatus\x12\'.strata.storage.v1.GetTierStatusRequest\x1a(.strata.storage.v1.GetTierStatusResponse\x12\x62\n\rSetTierPaused\x12\'.strata.storage.v1.SetTierPausedRequest\x1a(.strata.storage.v1.SetTierPausedResponse\x12V\n\tFlushTier\x12#.strata.storage.v1.FlushTierRequest\x1a$.strata.storage.v1.FlushTierResponse\x12n\n\x11ReplaceTierRanges\x12+.strata.storage.v1.ReplaceTierRangesRequest\x1a,.strata.storage.v1.ReplaceTierRangesResponse\x12\x62\n\rPlanTierSweep\x12\'.strata.storage.v1.PlanTierSweepRequest\x1a(.strata.storage.v1.PlanTierSweepResponse\x12n\n\x11\x46orgetTierObjects\x12+.strata.storage.v1.ForgetTierObjectsRequest\x1a,.strata.storage.v1.ForgetTierObjectsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,20 +44,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SETTIERPAUSEDREQUEST']._serialized_end=708
   _globals['_SETTIERPAUSEDRESPONSE']._serialized_start=710
   _globals['_SETTIERPAUSEDRESPONSE']._serialized_end=778
-  _globals['_REPLACETIERRANGESREQUEST']._serialized_start=780
-  _globals['_REPLACETIERRANGESREQUEST']._serialized_end=842
-  _globals['_REPLACETIERRANGESRESPONSE']._serialized_start=844
-  _globals['_REPLACETIERRANGESRESPONSE']._serialized_end=941
-  _globals['_PLANTIERSWEEPREQUEST']._serialized_start=943
-  _globals['_PLANTIERSWEEPREQUEST']._serialized_end=1003
-  _globals['_DOOMEDOBJECT']._serialized_start=1005
-  _globals['_DOOMEDOBJECT']._serialized_end=1066
-  _globals['_PLANTIERSWEEPRESPONSE']._serialized_start=1069
-  _globals['_PLANTIERSWEEPRESPONSE']._serialized_end=1225
-  _globals['_FORGETTIEROBJECTSREQUEST']._serialized_start=1227
-  _globals['_FORGETTIEROBJECTSREQUEST']._serialized_end=1293
-  _globals['_FORGETTIEROBJECTSRESPONSE']._serialized_start=1295
-  _globals['_FORGETTIEROBJECTSRESPONSE']._serialized_end=1386
-  _globals['_TIERSERVICE']._serialized_start=1389
-  _globals['_TIERSERVICE']._serialized_end=1926
+  _globals['_FLUSHTIERREQUEST']._serialized_start=780
+  _globals['_FLUSHTIERREQUEST']._serialized_end=818
+  _globals['_FLUSHTIERRESPONSE']._serialized_start=820
+  _globals['_FLUSHTIERRESPONSE']._serialized_end=904
+  _globals['_REPLACETIERRANGESREQUEST']._serialized_start=906
+  _globals['_REPLACETIERRANGESREQUEST']._serialized_end=968
+  _globals['_REPLACETIERRANGESRESPONSE']._serialized_start=970
+  _globals['_REPLACETIERRANGESRESPONSE']._serialized_end=1067
+  _globals['_PLANTIERSWEEPREQUEST']._serialized_start=1069
+  _globals['_PLANTIERSWEEPREQUEST']._serialized_end=1129
+  _globals['_DOOMEDOBJECT']._serialized_start=1131
+  _globals['_DOOMEDOBJECT']._serialized_end=1192
+  _globals['_PLANTIERSWEEPRESPONSE']._serialized_start=1195
+  _globals['_PLANTIERSWEEPRESPONSE']._serialized_end=1351
+  _globals['_FORGETTIEROBJECTSREQUEST']._serialized_start=1353
+  _globals['_FORGETTIEROBJECTSREQUEST']._serialized_end=1419
+  _globals['_FORGETTIEROBJECTSRESPONSE']._serialized_start=1421
+  _globals['_FORGETTIEROBJECTSRESPONSE']._serialized_end=1512
+  _globals['_TIERSERVICE']._serialized_start=1515
+  _globals['_TIERSERVICE']._serialized_end=2140
 # @@protoc_insertion_point(module_scope)

@@ -199,6 +199,49 @@ class SetTierPausedResponse(_message.Message):
 Global___SetTierPausedResponse: _TypeAlias = SetTierPausedResponse  # noqa: Y015
 
 @_typing.final
+class FlushTierRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushTierRequest: _TypeAlias = FlushTierRequest  # noqa: Y015
+
+@_typing.final
+class FlushTierResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    RAFT_INDEX_FIELD_NUMBER: _builtins.int
+    raft_index: _builtins.int
+    """Of the manifest that was published last: a restore gives what was applied up to it."""
+    @_builtins.property
+    def refusal(self) -> _storage_pb2.Refusal: ...
+    def __init__(
+        self,
+        *,
+        refusal: _storage_pb2.Refusal | None = ...,
+        raft_index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_index", b"raft_index", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FlushTierResponse: _TypeAlias = FlushTierResponse  # noqa: Y015
+
+@_typing.final
 class ReplaceTierRangesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

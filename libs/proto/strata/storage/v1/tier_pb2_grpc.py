@@ -44,6 +44,11 @@ class TierServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_tier__pb2.SetTierPausedRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_tier__pb2.SetTierPausedResponse.FromString,
                 _registered_method=True)
+        self.FlushTier = channel.unary_unary(
+                '/strata.storage.v1.TierService/FlushTier',
+                request_serializer=strata_dot_storage_dot_v1_dot_tier__pb2.FlushTierRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_tier__pb2.FlushTierResponse.FromString,
+                _registered_method=True)
         self.ReplaceTierRanges = channel.unary_unary(
                 '/strata.storage.v1.TierService/ReplaceTierRanges',
                 request_serializer=strata_dot_storage_dot_v1_dot_tier__pb2.ReplaceTierRangesRequest.SerializeToString,
@@ -73,6 +78,13 @@ class TierServiceServicer(object):
 
     def SetTierPaused(self, request, context):
         """Stops the uploads of a raft group, or lets them go on; whoever leads it obeys.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FlushTier(self, request, context):
+        """Uploads what waits now, however young, and publishes what a restore needs. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +124,11 @@ def add_TierServiceServicer_to_server(servicer, server):
                     servicer.SetTierPaused,
                     request_deserializer=strata_dot_storage_dot_v1_dot_tier__pb2.SetTierPausedRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_tier__pb2.SetTierPausedResponse.SerializeToString,
+            ),
+            'FlushTier': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushTier,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_tier__pb2.FlushTierRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_tier__pb2.FlushTierResponse.SerializeToString,
             ),
             'ReplaceTierRanges': grpc.unary_unary_rpc_method_handler(
                     servicer.ReplaceTierRanges,
@@ -183,6 +200,33 @@ class TierService(object):
             '/strata.storage.v1.TierService/SetTierPaused',
             strata_dot_storage_dot_v1_dot_tier__pb2.SetTierPausedRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_tier__pb2.SetTierPausedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushTier(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.TierService/FlushTier',
+            strata_dot_storage_dot_v1_dot_tier__pb2.FlushTierRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_tier__pb2.FlushTierResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -35,6 +35,8 @@ class TierServiceStub:
     """How far the leader of a raft group has got."""
     SetTierPaused: _grpc.UnaryUnaryMultiCallable[_tier_pb2.SetTierPausedRequest, _tier_pb2.SetTierPausedResponse]
     """Stops the uploads of a raft group, or lets them go on; whoever leads it obeys."""
+    FlushTier: _grpc.UnaryUnaryMultiCallable[_tier_pb2.FlushTierRequest, _tier_pb2.FlushTierResponse]
+    """Uploads what waits now, however young, and publishes what a restore needs. May be repeated."""
     ReplaceTierRanges: _grpc.UnaryUnaryMultiCallable[_tier_pb2.ReplaceTierRangesRequest, _tier_pb2.ReplaceTierRangesResponse]
     """Sends readers to an object that a job outside wrote, where it holds what they read now; the
     leader reads it back whole before. May be repeated.
@@ -51,6 +53,8 @@ class TierServiceAsyncStub(TierServiceStub):
     """How far the leader of a raft group has got."""
     SetTierPaused: _aio.UnaryUnaryMultiCallable[_tier_pb2.SetTierPausedRequest, _tier_pb2.SetTierPausedResponse]  # type: ignore[assignment]
     """Stops the uploads of a raft group, or lets them go on; whoever leads it obeys."""
+    FlushTier: _aio.UnaryUnaryMultiCallable[_tier_pb2.FlushTierRequest, _tier_pb2.FlushTierResponse]  # type: ignore[assignment]
+    """Uploads what waits now, however young, and publishes what a restore needs. May be repeated."""
     ReplaceTierRanges: _aio.UnaryUnaryMultiCallable[_tier_pb2.ReplaceTierRangesRequest, _tier_pb2.ReplaceTierRangesResponse]  # type: ignore[assignment]
     """Sends readers to an object that a job outside wrote, where it holds what they read now; the
     leader reads it back whole before. May be repeated.
@@ -76,6 +80,14 @@ class TierServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tier_pb2.SetTierPausedResponse, _abc.Awaitable[_tier_pb2.SetTierPausedResponse]]:
         """Stops the uploads of a raft group, or lets them go on; whoever leads it obeys."""
+
+    @_abc_1.abstractmethod
+    def FlushTier(
+        self,
+        request: _tier_pb2.FlushTierRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tier_pb2.FlushTierResponse, _abc.Awaitable[_tier_pb2.FlushTierResponse]]:
+        """Uploads what waits now, however young, and publishes what a restore needs. May be repeated."""
 
     @_abc_1.abstractmethod
     def ReplaceTierRanges(
