@@ -232,6 +232,25 @@ def test_a_broker_drains_before_it_is_killed(chart: helm_python.Chart) -> None:
     assert container(items, "broker")["readinessProbe"]["grpc"]["port"] == 8081
 
 
+@pytest.mark.parametrize("component", [*TIERS, "standalone"])
+def test_probes_ask_what_they_are_for(chart: helm_python.Chart, component: str) -> None:
+    """Alive: the loop runs. Ready: it serves and has caught up. An outage restarts nobody."""
+    mode = "standalone" if component == "standalone" else "cluster"
+    items = objects(chart, {"mode": mode})
+    probes = container(items, component)
+    assert probes["livenessProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
+    assert "tcpSocket" in probes["startupProbe"]
+    if component in ("broker", "standalone"):
+        assert probes["readinessProbe"]["grpc"]["port"] == 8081
+    else:
+        assert probes["readinessProbe"]["httpGet"] == {"path": "/ready", "port": "metrics"}
+        spec = workload(items, component)["spec"]
+        # None of them is ready before a majority runs.
+        assert spec["podManagementPolicy"] == "Parallel"
+    pod = workload(items, component)["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False
+
+
 def test_data_is_claimed_and_disruptions_are_limited(chart: helm_python.Chart) -> None:
     """Both tiers with data have a claim per pod; of every tier one pod at most is taken away."""
     items = objects(chart)

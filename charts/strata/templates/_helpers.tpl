@@ -119,10 +119,10 @@ topologySpreadConstraints:
         storage: {{ .size }}
 {{- end -}}
 
-{{/* Liveness: the process answers at all; the event loop serves it. */}}
+{{/* Liveness: the event loop runs. Whether the process can serve is for readiness to tell. */}}
 {{- define "strata.liveness" -}}
 livenessProbe:
-  httpGet: {path: /health, port: metrics}
+  httpGet: {path: /live, port: metrics}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
