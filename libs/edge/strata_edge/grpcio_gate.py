@@ -56,8 +56,10 @@ class Gate:
         request = await context.read()
         if not isinstance(request, bytes):
             return None
-        if len(request) > limits.max_request_bytes:
-            await self._refuse_size(context, len(request), limits.max_request_bytes)
+        if (size_bytes := len(request)) > limits.max_request_bytes:
+            # The refusal is raised through this frame, which outlives it: it holds no request.
+            del request
+            await self._refuse_size(context, size_bytes, limits.max_request_bytes)
         return request
 
     async def first_request(self, context: Context, limits: MethodLimits) -> bytes:
@@ -68,8 +70,9 @@ class Gate:
             await self.refuse(context, "upload", str(slow))
         if request is None:
             await abort(context, CallError("INVALID_ARGUMENT", "there is no request"))
-        if len(request) > limits.max_request_bytes:
-            await self._refuse_size(context, len(request), limits.max_request_bytes)
+        if (size_bytes := len(request)) > limits.max_request_bytes:
+            del request  # as above
+            await self._refuse_size(context, size_bytes, limits.max_request_bytes)
         return request
 
     async def check_unread(self, context: Context) -> None:

@@ -87,8 +87,10 @@ class GrpcioRareCalls:
         return grpc.stream_stream_rpc_method_handler(serve)
 
     async def _requests(self, context: Context, limits: MethodLimits) -> AsyncIterator[bytes]:
-        while (request := await self._gate.next_request(context, limits)) is not None:
-            yield request
+        """Yield what the client sends; a message that ends the call ends this, too."""
+        with contextlib.suppress(grpc.aio.AbortError):
+            while (request := await self._gate.next_request(context, limits)) is not None:
+                yield request
 
     async def _send(
         self, context: Context, peer: str, responses: AsyncIterator[bytes | Sequence[bytes]]
@@ -125,7 +127,11 @@ class GrpcioRareCalls:
         The boundary that a mistake of one handler does not pass (rule 33).
         """
         if isinstance(failure, grpc.aio.BaseError):
-            raise failure  # gRPC's own: the client has gone, or the server stops
+            try:
+                raise failure  # gRPC's own: the client has gone, or the server stops
+            finally:
+                # Its stack has this frame: a cycle, and in it all that the handler held.
+                del failure
         if not isinstance(failure, CallError):
             self._mistakes.failed(path, failure)
             failure = CallError("INTERNAL", MISTAKE)

@@ -29,6 +29,7 @@ from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health, HealthSource, ProcessHealth
 from strata_runtime.lifecycle import Lifecycle, Service
 from strata_runtime.loop import LoopLag
+from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
 from strata_runtime.observability import observe
@@ -238,7 +239,11 @@ async def _serve(role: Role, config: ClusterConfig, folder: DataFolder, build: B
     )
     health = ProcessHealth(metrics)
     health.follow(member.health)
-    services: list[Service] = [*observed.services, LoopLag(metrics)]
+    services: list[Service] = [
+        *observed.services,
+        LoopLag(metrics),
+        MemoryReturn(metrics, lambda name, failure: lifecycle.on_fatal(name, failure)),
+    ]
     if config.node.metrics_port is not None:
         options = MetricsServerOptions(host=config.node.host, port=config.node.metrics_port)
         services.append(MetricsServer(metrics, options, health=health))
