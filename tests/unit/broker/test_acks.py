@@ -197,6 +197,31 @@ async def test_one_client_holds_a_share_of_what_may_wait(
     assert (await client.ack("orders", "g", *handles[1:3])).status.code == definition_pb2.OK
 
 
+async def test_a_mistake_at_one_request_leaves_nothing_charged(
+    client: Client,
+    app: BrokerApp,
+    failed_requests: list[tuple[str, BaseException]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client is told INTERNAL_SERVER_ERROR, and its share is whole again."""
+    handle = await take_one(client)
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(app._storage.acker, "ack", fail)
+        response = await client.ack("orders", "g", handle)
+    assert response.status.code == definition_pb2.INTERNAL_SERVER_ERROR
+    ((name, _),) = failed_requests
+    assert name.endswith("AckMessage")
+    failed_requests.clear()
+    app._metrics.read_gauges()
+    held = 'strata_limit_used{limit="ack requests",of="bytes"} 0'
+    assert held in app._metrics.render().decode()
+    assert (await client.ack("orders", "g", handle)).status.code == definition_pb2.OK
+
+
 async def test_a_change_of_no_raft_group_is_refused_at_once(
     client: Client, storage: FakeStorage
 ) -> None:

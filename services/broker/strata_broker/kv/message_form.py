@@ -19,7 +19,7 @@ from strata_broker.failures import unexpected
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
 from strata_broker.plugins import PluginParts
-from strata_broker.requests import Caller, caller_of
+from strata_broker.requests import Caller, caller_of, time_for
 from strata_broker.sends.outgoing import parse_messages
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
@@ -67,8 +67,8 @@ class MessageForm:
         return True
 
     async def _answer(self, call: HotCall, request: service_pb2.SendMessageRequest) -> None:
-        left_s = call.time_left_s()
-        timeout_s = self._config.timeout_ms / 1000 if left_s is None else left_s
+        most_s = self._parts.config.calls.max_timeout_ms / 1000
+        timeout_s = time_for(call.time_left_s(), self._config.timeout_ms / 1000, most_s)
         deadline_s = self._parts.clock.monotonic_s() + timeout_s
         response = service_pb2.SendMessageResponse()
         try:

@@ -23,6 +23,7 @@ from strata_broker.kv.writes import Writes
 from strata_broker.parsing import parse
 from strata_broker.plugins import PluginParts
 from strata_broker.receives.receive import topic_ref
+from strata_broker.requests import time_for
 from strata_broker.servicers.errors import call_error
 from strata_broker.storage.metadata import TopicRow
 from strata_edge.ports import CallError, CallInfo
@@ -292,9 +293,11 @@ class KvServicer:
 
     def _deadline_s(self, info: CallInfo) -> float:
         """Return when a call's time is over, by the monotonic clock."""
-        left_s = info.time_left_s()
-        timeout_s = self._config.timeout_ms / 1000
-        return self._parts.clock.monotonic_s() + (timeout_s if left_s is None else left_s)
+        config = self._parts.config
+        timeout_s = time_for(
+            info.time_left_s(), self._config.timeout_ms / 1000, config.calls.max_timeout_ms / 1000
+        )
+        return self._parts.clock.monotonic_s() + timeout_s
 
 
 def _parsed(request_type: type[Request], data: bytes) -> Request:

@@ -72,6 +72,14 @@ class Acknowledger:
         started_s = self._clock.monotonic_s()
         pending = _PendingAck(call, self._recorder, started_s)
         try:
+            self._take(call, pending, started_s)
+        except BaseException:
+            # Whoever called answers; what it was charged with is free again.
+            pending.end()
+            raise
+
+    def _take(self, call: HotCall, pending: _PendingAck, started_s: float) -> None:
+        try:
             caller = caller_of(call.metadata)
             self._charge(pending, caller)
             request = self._parsed(call.request)
@@ -216,6 +224,10 @@ class _PendingAck:
     def _complete(self, response: service_pb2.AckMessageResponse, code: Code) -> None:
         self.call.complete([response.SerializeToString()])
         self._recorder.answered(ACK, code, self._started_s)
+        self.end()
+
+    def end(self) -> None:
+        """Give back what the request was charged with; a second time does nothing."""
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(self)
