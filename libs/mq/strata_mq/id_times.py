@@ -35,3 +35,15 @@ def all_made_between(ids: Sequence[bytes], first_ms: int, last_ms: int) -> bool:
     seconds = [each[_SECONDS_AT:_SECONDS_END] for each in ids]
     low, high = max(first, 0), min(last, _SECONDS_MAX)
     return low.to_bytes(4, "big") <= min(seconds) and max(seconds) <= high.to_bytes(4, "big")
+
+
+def made_ms(message_id: bytes) -> int | None:
+    """Return the wall time of the second in which an id was made; None: it does not say.
+
+    Args:
+        message_id: 17 bytes.
+    """
+    if message_id[0] != _VERSION:
+        return None
+    seconds = int.from_bytes(message_id[_SECONDS_AT:_SECONDS_END], "big")
+    return (_EPOCH_S + seconds) * 1_000

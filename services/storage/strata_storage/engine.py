@@ -185,16 +185,22 @@ class GroupEngine:
         """Return the leader if it can still decide something: for work that time demands."""
         return None if self.replica.read_only else self.leader
 
-    async def barrier(self) -> None:
+    async def barrier(self, *, proposed_too: bool = False) -> None:
         """Wait until everything committed at the call is applied (rule 3).
 
         A read-only raft group answers with what it has.
+
+        Args:
+            proposed_too: also what is not committed yet: whoever asks for an id wants to know
+                whether it will be here.
 
         Raises:
             Refused: OUTCOME_NOT_LEADER, OUTCOME_OVERLOADED.
         """
         if not self._is_read_only():
-            self.leading()
+            leader = self.leading()
+            if proposed_too:
+                await leader.proposer.settled()
         try:
             await self.replica.read_barrier()
         except (NotLeader, Overloaded, ReadOnly) as error:

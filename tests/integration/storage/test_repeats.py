@@ -13,7 +13,7 @@ from strata_state.day_rows import IdRows
 from strata_storage.appends.dedupe import DedupeOptions
 from strata_storage.appends.window_loader import load_window
 from strata_storage.membership import new_leaders
-from tests.integration.storage.storage_node import NodeUnderTest, TestClock, small_config
+from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, TestClock, small_config
 
 WINDOW_S = 600
 
@@ -98,6 +98,22 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
                 await asyncio.sleep(0.01)
         again = await node.append([b"first", b"second"], ids=ids, boot_id=2)
         assert found(again) == [(0, 0), (1, 1)]
+
+
+async def test_who_asks_for_an_id_is_told_of_what_is_on_its_way(tmp_path: Path) -> None:
+    """A broker looks for the first send of a repeat: also for one that is not committed."""
+    clock = TestClock()
+    async with NodeUnderTest(tmp_path, clock=clock) as node:
+        for number in range(50):
+            message_id = official(clock, number)
+            request = pb.QueryRequest(
+                raft_group=1, topic_id=7, message_id=message_id.hex().upper(), max_messages=1
+            )
+            append = asyncio.ensure_future(node.append([b"x"], ids=[message_id]))
+            await asyncio.sleep(0)
+            found = await node.rpc.query(request, CONTEXT)
+            assert [message.offset for message in found.messages] == [number]
+            await append
 
 
 async def test_what_was_made_a_moment_ago_is_looked_up_in_no_row(

@@ -88,6 +88,32 @@ async def test_a_repeat_after_a_move_gets_the_first_offset(
     assert len(storage.messages(topic.topic_id)) == 1
 
 
+async def test_a_repeat_whose_born_time_is_new_is_found_by_its_id(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """Official clients take the born time anew for every attempt, and keep the id."""
+    seconds = NOW_MS // 1_000 - 5 - 1_609_459_200
+    ids = (f"01{number:016X}{seconds:08X}{number:08X}" for number in range(100))
+    message_id = next(each for each in ids if rendezvous(pack_message_id(each), (1, 2)) == 1)
+    sent = one(1, born_ms=NOW_MS - 5_000)
+    sent.system_properties.message_id = message_id
+    first = await client.send(sent)
+    await move_all(app, meta, storage, 2)
+    sent.system_properties.born_timestamp.FromMilliseconds(NOW_MS + 60_000)
+    again = await client.send(sent)
+    assert again.status.code == OK
+    assert again.entries[0].offset == first.entries[0].offset
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    assert len(storage.messages(topic.topic_id)) == 1
+    # Made after the move: nowhere else.
+    before = lookups(storage)
+    later = f"01{1:016X}{seconds + 60:08X}{7:08X}"
+    sent.system_properties.message_id = later
+    assert (await client.send(sent)).status.code == OK
+    assert lookups(storage) == before
+
+
 async def test_new_messages_are_not_looked_for(
     app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata_mq.hashing import pack_message_id
-from strata_mq.id_times import all_made_between
+from strata_mq.id_times import all_made_between, made_ms
 
 # An id of the Java client: 0x024CCDBE seconds after 2021-01-01 00:00:00 UTC.
 OFFICIAL = pack_message_id("0156F7E71C361B21BC024CCDBE00000000")
@@ -14,6 +14,7 @@ MADE_MS = (1_609_459_200 + 0x024CCDBE) * 1_000
 
 def test_an_official_id_says_when_it_was_made() -> None:
     """To the second, with both ends."""
+    assert made_ms(OFFICIAL) == MADE_MS
     assert all_made_between([OFFICIAL], MADE_MS, MADE_MS)
     assert all_made_between([OFFICIAL], MADE_MS - 5_000, MADE_MS + 5_000)
     assert not all_made_between([OFFICIAL], MADE_MS + 1_000, MADE_MS + 5_000)
@@ -32,6 +33,7 @@ def test_other_ids_say_nothing(text: str) -> None:
     """Neither a hash nor an id of another version has a time in it."""
     assert not all_made_between([pack_message_id(text)], 0, 1 << 60)
     assert not all_made_between([OFFICIAL, pack_message_id(text)], 0, 1 << 60)
+    assert made_ms(pack_message_id(text)) is None
 
 
 def test_times_beyond_what_an_id_can_say_exclude_nothing_by_mistake() -> None:

@@ -2,8 +2,11 @@
 
 A raft group knows the ids of what it stored itself. When a topic gets more queues, or one of them
 moves, a message goes to another raft group than before, and a client that repeats a send whose
-answer was lost would store it twice (rule 37). So a message that was born before the change is
+answer was lost would store it twice (rule 37). So a message that was made before the change is
 looked for wherever the topic has, or had, queues; only for as long as repeats are known at all.
+
+When it was made its id says (docs/adr/0030): the official clients take the born time anew for every
+attempt. The born time counts for ids of another form.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_broker.storage.storage_client import StorageClient
 from strata_mq.batch import OutgoingMessage, PartKind
 from strata_mq.errors import Code, RequestError
+from strata_mq.id_times import made_ms
 from strata_mq.pending_handle import HandleForm
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -77,8 +81,14 @@ class EarlierSends:
         changed_ms = max(topic.changed_ms, self._moved_ms.get(topic.topic_id, 0))
         if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:
             return []
-        latest_ms = changed_ms + self._slack_ms
-        return [at for at, one in enumerate(outgoing) if 0 < one.born_ms <= latest_ms]
+        oldest_ms, latest_ms = changed_ms - self._window_ms, changed_ms + self._slack_ms
+        return [
+            at
+            for at, one in enumerate(outgoing)
+            if 0 < one.born_ms <= latest_ms
+            # An id from long ago says nothing: its clock is off, or it is of another form.
+            or oldest_ms <= (made_ms(one.message_id) or 0) <= latest_ms
+        ]
 
     def try_begin(self, count: int) -> bool:
         """Take room for looking for so many; False: there is none, they are stored as they come."""

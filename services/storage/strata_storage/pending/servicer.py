@@ -85,7 +85,7 @@ class PendingServicer:
         response = pb.ListPendingResponse()
         try:
             engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
+            await engine.barrier(proposed_too=bool(request.message_id))
             query, only = _query(request), _only(engine.leading(), request)
             if isinstance(only, PendingRef):
                 page = await engine.pending_list.one(query, only)

@@ -109,7 +109,7 @@ class ReadServicer(PendingServicer):
         limit = min(request.max_messages or 1, self._options.pop_max_messages)
         try:
             engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
+            await engine.barrier(proposed_too=bool(request.message_id))
             found = await find(engine.lookup, request, limit)
         except Refused as refused:
             self._refuse(response.refusal, refused)
