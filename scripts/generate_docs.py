@@ -108,6 +108,8 @@ def modules(package: str) -> Iterator[object]:
     for found in pkgutil.walk_packages(root.__path__, f"{package}."):
         if found.name.rpartition(".")[2] in {
             "metrics",
+            "health",
+            "health_watch",
             "limits",
             "loop",
             "tasks",
