@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -77,3 +78,11 @@ def test_deployments_set_only_keys_that_exist(name: str) -> None:
     used = set(re.findall(r"\bSTRATA_\w+", (ROOT / name).read_text()))
     assert used
     assert used <= known
+
+
+def test_whoever_names_a_topic_names_its_namespace() -> None:
+    """Namespaces isolate: a series of two tenants would add up what is not one thing."""
+    specs = json.loads((ROOT / "docs" / "metrics.json").read_text())
+    named = [each for each in specs["metrics"] if {"topic", "consumer_group"} & {*each["labels"]}]
+    assert len(named) > 10
+    assert [each["name"] for each in named if "namespace" not in each["labels"]] == []

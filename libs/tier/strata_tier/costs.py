@@ -82,19 +82,19 @@ class TopicCosts:
             cost = self._cost(raft_group, topic_id)
             cost.put_requests += requests * share
             cost.uploaded_bytes += round(object_bytes * share)
-            name = self._name(topic_id)
-            self._requests.add(requests * share, {"topic": name, "operation": "put"})
-            self._bytes.add(round(object_bytes * share), {"topic": name, "direction": "up"})
-            self._messages.add(messages[topic_id], {"topic": name})
+            labels = _labels(self._name(topic_id))
+            self._requests.add(requests * share, {**labels, "operation": "put"})
+            self._bytes.add(round(object_bytes * share), {**labels, "direction": "up"})
+            self._messages.add(messages[topic_id], labels)
 
     def downloaded(self, raft_group: int, topic_id: int, size_bytes: int) -> None:
         """Count one request that read something of a topic."""
         cost = self._cost(raft_group, topic_id)
         cost.get_requests += 1
         cost.downloaded_bytes += size_bytes
-        name = self._name(topic_id)
-        self._requests.add(1, {"topic": name, "operation": "get"})
-        self._bytes.add(size_bytes, {"topic": name, "direction": "down"})
+        labels = _labels(self._name(topic_id))
+        self._requests.add(1, {**labels, "operation": "get"})
+        self._bytes.add(size_bytes, {**labels, "direction": "down"})
 
     def of_raft_group(self, raft_group: int) -> list[tuple[int, str, TopicCost]]:
         """Return (topic id, its name as far as it is known, cost), in order."""
@@ -135,3 +135,9 @@ def put_requests(size_bytes: int, part_bytes: int) -> int:
     """Return how many requests storing an object takes: one, or a multipart upload's."""
     parts = -(-size_bytes // part_bytes)
     return 1 if parts <= 1 else parts + 2
+
+
+def _labels(name: str) -> dict[str, str]:
+    """Return the labels of NAMESPACE%NAME; `~other` is in no namespace."""
+    namespace, percent, topic = name.partition("%")
+    return {"namespace": namespace, "topic": topic} if percent else {"namespace": "", "topic": name}

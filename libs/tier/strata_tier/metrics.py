@@ -187,24 +187,24 @@ COST_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_topic_requests_total",
         "counter",
         "1",
-        "Requests for a topic, NAMESPACE%NAME (`~other`: beyond the limit of topics), by operation"
-        " put or get; those of an object of many topics are shared by bytes.",
-        ("topic", "operation"),
+        "Requests for a topic (`~other`: beyond the limit of topics), by operation put or get;"
+        " those of an object of many topics are shared by bytes.",
+        ("namespace", "topic", "operation"),
     ),
     MetricSpec(
         "strata_tier_topic_bytes_total",
         "counter",
         "bytes",
         "Bytes for a topic, by direction up or down, shared likewise.",
-        ("topic", "direction"),
+        ("namespace", "topic", "direction"),
     ),
     MetricSpec(
         "rocketmq_tiered_store_messages_dispatch_total",
         "counter",
         "1",
-        "Messages brought to the object store, by NAMESPACE%NAME or `~other`; what is uploaded once"
-        " more counts once more.",
-        ("topic",),
+        "Messages brought to the object store, by topic or `~other`; what is uploaded once more"
+        " counts once more.",
+        ("namespace", "topic"),
     ),
 )
 

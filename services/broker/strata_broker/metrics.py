@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from strata_runtime.metrics import MetricSpec
 
-_TOPIC = ("topic", "message_type")
-_CONSUMER = ("topic", "consumer_group", "is_retry")
+_TOPIC = ("namespace", "topic", "message_type")
+_CONSUMER = ("namespace", "topic", "consumer_group", "is_retry")
 
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
@@ -37,41 +37,49 @@ METRICS: tuple[MetricSpec, ...] = (
         "gauge",
         "1",
         "Messages that a consumer group has not acked, on the storage nodes that this broker asks.",
-        ("topic", "consumer_group"),
+        ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
         "rocketmq_consumer_inflight_messages",
         "gauge",
         "1",
         "Of these: handed out and not acked.",
-        ("topic", "consumer_group"),
+        ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
         "rocketmq_consumer_ready_messages",
         "gauge",
         "1",
         "Of these: not handed out.",
-        ("topic", "consumer_group"),
+        ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
         "rocketmq_consumer_lag_latency",
         "gauge",
         "ms",
         "Age of the oldest message that a consumer group has not acked, as of the last window.",
-        ("topic", "consumer_group"),
+        ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
         "rocketmq_consumer_queueing_latency",
         "gauge",
         "ms",
         "Age of the oldest message never handed out to a consumer group, as of the last window.",
-        ("topic", "consumer_group"),
+        ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
-        "rocketmq_commit_messages_total", "counter", "1", "Transactions committed.", ("topic",)
+        "rocketmq_commit_messages_total",
+        "counter",
+        "1",
+        "Transactions committed.",
+        ("namespace", "topic"),
     ),
     MetricSpec(
-        "rocketmq_rollback_messages_total", "counter", "1", "Transactions rolled back.", ("topic",)
+        "rocketmq_rollback_messages_total",
+        "counter",
+        "1",
+        "Transactions rolled back.",
+        ("namespace", "topic"),
     ),
     MetricSpec(
         "rocketmq_processor_watermark",

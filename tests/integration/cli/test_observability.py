@@ -209,7 +209,7 @@ async def test_metric_windows_say_what_happened(start_node: StartNode) -> None:
     assert all(float(row["cpu_cores"]) > 0 and row["leaders"] == 2 for row in storage)
     scraped = Scraped(port)
     # The group that reads the windows has a row, too.
-    mine = '{consumer_group="busy-g",topic="busy"}'
+    mine = '{consumer_group="busy-g",namespace="",topic="busy"}'
     assert scraped.values("rocketmq_consumer_lag_messages")[mine] == 4
     lag_ms = scraped.values("rocketmq_consumer_lag_latency")[mine]
     queueing_ms = scraped.values("rocketmq_consumer_queueing_latency")[mine]

@@ -201,7 +201,7 @@ async def test_lag_is_shown_while_it_is_known() -> None:
     await world.collector.collect()
     world.metrics.read_gauges()
     text = world.metrics.render().decode()
-    labels = '{consumer_group="g",topic="orders"}'
+    labels = '{consumer_group="g",namespace="ns",topic="orders"}'
     assert f"rocketmq_consumer_lag_messages{labels} 9.0" in text
     assert f"rocketmq_consumer_inflight_messages{labels} 3.0" in text
     assert f"rocketmq_consumer_ready_messages{labels} 6.0" in text

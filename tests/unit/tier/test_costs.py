@@ -63,8 +63,11 @@ def test_metrics_name_a_limited_number_of_topics() -> None:
     clock.now_s = 10.0
     for topic_id in (1, 2, 3):
         costs.downloaded(1, topic_id, 10)
-    names = [labels["topic"] for _, labels in counted if "operation" in labels]
-    assert names == [OTHER_TOPICS, OTHER_TOPICS, "%orders", "acme%clicks", OTHER_TOPICS]
+    names = [
+        (labels["namespace"], labels["topic"]) for _, labels in counted if "operation" in labels
+    ]
+    other = ("", OTHER_TOPICS)
+    assert names == [other, other, ("", "orders"), ("acme", "clicks"), other]
 
 
 def test_messages_that_were_brought_there_are_counted_by_topic() -> None:
@@ -74,8 +77,8 @@ def test_messages_that_were_brought_there_are_counted_by_topic() -> None:
     ranges = [_range(1, 300), _range(2, 60), _range(2, 40)]
     costs.uploaded(5, [each._replace(message_count=7) for each in ranges], 1_000, 4)
     dispatched = metrics.counter("rocketmq_tiered_store_messages_dispatch_total")
-    assert dispatched.value({"topic": "%orders"}) == 7
-    assert dispatched.value({"topic": "acme%clicks"}) == 14
+    assert dispatched.value({"namespace": "", "topic": "orders"}) == 7
+    assert dispatched.value({"namespace": "acme", "topic": "clicks"}) == 14
 
 
 def test_an_upload_in_parts_is_several_requests() -> None:

@@ -51,7 +51,7 @@ class Recorder:
         key = (topic.topic_id, message_type)
         stored = self._stored.get(key)
         if stored is None:
-            stored = self._stored_of(topic.name, message_type)
+            stored = self._stored_of(topic, message_type)
             if len(self._stored) >= _MAX_KEPT_LABELS:
                 self._stored.clear()
             self._stored[key] = stored
@@ -62,7 +62,11 @@ class Recorder:
         self._message_size.record(size_bytes / message_count)
 
     def delivered(
-        self, topic: str, group: str, sizes_bytes: tuple[int, int], counts: tuple[int, int]
+        self,
+        topic: TopicRow,
+        group: str,
+        sizes_bytes: tuple[int, int],
+        counts: tuple[int, int],
     ) -> None:
         """Count delivered messages: (first deliveries, repeated ones)."""
         for is_retry in (0, 1):
@@ -70,7 +74,8 @@ class Recorder:
                 self.messages_out += counts[is_retry]
                 self.total_bytes_out += sizes_bytes[is_retry]
                 labels = {
-                    "topic": topic,
+                    "namespace": topic.namespace,
+                    "topic": topic.name,
                     "consumer_group": group,
                     "is_retry": "true" if is_retry else "false",
                 }
@@ -88,6 +93,10 @@ class Recorder:
             latency = self._latencies[rpc, code] = self._latency.bound(labels)
         latency.record((self._clock.monotonic_s() - started_s) * 1000)
 
-    def _stored_of(self, topic: str, message_type: int) -> _Stored:
-        labels = {"topic": topic, "message_type": MessageType(message_type).name.lower()}
+    def _stored_of(self, topic: TopicRow, message_type: int) -> _Stored:
+        labels = {
+            "namespace": topic.namespace,
+            "topic": topic.name,
+            "message_type": MessageType(message_type).name.lower(),
+        }
         return _Stored(self._messages_in.bound(labels), self._bytes_in.bound(labels))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import md5
+from typing import NamedTuple
 from zlib import crc32
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -267,28 +268,34 @@ class WindowCollector:
 
     def _longest(self, column: str) -> list[tuple[float, Mapping[str, str]]]:
         """Return a column's maxima by topic and consumer group, as of the last windows."""
-        longest: dict[tuple[str, str], int] = {}
+        longest: dict[_Consumed, int] = {}
         for rows in self._consumers.values():
             for row in rows:
-                key = (str(row["topic"]), str(row["consumer_group"]))
+                key = _consumed(row)
                 longest[key] = max(longest.get(key, 0), int(row[column]))
-        return [
-            (value, {"topic": topic, "consumer_group": group})
-            for (topic, group), value in longest.items()
-        ]
+        return [(value, key._asdict()) for key, value in longest.items()]
 
     def _sums(self, column: str, minus: str) -> list[tuple[float, Mapping[str, str]]]:
         """Return a column's sums by topic and consumer group, as of the last windows."""
-        sums: dict[tuple[str, str], int] = {}
+        sums: dict[_Consumed, int] = {}
         for rows in self._consumers.values():
             for row in rows:
-                key = (str(row["topic"]), str(row["consumer_group"]))
+                key = _consumed(row)
                 value = int(row[column]) - (int(row[minus]) if minus else 0)
                 sums[key] = sums.get(key, 0) + value
-        return [
-            (value, {"topic": topic, "consumer_group": group})
-            for (topic, group), value in sums.items()
-        ]
+        return [(value, key._asdict()) for key, value in sums.items()]
+
+
+class _Consumed(NamedTuple):
+    """Labels of what a consumer group has to do on a topic; both are of one namespace."""
+
+    namespace: str
+    topic: str
+    consumer_group: str
+
+
+def _consumed(row: Row) -> _Consumed:
+    return _Consumed(str(row["namespace"]), str(row["topic"]), str(row["consumer_group"]))
 
 
 _QUEUE_NUMBERS = (

@@ -96,9 +96,7 @@ class Deliverer:
             sizes[is_retry] += len(message)
             counts[is_retry] += 1
         responses.append(wire.delivery_timestamp(self._clock.wall_ms()))
-        self._recorder.delivered(
-            topic.name, group.name, (sizes[0], sizes[1]), (counts[0], counts[1])
-        )
+        self._recorder.delivered(topic, group.name, (sizes[0], sizes[1]), (counts[0], counts[1]))
         return responses
 
     async def release(self, given: Given, timeout_s: float) -> None:

@@ -262,7 +262,7 @@ class Puller:
             )
         responses.append(wire.next_offset(fetched.resume_offset))
         counts = (len(fetched.messages), 0)
-        self._recorder.delivered(pull.topic.name, pull.group.name, (size_bytes, 0), counts)
+        self._recorder.delivered(pull.topic, pull.group.name, (size_bytes, 0), counts)
         return responses
 
     # Offsets ------------------------------------------------------------------------------------

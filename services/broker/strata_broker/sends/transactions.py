@@ -118,7 +118,8 @@ class Transactions:
         self._ended.add(1, {"end": _END_NAMES[end]})
         topic = self._view.topic_by_id(handle.topic_id)
         if end in self._rocketmq_ended and topic is not None:
-            self._rocketmq_ended[end].add(1, {"topic": topic.name})
+            labels = {"namespace": topic.namespace, "topic": topic.name}
+            self._rocketmq_ended[end].add(1, labels)
         return response
 
 
