@@ -170,17 +170,23 @@ class AngeliaTransport:
         is_retry = peer.retry_at_s > 0
         if is_retry and self._clock.monotonic_s() < peer.retry_at_s:
             return None
-        only_control = (
-            is_retry
-            or peer.calls >= options.max_calls_in_flight - options.control_calls_in_flight
-            or peer.in_flight_bytes >= options.max_in_flight_bytes
-        )
-        has_urgent = peer.beat is not None or peer.queue.has_control()
-        if not has_urgent and (only_control or not peer.queue.has_any()):
+        lowest = TrafficClass.CONTROL if is_retry else self._lowest_class(peer)
+        if peer.beat is None and not peer.queue.has(lowest):
             return None
         beat, peer.beat = peer.beat, None
-        taken, size = peer.queue.take(options.max_frame_bytes, only_control=only_control)
+        taken, size = peer.queue.take(options.max_frame_bytes, lowest=lowest)
         return _Frame(beat, taken, size)
+
+    def _lowest_class(self, peer: _Peer) -> TrafficClass:
+        """Return the least important class that may be sent now; room is left for those above."""
+        options = self.options
+        free_calls = options.max_calls_in_flight - peer.calls - options.control_calls_in_flight
+        free_bytes = options.max_in_flight_bytes - peer.in_flight_bytes
+        if free_calls <= 0 or free_bytes <= -options.lease_in_flight_bytes:
+            return TrafficClass.CONTROL
+        if free_calls <= options.lease_calls_in_flight or free_bytes <= 0:
+            return TrafficClass.LEASE
+        return TrafficClass.FETCH
 
     def _channel(self, peer: _Peer) -> Channel | None:
         """Return the connection to where the node is now."""

@@ -15,10 +15,35 @@ from strata_raft import Message
 from strata_raft.messages import AppendRequest, TimeoutNow, VoteRequest
 from strata_runtime.metrics import Metrics
 
+# More are no urgent request, whatever they are: looking at them would cost more than it brings.
+_URGENT_ENTRIES_MAX = 64
+
 
 def place_nowhere(replica_id: int) -> str | None:
     """Know no other node."""
     return None
+
+
+def _class_of(replica: Replica, message: Message) -> TrafficClass:
+    """Return the class of a message (rule 15).
+
+    A question without entries, or the call to campaign, is no control traffic: where it overtook
+    entries it would meet a follower which does not have them yet.
+    """
+    if isinstance(message, TimeoutNow):
+        return TrafficClass.LEASE
+    if not isinstance(message, AppendRequest):
+        return TrafficClass.CONTROL
+    entries = message.entries
+    if entries and replica.stored.is_fetched(entries[0].index):
+        return TrafficClass.FETCH
+    if len(entries) <= _URGENT_ENTRIES_MAX and all(map(replica.is_urgent, entries)):
+        return TrafficClass.LEASE
+    return TrafficClass.APPEND
+
+
+def _class_of_key(item: tuple[tuple[str, TrafficClass], object]) -> TrafficClass:
+    return item[0][1]
 
 
 class Outbox:
@@ -27,6 +52,7 @@ class Outbox:
     __slots__ = (
         "_after_sync",
         "_dropped",
+        "_lowest",
         "_may_campaign",
         "_node_of",
         "_ready",
@@ -45,6 +71,8 @@ class Outbox:
         self._may_campaign = may_campaign
         self._node_of = node_of
         self._ready: dict[tuple[str, TrafficClass], list[tuple[Replica, Envelope]]] = {}
+        # The lowest class that was given in this turn, by node and raft group.
+        self._lowest: dict[tuple[str, int], TrafficClass] = {}
         # Replica id -> (sequence whose sync they wait for, messages), ascending.
         self._after_sync: dict[int, deque[tuple[int, Sequence[Message]]]] = {}
         self._sent = metrics.counter("strata_raft_messages_total")
@@ -58,10 +86,11 @@ class Outbox:
                 continue  # not ours to place: the nameserver has not named its node yet
             if isinstance(message, VoteRequest) and not (message.transfer or self._may_campaign()):
                 continue  # a clock that is off must not lead (rule 4)
-            # Without entries too: a question, or the call to campaign, that overtakes entries
-            # meets a follower which does not have them yet.
-            is_append = isinstance(message, (AppendRequest, TimeoutNow))
-            traffic = TrafficClass.APPEND if is_append else TrafficClass.CONTROL
+            traffic = _class_of(replica, message)
+            if traffic is not TrafficClass.CONTROL:
+                # Of one raft group none overtakes another.
+                way = node_id, replica.raft_group
+                traffic = self._lowest[way] = max(traffic, self._lowest.get(way, traffic))
             self._ready.setdefault((node_id, traffic), []).append(
                 (replica, Envelope(replica.raft_group, message))
             )
@@ -86,8 +115,9 @@ class Outbox:
         if not self._ready:
             return []
         ready, self._ready = self._ready, {}
+        self._lowest.clear()
         dropped: list[tuple[Replica, int]] = []
-        for (node_id, traffic), outgoing in ready.items():
+        for (node_id, traffic), outgoing in sorted(ready.items(), key=_class_of_key):
             labels = {"class": traffic.name.lower()}
             envelopes = [envelope for _, envelope in outgoing]
             if self._transport is not None and self._transport.send(node_id, envelopes, traffic):

@@ -1,23 +1,27 @@
 """What waits to be sent to one peer: a byte budget per traffic class, strict order of classes.
 
 Decides only; sends nothing. Rule 15: a class that is full drops its own traffic and nothing else,
-so a lower class never takes a higher one's share, and a higher class always goes first.
+so a lower class never takes a higher one's share, and a higher class always goes first. But entries
+of one raft group must arrive in their order: behind what waits in a lower class, whatever follows
+of that raft group waits there too. CONTROL says nothing about entries and passes all.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
 from strata_multiraft.envelopes import size_bytes
 from strata_multiraft.peering_options import TransportOptions
 from strata_multiraft.ports import Envelope, TrafficClass
 
+_LOWEST_FIRST = (TrafficClass.FETCH, TrafficClass.APPEND, TrafficClass.LEASE)
+
 
 class PeerQueue:
     """The queues of one peer, first in first out within a class."""
 
-    __slots__ = ("_budgets", "_queues", "queued_bytes")
+    __slots__ = ("_budgets", "_queues", "_waiting", "queued_bytes")
 
     def __init__(self, options: TransportOptions) -> None:
         self._budgets: Mapping[TrafficClass, int] = {
@@ -29,6 +33,10 @@ class PeerQueue:
         self._queues: dict[TrafficClass, deque[tuple[int, Envelope]]] = {
             traffic: deque() for traffic in TrafficClass
         }
+        # Envelopes of each raft group that wait, by class; CONTROL is not counted.
+        self._waiting: dict[TrafficClass, Counter[int]] = {
+            traffic: Counter() for traffic in TrafficClass if traffic is not TrafficClass.CONTROL
+        }
         self.queued_bytes: dict[TrafficClass, int] = dict.fromkeys(TrafficClass, 0)
 
     def offer(self, envelopes: Sequence[Envelope], traffic: TrafficClass) -> bool:
@@ -36,20 +44,44 @@ class PeerQueue:
 
         An empty class takes whatever it is given, so that no single message is too large for ever.
         """
-        sizes = [size_bytes(envelope) for envelope in envelopes]
-        queued_bytes = self.queued_bytes[traffic]
-        if queued_bytes and queued_bytes + sum(sizes) > self._budgets[traffic]:
-            return False
-        self.queued_bytes[traffic] = queued_bytes + sum(sizes)
-        self._queues[traffic].extend(zip(sizes, envelopes, strict=True))
+        by_class: dict[TrafficClass, list[tuple[int, Envelope]]] = {}
+        for envelope in envelopes:
+            sized = size_bytes(envelope), envelope
+            by_class.setdefault(self._class_behind(envelope, traffic), []).append(sized)
+        sizes = {each: sum(size for size, _ in sized) for each, sized in by_class.items()}
+        for each, size in sizes.items():
+            if self.queued_bytes[each] and self.queued_bytes[each] + size > self._budgets[each]:
+                return False
+        for each, size in sizes.items():
+            self.queued_bytes[each] += size
+            self._queues[each].extend(by_class[each])
+            if each is not TrafficClass.CONTROL:
+                self._waiting[each].update(envelope.raft_group for _, envelope in by_class[each])
         return True
 
-    def take(self, max_bytes: int, *, only_control: bool) -> tuple[list[Envelope], int]:
+    def _class_behind(self, envelope: Envelope, traffic: TrafficClass) -> TrafficClass:
+        """Return the lowest class in which its raft group waits already, or `traffic`."""
+        if traffic is not TrafficClass.CONTROL:
+            for lower in _LOWEST_FIRST:
+                if lower <= traffic:
+                    break
+                if envelope.raft_group in self._waiting[lower]:
+                    return lower
+        return traffic
+
+    def take(
+        self,
+        max_bytes: int,
+        *,
+        only_control: bool = False,
+        lowest: TrafficClass = TrafficClass.FETCH,
+    ) -> tuple[list[Envelope], int]:
         """Take what goes into the next frame, most important first.
 
         Args:
             max_bytes: size of a frame; the first envelope goes even if it is larger.
             only_control: leave the other classes where they are.
+            lowest: leave the classes below this one where they are.
 
         Returns:
             (envelopes, their bytes).
@@ -57,14 +89,16 @@ class PeerQueue:
         taken: list[Envelope] = []
         taken_bytes = 0
         for traffic, queue in self._queues.items():
-            if only_control and traffic is not TrafficClass.CONTROL:
+            if traffic > (TrafficClass.CONTROL if only_control else lowest):
                 break
             while queue:
                 size = queue[0][0]
                 if taken and taken_bytes + size > max_bytes:
                     return taken, taken_bytes
-                taken.append(queue.popleft()[1])
+                envelope = queue.popleft()[1]
+                taken.append(envelope)
                 taken_bytes += size
+                self._left(traffic, envelope)
                 self.queued_bytes[traffic] -= size
         return taken, taken_bytes
 
@@ -74,11 +108,21 @@ class PeerQueue:
         for traffic, queue in self._queues.items():
             queue.clear()
             self.queued_bytes[traffic] = 0
+            if traffic is not TrafficClass.CONTROL:
+                self._waiting[traffic].clear()
         return dropped
 
-    def has_control(self) -> bool:
-        """Tell whether control traffic waits."""
-        return bool(self._queues[TrafficClass.CONTROL])
+    def has(self, lowest: TrafficClass) -> bool:
+        """Tell whether anything of this class or a more important one waits."""
+        return any(queue for traffic, queue in self._queues.items() if traffic <= lowest)
+
+    def _left(self, traffic: TrafficClass, envelope: Envelope) -> None:
+        if traffic is TrafficClass.CONTROL:
+            return
+        waiting = self._waiting[traffic]
+        waiting[envelope.raft_group] -= 1
+        if not waiting[envelope.raft_group]:
+            del waiting[envelope.raft_group]
 
     def has_any(self) -> bool:
         """Tell whether anything waits."""

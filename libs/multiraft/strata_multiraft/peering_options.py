@@ -13,13 +13,15 @@ class TransportOptions:
 
     Attributes:
         max_control_bytes: raft messages but append requests that wait to be sent.
-        max_lease_bytes: ack and lease release traffic that waits.
-        max_append_bytes: append requests that wait.
-        max_fetch_bytes: fetch traffic that waits.
+        max_lease_bytes: append requests that wait with acks and lease releases, or no entries.
+        max_append_bytes: those with other entries.
+        max_fetch_bytes: those for followers that are behind.
         max_frame_bytes: one frame; a single larger envelope goes alone.
         max_calls_in_flight: frames that the peer has not answered yet.
         control_calls_in_flight: how many of them only control traffic may use.
-        max_in_flight_bytes: bytes in those frames above which only control traffic is sent; a beat
+        lease_calls_in_flight: how many more only control and lease traffic may use.
+        lease_in_flight_bytes: bytes above `max_in_flight_bytes` that only they may use.
+        max_in_flight_bytes: bytes in those frames above which appends wait; a beat
             waits for them in the socket, so on a slow wire they must pass well within the
             support timeout.
         connect_timeout_ms: a peer that does not answer by then is tried again later.
@@ -35,6 +37,8 @@ class TransportOptions:
     max_frame_bytes: int = 1 * MIB
     max_calls_in_flight: int = 8
     control_calls_in_flight: int = 2
+    lease_calls_in_flight: int = 1
+    lease_in_flight_bytes: int = MIB // 2
     max_in_flight_bytes: int = 4 * MIB
     connect_timeout_ms: int = 1000
     deliver_timeout_ms: int = 3000

@@ -165,8 +165,10 @@ class RunBlocking(Protocol):
 class TrafficClass(IntEnum):
     """Budgets between nodes, most important first; a lower one never uses a higher one's share.
 
-    Rule 15. The driver sends the first and the third; lease and fetch traffic is the storage
-    node's own.
+    Rule 15. LEASE: requests whose entries are all urgent (`Replica.is_urgent`: acks, releases) and
+    what has no entries; APPEND: other entries; FETCH: entries that were read from the disk for a
+    follower that is behind; CONTROL: all else. Of one raft group none overtakes another, CONTROL
+    aside.
     """
 
     CONTROL = 0

@@ -55,15 +55,12 @@ class ReplicaSpec:
     voters: frozenset[int] = frozenset()
 
 
-def _nobody(reason: str) -> None:
-    """Nobody wants to know."""
-
-
 class Replica:
     """One replica of one raft group. Made by `MultiRaft.add_replica`.
 
     Attributes:
         on_failed: called with the reason when the replica became read-only.
+        is_urgent: whether an entry goes to followers before others' entries (rule 15).
         unapplied: durable entries that wait to be applied.
         fitness: who may be given the leadership.
     """
@@ -83,7 +80,8 @@ class Replica:
         self.raft_group = spec.raft_group
         self.replica_id = spec.replica_id
         self.read_only = damage_reason(spec.replica_id, damage) if damage else ""
-        self.on_failed: Callable[[str], None] = _nobody
+        self.on_failed: Callable[[str], None] = lambda reason: None
+        self.is_urgent: Callable[[Entry], bool] = lambda entry: False
         self.machine = machine
         self.node = node
         self.stored = stored

@@ -148,6 +148,10 @@ class StoredLog:
         self._being_read.difference_update(done)
         self._fetched.update((entry.index, entry) for entry in entries)
 
+    def is_fetched(self, index: int) -> bool:
+        """Tell whether an entry was read from the disk for this step."""
+        return index in self._fetched
+
     def forget_fetched(self) -> None:
         """Let go of what was fetched: it has been sent, or will be asked for again."""
         self._fetched.clear()

@@ -50,6 +50,7 @@ from strata_storage.pending.check_routes import CheckRoutes
 from strata_storage.pending.instruments import PendingInstruments
 from strata_storage.pending.leader import PendingPorts
 from strata_storage.pops.holders import Holders
+from strata_storage.pops.lease_entries import is_lease_entry
 from strata_storage.proposer import committed, refusal_of
 from strata_storage.reads.payloads import PayloadReader
 from strata_storage.recovery.checkpointer import Checkpointer
@@ -190,6 +191,7 @@ class StorageNode:
         self._replicas[raft_group] = replica
         self._ready[raft_group] = asyncio.Event()
         replica.on_failed = partial(self._failed, raft_group)
+        replica.is_urgent = is_lease_entry
         if replica.read_only:
             self._failed(raft_group, replica.read_only)
         self._checkpointer.opened(replica_id)

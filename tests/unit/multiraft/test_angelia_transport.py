@@ -26,6 +26,7 @@ OPTIONS = TransportOptions(
     max_frame_bytes=4_000,
     max_calls_in_flight=4,
     control_calls_in_flight=1,
+    lease_calls_in_flight=0,
     max_in_flight_bytes=6_000,
     reconnect_first_ms=100,
     reconnect_max_ms=400,
