@@ -47,7 +47,7 @@ from strata_multiraft.snapshot_source import SnapshotSource
 from strata_multiraft.snapshots import SnapshotFetch, SnapshotPart
 from strata_multiraft.ticker import Ticker
 from strata_multiraft.write_loop import Writer
-from strata_multiraft.writes import Write, as_write, removed_frame
+from strata_multiraft.writes import BeforeEnd, Write, as_write, nothing, removed_frame
 from strata_raft import (
     Campaign,
     Effects,
@@ -218,14 +218,14 @@ class MultiRaft:
             self._start_replica(replica)
         return replica
 
-    async def remove_replica(self, raft_group: int) -> None:
-        """End a replica for good: its id never comes back on this node (rules 8, 9).
+    async def remove_replica(self, raft_group: int, before_end: BeforeEnd = nothing) -> None:
+        """End a replica for good (rules 8, 9); its rows are the caller's to delete, afterwards.
 
-        Its rows are the caller's to delete, afterwards.
+        If that, or `before_end`, fails, the replica stays silent: to be called again.
 
         Raises:
             KeyError: the raft group is not hosted.
-            DiskFull: the log had no room; the replica is silent already, call again.
+            DiskFull: the log had no room.
         """
         replica = self._replicas[raft_group]
         if replica.role is Role.LEADER and not replica.is_sole():
@@ -235,6 +235,7 @@ class MultiRaft:
         self.ticker.leave(replica)
         self.liveness.removed(raft_group)
         replica.stopped()
+        await before_end()
         await self._writer.control([removed_frame(replica.replica_id, raft_group)])
         del self._replicas[raft_group]
         del self._synced_sequences[replica.replica_id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from strata_multiraft.replica import Replica
@@ -80,6 +80,14 @@ def floor_of(frame: StoredFrame) -> Floor:
     """Return the floor that a stored `void_frame` keeps."""
     (term,) = _FLOOR_TERM.unpack(frame.payload)
     return term, frame.term
+
+
+BeforeEnd = Callable[[], Awaitable[None]]
+"""Called once a replica that is removed has fallen silent, before its end is written down."""
+
+
+async def nothing() -> None:
+    """Do nothing before that (`BeforeEnd`)."""
 
 
 def removed_frame(replica_id: int, raft_group: int) -> Frame:

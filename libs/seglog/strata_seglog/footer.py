@@ -32,6 +32,7 @@ _CRC = struct.Struct(">I")
 _COUNT = struct.Struct(">I")
 _SECTION = struct.Struct(">QIIQQQQQI")
 _REMOVED = 1
+_RETURNED = 2
 
 
 @dataclass(slots=True)
@@ -41,12 +42,14 @@ class Section:
     Term, vote and commit are all 0 if no hard state stands in this segment. The checkpoint
     fields are log positions of a first part or `NO_CHECKPOINT`: of the newest set completed in
     this segment, and of a set begun (here or earlier) and not ended. `next_part` is the part
-    that the open set waits for, -1 if that is not known.
+    that the open set waits for, -1 if that is not known. `removed` and `returned`: the replica id
+    ended here, or was taken back; the later of the two.
     """
 
     replica_id: int
     raft_group: int
     removed: bool = False
+    returned: bool = False
     term: int = 0
     vote: int = 0
     commit: int = 0
@@ -59,6 +62,12 @@ class Section:
     def has_hard_state(self) -> bool:
         """Whether this segment holds a hard state of the replica."""
         return bool(self.term or self.vote or self.commit)
+
+    def end(self) -> None:
+        """Note that the replica id has ended: its checkpoints went with it."""
+        self.removed, self.returned = True, False
+        self.checkpoint = self.open_checkpoint = NO_CHECKPOINT
+        self.next_part = -1
 
     def add_checkpoint_part(self, position: int, part: int, *, last: bool) -> None:
         """Note a checkpoint frame: parts count from 0, a set is complete when all stand in order.
@@ -116,7 +125,9 @@ class Contents:
             part, last = checkpoint_part(payload)
             section.add_checkpoint_part(position, part, last=last)
         elif kind == FrameKind.REMOVED:
-            section.removed = True
+            section.end()
+        elif kind == FrameKind.RETURNED:
+            section.removed, section.returned = False, True
 
     def encode(self) -> tuple[bytes, ...]:
         """Return the payload of the footer frame."""
@@ -126,7 +137,7 @@ class Contents:
                 _SECTION.pack(
                     section.replica_id,
                     section.raft_group,
-                    _REMOVED if section.removed else 0,
+                    _REMOVED * section.removed + _RETURNED * section.returned,
                     section.term,
                     section.vote,
                     section.commit,
@@ -155,6 +166,7 @@ class Contents:
                 replica_id,
                 raft_group,
                 bool(flags & _REMOVED),
+                bool(flags & _RETURNED),
                 term,
                 vote,
                 commit,

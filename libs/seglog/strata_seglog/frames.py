@@ -45,6 +45,7 @@ class FrameKind(IntEnum):
     FOOTER = 4
     REMOVED = 5
     HOLE = 6
+    RETURNED = 7
 
 
 @dataclass(frozen=True, slots=True)

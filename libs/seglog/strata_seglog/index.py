@@ -135,6 +135,12 @@ class ReplicaState:
             low = min(low, max(first, 1))
         return low if low <= self.last_index else 0
 
+    def end(self) -> None:
+        """Forget what the replica had: its id has ended."""
+        self.spans = ()
+        self.checkpoint = self.open_checkpoint = NO_CHECKPOINT
+        self.void_until = 0
+
     def summary(self) -> ReplicaLog:
         """Return what the owner of the replica needs to know."""
         first = 0 if self.removed else self.first_index()
@@ -200,6 +206,8 @@ class LogIndex:
             if index > before or not moved:
                 state.last_index, state.last_term = index, term
             return before if index <= before and not moved else 0
+        if kind == FrameKind.REMOVED:
+            state.end()
         self._note_state(state, section)
         return state.last_index if kind == FrameKind.REMOVED else 0
 
@@ -210,6 +218,9 @@ class LogIndex:
             if state is None:
                 state = ReplicaState(section.replica_id, section.raft_group)
                 self.replicas[section.replica_id] = state
+            if section.removed:
+                # What came after that counts once the replica id is taken back.
+                state.end()
             columns = section.columns
             live = columns.live_indexes
             if live and (columns.cut != NO_CUT or live[-1] > state.last_index):
@@ -226,9 +237,8 @@ class LogIndex:
         for section in contents.sections.values():
             state = self.replicas[section.replica_id]
             # Spans first: a reader sees the entries in one of the two places, or in both.
-            if not state.removed:
-                terms = section.columns.term_runs()
-                state.spans = (*state.spans, _span_of(section, contents.base, terms))
+            terms = section.columns.term_runs()
+            state.spans = (*state.spans, _span_of(section, contents.base, terms))
             state.active = None
         self.active = Contents(NO_SEGMENT)
         return contents
@@ -384,7 +394,8 @@ class LogIndex:
         state.open_checkpoint, state.next_part = section.open_checkpoint, section.next_part
         if section.removed:
             state.removed = True
-            state.spans = ()
+        elif section.returned:
+            state.removed = False
 
 
 def _span_of(section: Section, base: int, terms: tuple[tuple[int, int], ...]) -> Span:

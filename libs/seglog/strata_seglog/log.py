@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import Corruption, DiskFull, WriteFailed, WriteTooLarge
-from strata_seglog.footer import seal_bytes
+from strata_seglog.footer import NO_CHECKPOINT, seal_bytes
 from strata_seglog.frames import (
     HARD_STATE_FRAME_BYTES,
     HEADER_BYTES,
@@ -33,7 +33,7 @@ from strata_seglog.frames import (
     moved_copy,
     payload_bytes,
 )
-from strata_seglog.index import ReplicaLog
+from strata_seglog.index import ReplicaLog, ReplicaState
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk
 from strata_seglog.prepare import Preparer
@@ -205,6 +205,21 @@ class CommitLog(LogReader):
         return self._tail.end_position
 
     # Upkeep.
+
+    def sealed_state(self, replica_id: int) -> ReplicaState | None:
+        """Return what the index says of a replica; nothing of it is in the active segment then.
+
+        That one is sealed if it has entries or checkpoints of it. Belongs to the writer thread.
+
+        Raises:
+            DiskFull, WriteFailed, LogFailed: the segment could not be sealed.
+        """
+        self._tail.check()
+        state = self._index.replicas.get(replica_id)
+        section = None if state is None else state.active
+        if section is not None and (len(section.columns) or section.checkpoint != NO_CHECKPOINT):
+            self._roll()
+        return state
 
     def free_before(self, low: Mapping[int, int]) -> list[str]:
         """Delete the oldest sealed segments whose entries are all below `low` (rule 10).

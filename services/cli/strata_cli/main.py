@@ -23,7 +23,7 @@ app = App(
 )
 app.command("strata_cli.commands.run:standalone", name="standalone")
 app.command("strata_cli.commands.run:nameserver", name="nameserver")
-app.command("strata_cli.commands.run:storage", name="storage")
+app.command("strata_cli.commands.storage:app", name="storage")
 app.command("strata_cli.commands.run:broker", name="broker")
 app.command("strata_cli.commands.run:forwarder", name="forwarder")
 app.command("strata_cli.commands.local:app", name="local", help="A cluster on this machine.")

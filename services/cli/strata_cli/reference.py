@@ -182,6 +182,10 @@ JSON_KEYS = {
     "standalone": "the ready line is followed by nothing; logs go to standard error",
     "nameserver": "as `standalone`",
     "storage": "as `standalone`",
+    "storage restore-replica": "the replica: `replica_id`, `raft_group`, `cluster_id`, `revision` "
+    "(of the metadata row that let it go), `removed_at_ms`, `first_index`, `last_index` (its log "
+    "entries), `restored_entries` (0: it was back already); without an id `replicas`: a list of "
+    "the same without the last",
     "broker": "as `standalone`",
     "forwarder": "as `standalone`",
     "local up": "as `local status`",
@@ -241,8 +245,7 @@ def commands(app: App, prefix: str = "") -> Iterator[tuple[str, App]]:
         command = app[name]
         if command.default_command is not None:
             yield f"{prefix}{name}", command
-        else:
-            yield from commands(command, f"{prefix}{name} ")
+        yield from commands(command, f"{prefix}{name} ")
 
 
 _TABLE_HEAD = "| option | meaning | default |\n|---|---|---|"

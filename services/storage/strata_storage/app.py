@@ -37,11 +37,12 @@ from strata_seglog.real_disk import RealDisk
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbStore
-from strata_storage.config import StorageConfig
+from strata_storage.config import StorageConfig, StorageOptions
 from strata_storage.disk.retention import FixedRetention, RetentionSource
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.membership.hosted import HostedGroup
+from strata_storage.membership.removed_replicas import RemovedReplicas
 from strata_storage.metering.node_health import NodeHealth
 from strata_storage.metering.window_meter import WindowMeter, WindowOptions
 from strata_storage.metrics import METRICS
@@ -104,12 +105,14 @@ class Peers:
         node_of: tells which node hosts a replica.
         grants_of: tells what the metadata gives a raft group and it does not own yet.
         forwarder: brings messages that waited to the raft group that has their queue now.
+        cluster_id: tells the cluster that the node belongs to; empty: none.
     """
 
     peering: Peering
     node_of: Callable[[int], str | None]
     grants_of: Callable[[GroupMachine], OwnCommand | None]
     forwarder: Forwarder | None = None
+    cluster_id: Callable[[], str] = str
 
 
 @dataclass(slots=True)
@@ -319,6 +322,8 @@ class StorageApp:
                 tier.parts if tier is not None else None,
                 tier.messages if tier is not None else None,
                 self._forwarder,
+                self._aside(options),
+                self._peers.cluster_id if self._peers is not None else str,
             ),
             tasks,
         )
@@ -361,6 +366,11 @@ class StorageApp:
             fetcher=peering.fetcher,
             random_ticks=self._random_ticks,
         )
+
+    def _aside(self, options: StorageOptions) -> RemovedReplicas | None:
+        if self._disk is not None:
+            return None
+        return RemovedReplicas(self._folder / "removed", self._folder / "log", options.aside)
 
     def _ballast(self) -> Ballast | None:
         size_bytes = self._config.ballast_bytes

@@ -12,6 +12,7 @@ from strata_state.flush import FlushOptions
 from strata_state.rocksdb_store import RocksdbOptions
 from strata_storage.appends.dedupe import DedupeOptions
 from strata_storage.disk.disk_guard import DiskGuardOptions
+from strata_storage.membership.removed_replicas import AsideOptions
 from strata_storage.membership.watchers import WatchOptions
 
 
@@ -146,6 +147,7 @@ class StorageOptions:
         rocksdb: memory of the row store.
         retention: what leaves the disk.
         disk: marks at which work is refused (rule 11).
+        aside: how long removed replicas are kept.
         watch: streams to brokers.
         reader_threads: threads that read messages from disk.
         reads_max: disk reads waiting for those threads; more are refused.
@@ -159,6 +161,7 @@ class StorageOptions:
     rocksdb: RocksdbOptions = field(default_factory=RocksdbOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
+    aside: AsideOptions = field(default_factory=AsideOptions)
     watch: WatchOptions = field(default_factory=WatchOptions)
     reader_threads: int = 4
     reads_max: int = 1_000
@@ -198,6 +201,18 @@ class StorageConfig(Section):
         ge=0,
         le=1,
         description="Share of a log segment that may be live for its copying to pay.",
+    )
+    removed_replica_retention_ms: int = Field(
+        default=7 * 86_400_000,
+        ge=0,
+        description="How long a replica that was removed from this node stands aside, to be taken "
+        "back with `strata storage restore-replica`; it goes early when the disk is full.",
+    )
+    removed_replica_max_bytes: int = Field(
+        default=64 * 1024 * _MIB,
+        ge=0,
+        description="Log segments kept for such replicas only; the oldest go early, never the "
+        "newest.",
     )
     dedupe_window_ms: int = Field(
         default=600_000,
@@ -302,6 +317,7 @@ class StorageConfig(Section):
                 refuse_most_free_bytes=self.refuse_appends_free_bytes // 2,
                 stop_free_bytes=self.refuse_appends_free_bytes // 8,
             ),
+            aside=AsideOptions(self.removed_replica_retention_ms, self.removed_replica_max_bytes),
             reader_threads=self.reader_threads,
             scrub_bytes_per_second=self.scrub_bytes_per_second,
         )

@@ -25,3 +25,7 @@ class Refused(Exception):
         self.outcome = outcome
         self.reason = reason
         self.leader_replica_id = leader_replica_id
+
+
+class ReplicaEnded(ValueError):
+    """A replica was removed from this node; its id does not come back by itself (rule 9)."""

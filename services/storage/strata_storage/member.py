@@ -324,7 +324,9 @@ class StorageMember:
             retention=self.view,
             disk=self._disk,
             store=self._store,
-            peers=Peers(peering, self._directory.node_of, self._grants_of, forwarder),
+            peers=Peers(
+                peering, self._directory.node_of, self._grants_of, forwarder, self._cluster_id
+            ),
             plugins=self._plugins,
             random_ticks=self._chance.randint,
             tier=None
@@ -337,6 +339,9 @@ class StorageMember:
             ),
             tracer=self._tracer,
         )
+
+    def _cluster_id(self) -> str:
+        return "" if self._cluster is None else self._cluster.value
 
     async def _metadata_snapshot(self) -> tuple[int, list[meta.Change]]:
         """Return the metadata rows as they are known here; revision 0: not at all."""

@@ -34,6 +34,26 @@ METRICS: tuple[MetricSpec, ...] = (
         _STORAGE,
     ),
     MetricSpec(
+        "strata_storage_removed_replicas",
+        "gauge",
+        "replicas",
+        "Replicas that were removed from this node and stand aside.",
+    ),
+    MetricSpec(
+        "strata_storage_removed_bytes",
+        "gauge",
+        "bytes",
+        "Log segments that are kept for them only, as of the last turn of retention; the limit is "
+        "storage.removed_replica_max_bytes.",
+    ),
+    MetricSpec(
+        "strata_storage_removed_replicas_total",
+        "counter",
+        "replicas",
+        "Replicas put aside, found empty, and deleted after they stood aside.",
+        ("result",),
+    ),
+    MetricSpec(
         "rocketmq_broker_permission",
         "gauge",
         "1",

@@ -21,7 +21,6 @@ from strata_mq.filter_cache import FilterCache
 from strata_mq.rare_commands import OwnCommand, SlotGrant, encode_trim
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.errors import TransferFailed
-from strata_multiraft.writes import removed_frame
 from strata_raft import Configuration
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -38,6 +37,7 @@ from strata_storage.leader import Leader
 from strata_storage.machine import GroupMachine
 from strata_storage.membership.hosted import HostedGroup
 from strata_storage.membership.new_leaders import NewLeaders
+from strata_storage.membership.removals import Removals
 from strata_storage.membership.watchers import Watchers
 from strata_storage.metering.instruments import (
     Instruments,
@@ -117,6 +117,7 @@ class StorageNode:
             parts.run_flush,
             self.instruments,
         )
+        self._removals = Removals(parts)
         self._logger = get_logger("storage")
         self._observe(parts.metrics)
 
@@ -137,8 +138,9 @@ class StorageNode:
 
         Raises:
             StateError: the row store failed.
-            ValueError: hosted already, or removed.
+            ValueError: hosted already, or removed (ReplicaEnded).
         """
+        self._removals.check(group.replica_id)
         prepared = await self._parts.run_flush(lambda: self._rows.prepare(group))
         if prepared.lacks_tiered and not prepared.damage:
             damage = await self.tiering.refill(self._parts, group)
@@ -196,20 +198,25 @@ class StorageNode:
             self._failed(raft_group, replica.read_only)
         self._checkpointer.opened(replica_id)
 
-    async def remove(self, raft_group: int) -> None:
-        """Remove a replica and its rows for good; its id never comes back (rules 8, 9).
+    async def remove(self, raft_group: int, revision: int = 0) -> None:
+        """Put a replica aside; its id and its rows end (rules 8, 9, 32).
+
+        Args:
+            raft_group: which one.
+            revision: of the metadata row that wants it no more.
 
         Raises:
             DiskFull: it could not be written down; to be called again.
         """
-        await self._parts.raft.remove_replica(raft_group)
+        replica_id = self._engines[raft_group].replica_id
+        await self._removals.remove(raft_group, replica_id, revision)
         engine = self._engines.pop(raft_group)
         del self._replicas[raft_group], self._hosted[raft_group], self._ready[raft_group]
         engine.close()
         for plugin in self._parts.plugins:
             plugin.removed(raft_group)
-        self._checkpointer.removed(engine.replica_id)
-        drop_rows(self._parts.store, raft_group, engine.replica_id)
+        self._checkpointer.removed(replica_id)
+        drop_rows(self._parts.store, raft_group, replica_id)
 
     def leftovers(self) -> dict[int, int]:
         """Return raft groups by replica id of what the log has and nobody hosts."""
@@ -220,14 +227,13 @@ class StorageNode:
             if not found.removed and replica_id not in hosted
         }
 
-    async def forget(self, raft_group: int, replica_id: int) -> None:
-        """Remove what is left of a replica that is not hosted: frames pin segments (rule 10).
+    async def forget(self, raft_group: int, replica_id: int, revision: int = 0) -> None:
+        """Put aside what is left of a replica that is not hosted (see `Removals.forget`)."""
+        await self._removals.forget(raft_group, replica_id, revision)
 
-        Raises:
-            DiskFull: it could not be written down; to be called again.
-        """
-        await self._parts.raft.write_control([removed_frame(replica_id, raft_group)])
-        drop_rows(self._parts.store, raft_group, replica_id)
+    def taken_back(self) -> Mapping[int, int]:
+        """Return replicas that an operator took back, with the revision that let them go."""
+        return self._removals.taken_back()
 
     def _failed(self, raft_group: int, reason: str) -> None:
         """A raft group is read-only: nobody needs to wait for its leader."""
@@ -422,6 +428,7 @@ class StorageNode:
             if leader is not None:
                 floor_index = floors.get(engine.replica_id, 0)
                 await self._trim(engine, leader, floor_index)
+        await self._removals.clean(disk_is_low=False)
         if len(self._parts.log.segments()) < 2:
             return
         if not await self.flush_once():
@@ -466,6 +473,8 @@ class StorageNode:
                 # At once: who leads here and is refused now may be led where there is room.
                 self._parts.raft.set_disk_mark(self.raft_mark())
             await self._parts.run_flush(lambda: self._reserve.follow(mark))
+            if mark > DiskMark.NORMAL:
+                await self._removals.clean(disk_is_low=True)
         except OSError as error:
             self._logger.warning("ballast stays as it is", reason=str(error))
         self._parts.raft.set_disk_mark(self.raft_mark())

@@ -19,6 +19,7 @@ from strata_storage.config import StorageOptions
 from strata_storage.disk.retention import RetentionSource
 from strata_storage.jobs import RunJob
 from strata_storage.machine import GroupMachine
+from strata_storage.membership.removed_replicas import RemovedReplicas
 from strata_storage.moves.forwarding import Forwarder
 from strata_storage.plugins import StoragePlugin
 from strata_storage.tiering.parts import TieringParts
@@ -53,6 +54,8 @@ class NodeParts:
         peers: the other nodes; None: `HostedGroup` says all there is to know.
         tier, tier_messages: where old messages go and are read; None: there is no tier.
         forwarder: brings messages that waited to the raft group that has their queue now.
+        aside: where removed replicas are put; None: nowhere, they are deleted.
+        cluster_id: tells the cluster that the node belongs to; empty: none.
     """
 
     node_id: str
@@ -74,3 +77,5 @@ class NodeParts:
     tier: TieringParts | None = None
     tier_messages: TierMessages | None = None
     forwarder: Forwarder | None = None
+    aside: RemovedReplicas | None = None
+    cluster_id: Callable[[], str] = str

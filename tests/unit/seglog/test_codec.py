@@ -142,7 +142,16 @@ def test_footers_read_back(sections: dict[int, list[tuple[int, bool]]]) -> None:
     contents = Contents(4096)
     for replica_id, rows in sections.items():
         contents.sections[replica_id] = Section(
-            replica_id, 3, replica_id % 2 == 0, 4, 5, 6, 7, NO_CHECKPOINT, columns=_columns(rows)
+            replica_id,
+            3,
+            replica_id % 3 == 0,
+            replica_id % 3 == 1,
+            4,
+            5,
+            6,
+            7,
+            NO_CHECKPOINT,
+            columns=_columns(rows),
         )
         contents.rows += len(rows)
     payload = b"".join(contents.encode())
@@ -151,13 +160,8 @@ def test_footers_read_back(sections: dict[int, list[tuple[int, bool]]]) -> None:
     assert (read.base, read.rows) == (4096, contents.rows)
     for replica_id, section in contents.sections.items():
         other = read.sections[replica_id]
-        assert (other.removed, other.term, other.vote, other.commit, other.checkpoint) == (
-            section.removed,
-            4,
-            5,
-            6,
-            7,
-        )
+        assert (other.removed, other.returned) == (section.removed, section.returned)
+        assert (other.term, other.vote, other.commit, other.checkpoint) == (4, 5, 6, 7)
         assert list(other.columns.live()) == list(section.columns.live())
 
 

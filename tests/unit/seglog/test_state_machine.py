@@ -129,8 +129,12 @@ class LogMachine(RuleBasedStateMachine):
         for replica_id, entries in self.synced.entries.items():
             last = max(entries, default=0)
             self.low[replica_id] = max(self.low.get(replica_id, 0), last - kept)
-        self.log.relocate_step(lambda replica_id, index: index >= self.low[replica_id], max_bytes)
-        self.refused = []
+        step = self.log.relocate_step(
+            lambda replica_id, index: index >= self.low[replica_id], max_bytes
+        )
+        if step.copied_frames:
+            # What a refused write left behind is written over.
+            self.refused = []
 
     @rule()
     def mark(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strata.meta.v1 import meta_pb2 as meta
+from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
 from strata_seglog.errors import LogError
 from strata_storage.membership.hosted import HostedGroup
@@ -30,6 +31,7 @@ class FakeHost:
         self.left: dict[int, int] = {}
         self.forgotten: list[tuple[int, int]] = []
         self.refuses = False
+        self.back: dict[int, int] = {}
 
     def hosted(self) -> Mapping[int, HostedGroup]:
         return self.groups
@@ -37,7 +39,10 @@ class FakeHost:
     def leftovers(self) -> dict[int, int]:
         return dict(self.left)
 
-    async def forget(self, raft_group: int, replica_id: int) -> None:
+    def taken_back(self) -> Mapping[int, int]:
+        return self.back
+
+    async def forget(self, raft_group: int, replica_id: int, revision: int) -> None:
         self.forgotten.append((raft_group, replica_id))
 
     async def host_beside(self, group: HostedGroup) -> None:
@@ -45,7 +50,7 @@ class FakeHost:
             raise LogError("damaged")
         self.groups[group.raft_group] = group
 
-    async def remove(self, raft_group: int) -> None:
+    async def remove(self, raft_group: int, revision: int) -> None:
         self.removed.append(self.groups.pop(raft_group).replica_id)
 
 
@@ -57,6 +62,8 @@ def view_of(*rows: meta.RaftGroup) -> ClusterView:
 
 def tell(view: ClusterView, *rows: meta.RaftGroup) -> None:
     changes = [meta.Change(raft_group=each) for each in rows]
+    for change in changes:
+        change.raft_group.revision = change.raft_group.revision or view.revision + 1
     view.apply(meta.WatchResponse(revision=view.revision + 1, changes=changes))
 
 
@@ -150,3 +157,45 @@ async def test_what_an_earlier_boot_left_behind_is_removed_when_it_is_wanted_no_
     await Hosting(host, view, ME).settle()
     assert host.forgotten == [(1, 11)]
     assert list(host.groups) == [2]
+
+
+async def test_rows_that_are_not_of_this_cluster_remove_nothing() -> None:
+    """Rule 32: also rows whose source did not say whose they are; the node serves on."""
+    host, view, cluster = FakeHost(), view_of(row(1, replica(11, ME))), ClusterId("mine")
+    hosting = Hosting(host, view, ME, cluster=cluster)
+    await hosting.settle()
+    for told in ("", "theirs"):
+        view.cluster_id = told
+        tell(view, row(1, replica(12, "other")))
+        await hosting.settle()
+        assert (sorted(host.groups), host.removed) == ([1], [])
+    view.cluster_id = "mine"
+    await hosting.settle()
+    assert host.removed == [11]
+
+
+async def test_an_older_row_than_the_one_that_wanted_it_removes_nothing() -> None:
+    """Nameservers that were restored to an earlier time do not know of the replica."""
+    host, view = FakeHost(), view_of(row(1, replica(11, ME), revision=9))
+    hosting = Hosting(host, view, ME)
+    await hosting.settle()
+    for revision in (5, 9):
+        tell(view, row(1, replica(12, "other"), revision=revision))
+        await hosting.settle()
+        assert host.removed == []
+    tell(view, row(1, replica(12, "other"), revision=10))
+    await hosting.settle()
+    assert host.removed == [11]
+
+
+async def test_a_replica_that_was_taken_back_stays_until_a_newer_row() -> None:
+    """Its removal was overruled by an operator; it is hosted as soon as it is wanted."""
+    host = FakeHost()
+    host.left, host.back = {11: 1}, {11: 7}
+    view = view_of(row(1, replica(12, "other"), revision=7))
+    hosting = Hosting(host, view, ME)
+    await hosting.settle()
+    assert (host.forgotten, host.groups) == ([], {})
+    tell(view, row(1, replica(11, ME), revision=8))
+    await hosting.settle()
+    assert host.groups[1].replica_id == 11

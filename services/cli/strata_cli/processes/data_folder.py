@@ -215,6 +215,18 @@ class DataFolder:
         os.close(self._lock)
 
 
+def identity_of(path: Path) -> Identity:
+    """Return who lives in a folder, for a tool that works on its files.
+
+    Raises:
+        DataFolderError: it is no data folder, or its identity is unreadable.
+    """
+    identity = _read(path)
+    if identity is None:
+        raise DataFolderError(f"{path} is no data folder")
+    return identity
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a folder that is there, for a tool that works on its files.

@@ -45,6 +45,7 @@ from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.app import StorageApp
 from strata_storage.config import StorageConfig
+from strata_storage.errors import ReplicaEnded
 from strata_storage.membership.heartbeats import Heartbeats
 from strata_storage.membership.registration import Registration, RegistrationError
 from strata_storage.moves.local_moves import LocalMoves
@@ -66,6 +67,7 @@ _START_ERRORS = (
     RegistrationError,
     BrokerStartError,
     StoreError,
+    ReplicaEnded,
 )
 
 

@@ -1,9 +1,10 @@
 """Which replicas this node hosts: always what the metadata rows say, level-triggered.
 
 Nobody sends commands. After every change of the rows the hosted replicas are compared with the
-wanted ones; what is missing is hosted, what is wanted no more is removed for good (its replica id
-is never used again, rule 8). A raft group whose row is not known is left alone, and so is
-everything if the rows are not known to be those of this node's cluster (rule 32).
+wanted ones; what is missing is hosted, what is wanted no more is put aside and its replica id ends
+(rules 8, 32). It takes a row of this node's cluster, and one that is newer than the row that last
+wanted the replica: nameservers that were restored to an earlier time remove nothing. A raft group
+whose row is not known is left alone.
 
 Invariant: the copy of the metadata is durable before a replica is hosted because of it. Else a
 power loss could leave the replica and a copy from before it, by which it would be removed.
@@ -40,11 +41,14 @@ class Host(Protocol):
     async def host_beside(self, group: HostedGroup) -> None:
         """Host a replica; what blocks runs in a thread."""
 
-    async def remove(self, raft_group: int) -> None:
-        """Remove a hosted replica and its rows for good."""
+    def taken_back(self) -> Mapping[int, int]:
+        """Return replicas that an operator took back, with the revision that let them go."""
 
-    async def forget(self, raft_group: int, replica_id: int) -> None:
-        """Remove what is left of a replica that is not hosted."""
+    async def remove(self, raft_group: int, revision: int) -> None:
+        """Put a hosted replica aside and end it."""
+
+    async def forget(self, raft_group: int, replica_id: int, revision: int) -> None:
+        """Put aside what is left of a replica that is not hosted, and end it."""
 
 
 def wanted_replicas(rows: Iterable[meta.RaftGroup], node_id: str) -> dict[int, HostedGroup]:
@@ -100,6 +104,8 @@ class Hosting:
         self._refused: dict[int, int] = {}
         # Replica id -> raft group: of earlier boots, and refused ones.
         self._leftovers = host.leftovers()
+        # Replica id -> revision of the newest row that wanted it here, or was overruled.
+        self._wanted_at = dict(host.taken_back())
         self._logger = get_logger("hosting")
 
     def refused(self) -> list[int]:
@@ -125,28 +131,51 @@ class Hosting:
             DiskFull: a removal could not be written down; to be called again.
         """
         wanted = wanted_replicas(self._view.raft_groups(), self._node_id)
+        self._note_wanted(wanted)
         for raft_group, hosted in list(self._host.hosted().items()):
-            if self._is_unwanted(wanted, raft_group, hosted.replica_id):
-                self._logger.info("replica removed", raft_group=raft_group)
-                await self._host.remove(raft_group)
+            revision = self._unwanted_since(wanted, raft_group, hosted.replica_id)
+            if revision is not None:
+                await self._host.remove(raft_group, revision)
+                self._wanted_at.pop(hosted.replica_id, None)
         for replica_id, raft_group in list(self._leftovers.items()):
-            if self._is_unwanted(wanted, raft_group, replica_id):
-                await self._host.forget(raft_group, replica_id)
+            revision = self._unwanted_since(wanted, raft_group, replica_id)
+            if revision is not None:
+                await self._host.forget(raft_group, replica_id, revision)
                 del self._leftovers[replica_id]
+                self._wanted_at.pop(replica_id, None)
                 if self._refused.get(raft_group) == replica_id:
                     del self._refused[raft_group]
         for raft_group, group in wanted.items():
             if raft_group not in self._host.hosted():
                 await self._try_host(group)
 
-    def _is_unwanted(
+    def _note_wanted(self, wanted: Mapping[int, HostedGroup]) -> None:
+        for raft_group, group in wanted.items():
+            row = self._view.raft_group(raft_group)
+            assert row is not None, "it was wanted by a row"
+            before = self._wanted_at.get(group.replica_id, 0)
+            self._wanted_at[group.replica_id] = max(before, row.revision)
+
+    def _unwanted_since(
         self, wanted: Mapping[int, HostedGroup], raft_group: int, replica_id: int
-    ) -> bool:
-        """Whether the metadata knows the raft group and wants another replica, or none, here."""
-        known = self._view.raft_group(raft_group)
-        if known is None or not known.replicas or not self._are_rows_ours():
-            return False
-        return raft_group not in wanted or wanted[raft_group].replica_id != replica_id
+    ) -> int | None:
+        """Return the revision of the row that wants another replica, or none, here; None: none."""
+        row = self._view.raft_group(raft_group)
+        if row is None or not row.replicas or not self._are_rows_ours():
+            return None
+        if raft_group in wanted and wanted[raft_group].replica_id == replica_id:
+            return None
+        wanted_at = self._wanted_at.get(replica_id)
+        if wanted_at is not None and row.revision <= wanted_at:
+            self._logger.warning(
+                "replica stays: the metadata is older than what wanted it",
+                raft_group=raft_group,
+                replica_id=replica_id,
+                revision=row.revision,
+                wanted_at=wanted_at,
+            )
+            return None
+        return row.revision
 
     def _are_rows_ours(self) -> bool:
         """Whether the rows are of the cluster that this node's replicas belong to (rule 32)."""

@@ -1,0 +1,167 @@
+"""What stands aside, for how long, and what goes first (rule 32)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from strata_storage.membership.removed_replicas import (
+    AsideOptions,
+    RemovedReplica,
+    RemovedReplicaError,
+    RemovedReplicas,
+    read_note,
+)
+
+DAY_MS = 86_400_000
+
+
+def replica(replica_id: int, removed_at_ms: int = 0, revision: int = 5) -> RemovedReplica:
+    return RemovedReplica(replica_id, 1, "c1", revision, removed_at_ms, 1, 9, 2, 3, 9)
+
+
+class Folder:
+    """A log of some segments, and replicas aside."""
+
+    def __init__(self, root: Path, options: AsideOptions | None = None) -> None:
+        self.log = root / "log"
+        self.log.mkdir()
+        self.aside = RemovedReplicas(root / "removed", self.log, options or AsideOptions())
+
+    def segment(self, name: str, size_bytes: int = 1_000) -> str:
+        (self.log / name).write_bytes(name.encode() * (size_bytes // len(name)))
+        return name
+
+    def ids(self) -> list[int]:
+        return [each.replica_id for each in self.aside.listed()]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path, AsideOptions(retention_ms=7 * DAY_MS, max_bytes=2_500))
+
+
+def test_segments_outlive_the_log(folder: Folder) -> None:
+    """They cost nothing while the log has them, and are whole when it gave them up."""
+    names = [folder.segment("a.log"), folder.segment("b.log")]
+    content = (folder.log / "b.log").read_bytes()
+    folder.aside.put(replica(17), names)
+    folder.aside.clean(0, disk_is_low=False)
+    assert (folder.aside.count, folder.aside.held_bytes) == (1, 0)
+    (folder.log / "b.log").unlink()
+    folder.aside.clean(0, disk_is_low=False)
+    assert folder.aside.held_bytes == 1_000
+    assert (folder.aside.log_of(17) / "b.log").read_bytes() == content
+    assert folder.aside.listed() == [replica(17)]
+
+
+def test_a_file_system_without_links_gets_copies(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is put aside does not depend on the original."""
+
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(1, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    name = folder.segment("a.log")
+    content = (folder.log / name).read_bytes()
+    folder.aside.put(replica(17), [name])
+    (folder.log / name).write_bytes(b"")
+    assert (folder.aside.log_of(17) / name).read_bytes() == content
+
+
+def test_what_is_too_old_goes(folder: Folder) -> None:
+    """After the retention, not before."""
+    name = folder.segment("a.log")
+    folder.aside.put(replica(17, removed_at_ms=1_000), [name])
+    assert folder.aside.clean(7 * DAY_MS, disk_is_low=False) == []
+    (gone,) = folder.aside.clean(7 * DAY_MS + 1_000, disk_is_low=False)
+    assert (gone.replica_id, folder.ids(), folder.aside.count) == (17, [], 0)
+
+
+def test_the_oldest_go_when_they_are_too_much(folder: Folder) -> None:
+    """Bytes that the log has, too, do not count; the newest stays however large it is."""
+    for number in range(4):
+        folder.aside.put(replica(number, number), [folder.segment(f"{number}.log")])
+    assert folder.aside.clean(10, disk_is_low=False) == []
+    for number in range(4):
+        (folder.log / f"{number}.log").unlink()
+    gone = folder.aside.clean(10, disk_is_low=False)
+    assert [each.replica_id for each in gone] == [0, 1]
+    folder.aside.put(replica(9, 9), [folder.segment("large.log", 9_000)])
+    (folder.log / "large.log").unlink()
+    folder.aside.clean(10, disk_is_low=False)
+    assert folder.ids() == [9]
+
+
+def test_a_full_disk_takes_one_at_a_look(folder: Folder) -> None:
+    """The oldest first, and at last all."""
+    for number in range(3):
+        folder.aside.put(replica(number, number), [folder.segment(f"{number}.log")])
+    for left in ([1, 2], [2], [], []):
+        folder.aside.clean(10, disk_is_low=True)
+        assert folder.ids() == left
+
+
+def test_a_segment_of_two_replicas_is_counted_once(folder: Folder) -> None:
+    """And for the one that holds it longest."""
+    name = folder.segment("a.log")
+    for number in (1, 2):
+        folder.aside.put(replica(number, number), [name])
+    (folder.log / name).unlink()
+    folder.aside.clean(10, disk_is_low=False)
+    assert (folder.ids(), folder.aside.held_bytes) == ([1, 2], 1_000)
+
+
+def test_putting_aside_again_replaces_what_is_there(folder: Folder) -> None:
+    """A crash came between that and the end of the replica id: the later one is complete."""
+    folder.aside.put(replica(17, revision=5), [folder.segment("a.log")])
+    folder.aside.put(replica(17, revision=6), [folder.segment("b.log")])
+    assert [each.revision for each in folder.aside.listed()] == [6]
+    assert [file.name for file in folder.aside.log_of(17).iterdir()] == ["b.log"]
+
+
+def test_what_was_not_finished_goes(folder: Folder) -> None:
+    """Only a folder with its name counts."""
+    unfinished = folder.aside.folder / "17.new"
+    unfinished.mkdir(parents=True)
+    assert folder.ids() == []
+    folder.aside.clean(0, disk_is_low=False)
+    assert not unfinished.exists()
+
+
+def test_a_replica_that_is_back_is_remembered_without_its_files(folder: Folder) -> None:
+    """For as long as the others are kept: a row that was overruled must not remove it again."""
+    folder.aside.put(replica(17), [folder.segment("a.log")])
+    folder.aside.is_taken_back(replica(17))
+    assert folder.aside.taken_back() == {17: 5}
+    assert not folder.aside.log_of(17).exists()
+    folder.aside.clean(10, disk_is_low=True)
+    assert folder.aside.taken_back() == {17: 5}
+    folder.aside.clean(8 * DAY_MS, disk_is_low=False)
+    assert folder.aside.taken_back() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is damaged"),
+        ('{"crc32c": "00000000", "replica": {}}', "its checksum is another one"),
+        ("[]", "is damaged"),
+    ],
+)
+def test_a_damaged_note_is_an_error_with_the_file(folder: Folder, text: str, reason: str) -> None:
+    """The others are shown; nothing is deleted because of it."""
+    folder.aside.put(replica(17), [folder.segment("a.log")])
+    folder.aside.put(replica(18), [folder.segment("b.log")])
+    note = folder.aside.path(17) / "replica.json"
+    note.write_text(text)
+    with pytest.raises(RemovedReplicaError, match=reason) as error:
+        read_note(folder.aside.path(17))
+    assert str(note) in str(error.value)
+    assert folder.ids() == [18]
+    folder.aside.clean(8 * DAY_MS, disk_is_low=False)
+    assert folder.aside.path(17).exists()
