@@ -36,7 +36,7 @@ from strata_storage.engine import GroupEngine
 from strata_storage.membership.hosted import HostedGroup
 from strata_storage.moves.ownership import Topic
 from strata_storage.pops.lease_calls import LeaseRef
-from strata_storage.pops.pop import PopCall
+from strata_storage.pops.pop_calls import PopCall
 
 BATCH = 64
 IN_FLIGHT = 16

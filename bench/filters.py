@@ -43,7 +43,7 @@ from strata_storage.engine import GroupEngine  # noqa: E402
 from strata_storage.membership.hosted import HostedGroup  # noqa: E402
 from strata_storage.moves.ownership import Topic  # noqa: E402
 from strata_storage.pops.lease_calls import LeaseRef  # noqa: E402
-from strata_storage.pops.pop import Delivered, PopCall  # noqa: E402
+from strata_storage.pops.pop_calls import Delivered, PopCall  # noqa: E402
 
 # One wanted message in so many.
 RARITY = 100

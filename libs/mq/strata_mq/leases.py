@@ -20,7 +20,7 @@ Cost: no method looks at all rows, except construction, a switch between FIFO an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from strata_mq.lease_batch import TakeBatch
 from strata_mq.lease_rows import LeaseRows
@@ -370,27 +370,28 @@ class QueueLeases(LeaseRows):
             {offset: self._make_visible(offset, rows[offset], now_ms) for offset in held}
         )
 
-    def release_lost(self, broker: int, taken_since_ms: int, now_ms: int) -> LeaseChange | None:
-        """Make auto-renewed leases visible again that a lost broker may not have delivered.
+    def release_lost(self, holder: int, lost: Mapping[int, int], now_ms: int) -> LeaseChange | None:
+        """Make a holder's auto-renewed leases visible that lost brokers may not have delivered.
 
-        Their holder lives and does not know of them, so nobody else would ever end them.
+        Their holder lives and does not know of them, so nobody else would ever end them. At most
+        max_changes at once.
 
         Args:
-            broker: mark of the lost broker.
-            taken_since_ms: group time; what was taken before was delivered.
+            holder: client.
+            lost: mark of each lost broker, and the group time since which what it took may be
+                undelivered.
             now_ms: group time.
         """
         rows = self._rows
-        lost = sorted(
+        offsets = [
             offset
-            for holder in self._held.owners()
             for offset in self._held.of(holder)
-            if rows[offset].broker == broker and rows[offset].taken_at_ms >= taken_since_ms
-        )
+            if rows[offset].taken_at_ms >= lost.get(rows[offset].broker, now_ms + 1)
+        ]
         return self._puts_change(
             {
                 offset: self._make_visible(offset, rows[offset], now_ms)
-                for offset in lost[: self._max_changes]
+                for offset in sorted(offsets)[: self._max_changes]
             }
         )
 

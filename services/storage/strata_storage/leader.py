@@ -20,10 +20,10 @@ from strata_storage.machine import GroupMachine
 from strata_storage.moves.rehash import Rehashes
 from strata_storage.pending.leader import Pending, PendingPorts
 from strata_storage.pops.client_names import ClientNames
-from strata_storage.pops.dead_letters import DeadLetters
+from strata_storage.pops.dead_letters import DeadLetters, Exhausted
 from strata_storage.pops.holders import Holders
 from strata_storage.pops.lease_calls import LeaseCalls
-from strata_storage.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.pops.lease_sets import LeaseSets, Section
 from strata_storage.pops.pop import Popper
 from strata_storage.pops.waiters import Waiters
 from strata_storage.proposer import LeaderReplica, Proposer
@@ -70,7 +70,7 @@ class Leader:
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
         self.waiters = Waiters(options.waiters_max)
         self.arrivals = Arrivals(options.waiters_max)
-        self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max)
+        self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, self._wake)
         self.pin_sweep = PinSweep()
         self.oldest = OldestKept()
         self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None
@@ -150,7 +150,7 @@ class Leader:
         self._unseen = None
         return True
 
-    def expire(self) -> list[tuple[LeaseSet, int, Lease]]:
+    def expire(self) -> list[Exhausted]:
         """Make leases visible whose time is up; return what is due for the dead-letter topic.
 
         Raises:
@@ -158,7 +158,7 @@ class Leader:
         """
         self.sets.check_open()
         now_ms = self.proposer.now_ms()
-        exhausted: list[tuple[LeaseSet, int, Lease]] = []
+        exhausted: list[Exhausted] = []
         sections: list[Section] = []
         for lease_set in self.sets.due(now_ms, self._options.expire_batch):
             change, used_up = lease_set.leases.expire(now_ms)
@@ -166,7 +166,14 @@ class Leader:
                 sections.append((lease_set, change))
             exhausted.extend((lease_set, offset, lease) for offset, lease in used_up)
             self.sets.note(lease_set)
-        self._propose_visible(sections)
+        if sections:
+            try:
+                self.sets.propose(sections)
+            except Refused:
+                # Nobody waits for it, it is kept; what is used up is to be listed again.
+                for lease_set, _, _ in exhausted:
+                    self.sets.revisit(lease_set, now_ms)
+                raise
         return exhausted
 
     def release(self, holders: Holders) -> int:
@@ -176,41 +183,31 @@ class Leader:
             Refused: not now; it is tried again.
         """
         self.sets.check_open()
-        now_s = self._clock.monotonic_s()
+        now_s, now_ms = self._clock.monotonic_s(), self.proposer.now_ms()
         settled = now_s - self._since_s >= self._options.holder_grace_s
+        lost = {
+            broker.mark: now_ms - int((now_s - broker.delivered_until_s) * 1_000)
+            for broker in holders.brokers.lost(now_s)
+        }
         sections: list[Section] = []
         for holder in self.sets.holders():
-            if not holders.is_dead(holder, now_s, silent_too=settled):
+            is_dead = holders.is_dead(holder, now_s, silent_too=settled)
+            if not is_dead and not lost:
                 continue
             for lease_set in self.sets.held_by(holder):
-                change = lease_set.leases.release_holder(holder, self.proposer.now_ms())
-                if change is not None:
-                    sections.append((lease_set, change))
-        sections += self._lost_answers(holders, now_s)
-        self._propose_visible(sections)
+                leases = lease_set.leases
+                changes = [leases.release_lost(holder, lost, now_ms)]
+                if is_dead:
+                    changes.append(leases.release_holder(holder, now_ms))
+                sections += [(lease_set, change) for change in changes if change is not None]
+        if sections:
+            # Nobody waits for it; what is refused is kept and goes with the next entry.
+            self.sets.propose(sections)
         return sum(len(change.puts) for _, change in sections)
 
-    def _lost_answers(self, holders: Holders, now_s: float) -> list[Section]:
-        """Release what brokers took that died before they delivered it."""
-        sections: list[Section] = []
-        now_ms = self.proposer.now_ms()
-        for lost in holders.brokers.lost(now_s):
-            since_ms = now_ms - int((now_s - lost.delivered_until_s) * 1_000)
-            for holder in self.sets.holders():
-                for lease_set in self.sets.held_by(holder):
-                    change = lease_set.leases.release_lost(lost.mark, since_ms, now_ms)
-                    if change is not None:
-                        sections.append((lease_set, change))
-        return sections
-
-    def _propose_visible(self, sections: list[Section]) -> None:
-        if not sections:
-            return
-        # Nobody waits for it; what is refused is kept and goes with the next entry.
-        self.sets.propose(sections)
-        for lease_set, _ in sections:
-            consumer_group_id, topic_id, queue = lease_set.key
-            self.waiters.wake_group(topic_id, consumer_group_id, queue)
+    def _wake(self, key: ConsumerKey) -> None:
+        consumer_group_id, topic_id, queue = key
+        self.waiters.wake_group(topic_id, consumer_group_id, queue)
 
     def check_ready(self) -> None:
         """Let an append pass once the raft group owns its slots.

@@ -1,7 +1,8 @@
 """A storage node: the engines of its raft groups and the work that goes on beside calls.
 
 Tasks, and what each looks after:
-- `expiry`: leases that ran out, holders that died, exhausted messages (rules 24 to 26);
+- `expiry`: leases that ran out, holders that died (rules 24, 25);
+- `dead-letters-N`: moves messages whose attempts are used up (rule 26);
 - `flush`: durability of rows (rule 5); `checkpoint`, `retention`: what the log keeps (6, 10);
 - `disk`: the disk's mark (rule 11); `scrub`: reads the log for damage;
 - `lead-N`: makes a new leader of raft group N ready;
@@ -11,7 +12,6 @@ Tasks, and what each looks after:
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -49,6 +49,7 @@ from strata_storage.node_parts import NodeParts
 from strata_storage.pending.check_routes import CheckRoutes
 from strata_storage.pending.instruments import PendingInstruments
 from strata_storage.pending.leader import PendingPorts
+from strata_storage.pops.expiry import Expiry
 from strata_storage.pops.holders import Holders
 from strata_storage.pops.lease_entries import is_lease_entry
 from strata_storage.proposer import committed, refusal_of
@@ -61,8 +62,6 @@ from strata_storage.status import replica_status
 from strata_storage.tiering.node import tiering_of
 
 _CHECK_INTERVAL_S = 1.0
-# Dead holders are looked for in every so many turns of the expiry timer.
-_TURNS_PER_RELEASE = 5
 
 
 class StorageNode:
@@ -84,6 +83,13 @@ class StorageNode:
         engine_options = parts.options.engine
         self.filters = FilterCache(engine_options.filters_max, engine_options.filter_characters_max)
         self.instruments = Instruments(parts.metrics)
+        self._expiry = Expiry(
+            self.engines,
+            self.holders,
+            tasks,
+            self.instruments,
+            engine_options.passed_write_ms,
+        )
         self._pending = PendingPorts(
             self.check_routes,
             parts.forwarder,
@@ -243,7 +249,7 @@ class StorageNode:
     def start(self) -> None:
         """Start the background work; the driver runs already or will soon."""
         for name, work in (
-            ("expiry", self._expiry_loop()),
+            ("expiry", self._expiry.run(self._parts.options.expiry_interval_s)),
             ("flush", self._flush_loop()),
             ("retention", self._retention_loop()),
             ("disk", self._disk_loop()),
@@ -374,35 +380,11 @@ class StorageNode:
 
     # Background work ----------------------------------------------------------------------------
 
-    async def _expiry_loop(self) -> None:
-        for turn in itertools.count():
-            await asyncio.sleep(self._parts.options.expiry_interval_s)
-            releases = turn % _TURNS_PER_RELEASE == 0
-            for engine in self.engines():
-                leader = engine.active_leader()
-                if leader is not None:
-                    await self.expire_once(engine, leader, releases=releases)
-
     async def expire_once(
         self, engine: GroupEngine, leader: Leader, *, releases: bool = True
     ) -> None:
         """Do what time, and with `releases` the death of clients, demands of leases."""
-        deadline_ms = leader.sets.next_deadline_ms()
-        try:
-            leader.client_names.flush()
-            leader.sets.write_passed(self._parts.options.engine.passed_write_ms)
-            if releases and leader.sets.holders():
-                self.instruments.released.add(leader.release(self.holders))
-            if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
-                for result in await leader.dead_letters.move_exhausted(leader.expire()):
-                    self.instruments.dead_letters.add(1, {"result": result})
-                    self.instruments.dead_letters_sent.add(result == "moved")
-        except Refused as refused:
-            self._logger.info("expiry waits", raft_group=engine.raft_group, reason=refused.reason)
-        trimmed, leader.sets.trimmed_leases = leader.sets.trimmed_leases, 0
-        self.instruments.trimmed_leases.add(trimmed)
-        filtered, leader.sets.filtered = leader.sets.filtered, 0
-        self.instruments.filtered.add(filtered)
+        await self._expiry.once(engine, leader, releases=releases)
 
     async def _flush_loop(self) -> None:
         while True:

@@ -29,7 +29,7 @@ from strata_storage.metering.window_meter import WindowMeter
 from strata_storage.pending.check_routes import CheckRoutes
 from strata_storage.pops.holders import Holders
 from strata_storage.pops.lease_calls import LeaseCalls, StateDetails
-from strata_storage.pops.pop import PopCall
+from strata_storage.pops.pop_calls import PopCall
 from strata_storage.pops.running import RunningPops
 from strata_storage.reads.read_servicer import ReadServicer
 from strata_storage.translation import (

@@ -16,7 +16,7 @@ from strata_storage.errors import Refused
 from strata_storage.membership.watchers import WatchUpdate
 from strata_storage.moves.ownership import Topic
 from strata_storage.pops.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
-from strata_storage.pops.pop import Delivered
+from strata_storage.pops.pop_calls import Delivered
 from strata_storage.reads.lookup import Lookup, Stored
 
 

@@ -395,10 +395,10 @@ def test_what_a_lost_broker_took_last_is_visible_again() -> None:
         leases.take(
             request(1, auto_renew=offset != 2, broker=broker), now_ms, 4, columns(1, base=offset)
         )
-    change = leases.release_lost(7, NOW_MS + 100, NOW_MS + 1_000)
+    change = leases.release_lost(HOLDER, {7: NOW_MS + 100}, NOW_MS + 1_000)
     assert change is not None
     assert [offset for offset, _ in change.puts] == [1]
-    assert leases.release_lost(7, NOW_MS + 100, NOW_MS + 1_000) is None
+    assert leases.release_lost(HOLDER, {7: NOW_MS + 100}, NOW_MS + 1_000) is None
     again = leases.take(request(), NOW_MS + 1_000, 4, ())
     assert [(offset, lease.attempts) for offset, lease in again.leases] == [(1, 2)]
 

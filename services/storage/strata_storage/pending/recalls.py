@@ -141,11 +141,7 @@ class Recalls:
     def _consumers(self, topic_id: int, queue: int) -> set[tuple[int, int, int]]:
         """Return the keys of all consumer groups that have taken or passed anything of a queue."""
         keys = {key for key in self._machine.rows.heads.of_topic(topic_id) if key[2] == queue}
-        return keys | {
-            lease_set.key
-            for lease_set in self._sets.loaded()
-            if lease_set.key[1:] == (topic_id, queue)
-        }
+        return keys | {lease_set.key for lease_set in self._sets.of_queue(topic_id, queue)}
 
     def _retract(self, position: StoredPosition) -> asyncio.Future[int]:
         topic_id, queue, _ = position

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -17,7 +18,6 @@ from strata_mq.commands import CommandError, PartResolution, encode_append
 from strata_mq.leases import Lease, LeaseChange
 from strata_mq.rare_commands import DropKind, encode_dead_letter
 from strata_mq.rows import day_of
-from strata_state.rows import ConsumerKey
 from strata_storage.appends.append import Appender
 from strata_storage.appends.rows import find_append
 from strata_storage.errors import Refused
@@ -32,6 +32,17 @@ from strata_storage.reads.reader import Location, MessageReader
 _MOVES_PER_ROUND = 64
 _RETRY_MS = 1_000
 _RETRY_UNREADABLE_MS = 60_000
+
+
+Exhausted = tuple[LeaseSet, int, Lease]
+"""(set, offset, lease) of a message whose attempts are used up."""
+
+
+class _Move(NamedTuple):
+    """What becomes of a message, if what is proposed for it is committed."""
+
+    result: str
+    future: asyncio.Future[int] | None = None
 
 
 class DeadLetters:
@@ -52,8 +63,8 @@ class DeadLetters:
         self._appender = appender
         self._reader = reader
         self._payloads = payloads
-        # (set, offset) being read: a second round must not copy it again.
-        self._moving: set[tuple[ConsumerKey, int]] = set()
+        # A round is under way: a second one must not copy its messages again.
+        self._is_moving = False
 
     async def forward(
         self, ref: LeaseRef, dead_letter_topic_id: int, *, repeated: bool = False
@@ -70,6 +81,10 @@ class DeadLetters:
             raise invalid_handle(ref)
         message = await self._read(lease_set, ref.offset)
         self._sets.check_open()
+        # Meanwhile it may have been read anew.
+        lease_set = self._sets.find(ref.key)
+        if lease_set is None:
+            raise invalid_handle(ref)
         lease, change = lease_set.leases.remove(
             ref.offset, ref.lease_number, ref.generation, self._proposer.now_ms()
         )
@@ -81,59 +96,65 @@ class DeadLetters:
             raise invalid_handle(ref)
         await committed(self._propose(lease_set, change, dead_letter_topic_id, message))
 
-    async def move_exhausted(self, exhausted: Sequence[tuple[LeaseSet, int, Lease]]) -> list[str]:
+    async def move_exhausted(self, exhausted: Sequence[Exhausted]) -> list[str]:
         """Move messages whose attempts are used up; one without dead-letter topic is dropped.
 
         What cannot be moved now stays and is tried again later.
 
         Returns:
             What became of each that was looked at: "moved", "dropped" (no dead-letter topic, or
-            the message is gone), "busy" (another round has it), "unreadable" (damaged on disk) or
-            "refused".
+            the message is gone), "busy" (somebody else was quicker), "unreadable" (damaged on
+            disk) or "refused". None are looked at while another round is under way.
         """
-        results = []
-        for lease_set, offset, lease in exhausted[:_MOVES_PER_ROUND]:
-            result = await self._move_one(lease_set, offset, lease)
-            results.append(result)
+        if self._is_moving:
+            # The round before waits: for the log, or for a message to be read.
+            self._revisit_all(exhausted, self._proposer.now_ms() + _RETRY_MS)
+            return []
+        now = exhausted[:_MOVES_PER_ROUND]
+        self._is_moving = True
+        self._revisit_all(exhausted[_MOVES_PER_ROUND:], 0)
+        try:
+            # All are proposed before any is waited for.
+            moves = [await self._move(*move) for move in now]
+            results = [await _outcome(move) for move in moves]
+        finally:
+            self._is_moving = False
+        for (lease_set, _, _), result in zip(now, results, strict=True):
             if result in ("unreadable", "refused"):
                 pause_ms = _RETRY_MS if result == "refused" else _RETRY_UNREADABLE_MS
                 self._sets.revisit(lease_set, self._proposer.now_ms() + pause_ms)
-        for lease_set, _, _ in exhausted[_MOVES_PER_ROUND:]:
-            self._sets.revisit(lease_set, 0)
         return results
 
-    async def _move_one(self, lease_set: LeaseSet, offset: int, lease: Lease) -> str:
-        moving = (lease_set.key, offset)
-        if moving in self._moving:
-            return "busy"
-        self._moving.add(moving)
-        try:
-            return await self._move(lease_set, offset, lease)
-        except Refused:
-            return "refused"
-        finally:
-            self._moving.discard(moving)
+    def _revisit_all(self, exhausted: Sequence[Exhausted], at_ms: int) -> None:
+        for lease_set, _, _ in exhausted:
+            self._sets.revisit(lease_set, at_ms)
 
-    async def _move(self, lease_set: LeaseSet, offset: int, lease: Lease) -> str:
+    async def _move(self, lease_set: LeaseSet, offset: int, lease: Lease) -> _Move:
+        try:
+            return await self._propose_move(lease_set, offset, lease)
+        except Refused as refusal:
+            unreadable = refusal.outcome == pb.OUTCOME_CORRUPT
+            return _Move("unreadable" if unreadable else "refused")
+
+    async def _propose_move(self, lease_set: LeaseSet, offset: int, lease: Lease) -> _Move:
         topic_id = lease.dead_letter_topic_id
         message: OutgoingMessage | None = None
         if topic_id and (DropKind.TOPIC, topic_id) not in self._machine.dropped:
             try:
                 message = await self._read(lease_set, offset)
             except Refused as refusal:
-                if refusal.outcome == pb.OUTCOME_CORRUPT:
-                    return "unreadable"
                 if refusal.outcome != pb.OUTCOME_INVALID_HANDLE:
                     raise
         self._sets.check_open()
+        if self._sets.find(lease_set.key) is not lease_set:
+            # Read anew, or gone, while the message was read; a new set is due by itself.
+            return _Move("busy")
         change = lease_set.leases.drop_exhausted(offset)
         if change is None:
-            return "busy"
+            return _Move("busy")
         if message is None:
-            await committed(self._sets.propose([(lease_set, change)]))
-            return "dropped"
-        await committed(self._propose(lease_set, change, topic_id, message))
-        return "moved"
+            return _Move("dropped", self._sets.propose([(lease_set, change)]))
+        return _Move("moved", self._propose(lease_set, change, topic_id, message))
 
     def _propose(
         self, lease_set: LeaseSet, change: LeaseChange, topic_id: int, message: OutgoingMessage
@@ -158,9 +179,8 @@ class DeadLetters:
             # The row is gone from memory but not from the log: read the set again.
             self._sets.reload(lease_set)
             raise
-        lease_set.in_flight += 1
+        self._sets.proposed(lease_set, change)
         self._appender.reserve(topic_id, queue, 1)
-        self._sets.note(lease_set)
         return future
 
     async def _holds(self, topic_id: int, message_id: bytes) -> bool:
@@ -193,6 +213,16 @@ class DeadLetters:
         if google_crc32c.value(stored) != checksum:
             raise Refused(pb.OUTCOME_CORRUPT, f"entry {row.raft_index} is damaged on disk")
         return outgoing_message(payload, at, stored, checksum)
+
+
+async def _outcome(move: _Move) -> str:
+    """Wait until a move is committed; return what became of it."""
+    if move.future is not None:
+        try:
+            await committed(move.future)
+        except Refused:
+            return "refused"
+    return move.result
 
 
 def outgoing_message(payload: bytes, at: int, stored: bytes, checksum: int) -> OutgoingMessage:

@@ -139,12 +139,7 @@ class LeaseCalls:
                 changes.append((lease_set, merge_changes(acked)))
         if not changes:
             return valid, None
-        future = self._sets.propose(changes)
-        for lease_set, _ in changes:
-            consumer_group_id, topic_id, queue = lease_set.key
-            # An ack sets the next message of a message group free.
-            self._waiters.wake_group(topic_id, consumer_group_id, queue)
-        return valid, future
+        return valid, self._sets.propose(changes)
 
     async def settle(self, future: asyncio.Future[int] | None) -> None:
         """Wait until acks are committed; a repeat waits for what may be the first one's entry.
@@ -185,10 +180,7 @@ class LeaseCalls:
             if changes:
                 released += len(changes)
                 sections.append((lease_set, merge_changes(changes)))
-        future = self._sets.propose(sections) if sections else None
-        for consumer_group_id, topic_id, queue in places:
-            self._waiters.wake_group(topic_id, consumer_group_id, queue)
-        await self.settle(future)
+        await self.settle(self._sets.propose(sections) if sections else None)
         return released
 
     async def change_invisible(
@@ -209,10 +201,7 @@ class LeaseCalls:
         handle = (ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms)
         lease, change = leases.change_invisible(*handle, invisible_ms, now_ms)
         if change is not None:
-            future = self._sets.propose([(lease_set, change)])
-            if not invisible_ms:
-                self._waiters.wake_group(ref.topic_id, ref.consumer_group_id, ref.queue)
-            await committed(future)
+            await committed(self._sets.propose([(lease_set, change)]))
         elif repeated:
             lease = leases.changed_before(*handle, invisible_ms, now_ms)
             # It may be on its way still.
@@ -237,9 +226,10 @@ class LeaseCalls:
             (consumer_group_id, topic.topic_id, queue)
             for queue in self._offsets.choose(topic, queues)
         ]
+        # Found before anything changes: finding may be refused.
+        sets = {key: self._sets.find_or_start(key, latest=False) for key in keys}
         sections = []
-        for key in keys:
-            lease_set = self._sets.find_or_start(key, latest=False)
+        for key, lease_set in sets.items():
             offset = self._target_offset(key, target)
             if target.offset is not None and self._is_stored(lease_set, offset):
                 continue

@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from heapq import heappop, heappush
+from collections.abc import Callable
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import encode_leases
-from strata_mq.leases import Lease, LeaseChange, QueueLeases
+from strata_mq.leases import Lease, LeaseChange, LeaseState, QueueLeases
 from strata_mq.rare_commands import DropKind
 from strata_mq.rows import QueueRow
 from strata_state.rows import ConsumerKey
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.pops.matches import Matches
+from strata_storage.pops.set_deadlines import SetDeadlines
 from strata_storage.proposer import Proposer
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+# When a set is looked at again that could not be read.
+_RETRY_MS = 1_000
 
 
 class LeaseSet:
@@ -34,18 +37,16 @@ class LeaseSet:
         key: (consumer group id, topic id, queue).
         leases: speculative state.
         in_flight: changes proposed, or kept to be proposed, whose rows are not in the store.
-        deadline_ms: the deadline that the index knows for it; None: none.
         matches: what is known already of messages from the head on; None: nothing.
         stale: memory is ahead of what can be proposed; to be read again from rows.
     """
 
-    __slots__ = ("deadline_ms", "in_flight", "key", "leases", "matches", "stale")
+    __slots__ = ("in_flight", "key", "leases", "matches", "stale")
 
     def __init__(self, key: ConsumerKey, leases: QueueLeases) -> None:
         self.key = key
         self.leases = leases
         self.in_flight = 0
-        self.deadline_ms: int | None = None
         self.matches: Matches | None = None
         self.stale = False
 
@@ -60,9 +61,11 @@ class LeaseSets:
         machine: applied rows.
         proposer: where changes go.
         max_idle: sets kept in memory beyond those that have changes under way.
+        wake: called with a set's key when messages of it may have become deliverable.
     """
 
     __slots__ = (
+        "_by_queue",
         "_deadlines",
         "_holders",
         "_kept",
@@ -72,18 +75,27 @@ class LeaseSets:
         "_passed_since_ms",
         "_proposer",
         "_sets",
+        "_wake",
         "filtered",
         "held_queues",
         "trimmed_leases",
     )
 
-    def __init__(self, machine: GroupMachine, proposer: Proposer, max_idle: int) -> None:
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        max_idle: int,
+        wake: Callable[[ConsumerKey], None] = lambda key: None,
+    ) -> None:
         self._machine = machine
         self._proposer = proposer
         self._max_idle = max_idle
+        self._wake = wake
         self._sets: OrderedDict[ConsumerKey, LeaseSet] = OrderedDict()
-        # Heap of (deadline, key); an entry that is not the set's `deadline_ms` any more is void.
-        self._deadlines: list[tuple[int, ConsumerKey]] = []
+        # (topic, queue) -> its sets: a trim of many queues must not look at all sets for each.
+        self._by_queue: dict[tuple[int, int], dict[ConsumerKey, LeaseSet]] = {}
+        self._deadlines = SetDeadlines()
         self._holders: dict[int, set[ConsumerKey]] = {}
         # Changes decided whose proposal was refused: they go before any other.
         self._kept: list[Section] = []
@@ -122,6 +134,16 @@ class LeaseSets:
         """Return a set that is in memory, as it is there."""
         return self._sets.get(key)
 
+    def now(self, lease_set: LeaseSet) -> LeaseSet | None:
+        """Return what a set is now for who had it before an await; None: gone, or not readable.
+
+        It may have been read anew: what is decided on an old object is lost (rule 38).
+        """
+        try:
+            return self.find(lease_set.key)
+        except Refused:
+            return None
+
     def find_or_start(self, key: ConsumerKey, *, latest: bool) -> LeaseSet:
         """Return a set; a consumer group that is new to the queue starts at one of its ends."""
         found = self.find(key)
@@ -150,8 +172,13 @@ class LeaseSets:
         """Return the sets in memory."""
         return list(self._sets.values())
 
+    def of_queue(self, topic_id: int, queue: int) -> list[LeaseSet]:
+        """Return the sets of a queue that are in memory."""
+        return list(self._by_queue.get((topic_id, queue), {}).values())
+
     def _add(self, key: ConsumerKey, leases: QueueLeases) -> LeaseSet:
         added = self._sets[key] = LeaseSet(key, leases)
+        self._by_queue.setdefault(key[1:], {})[key] = added
         self._trim(added)
         self.note(added)
         self._evict()
@@ -167,6 +194,8 @@ class LeaseSets:
         self.trimmed_leases += dropped
         if change is not None:
             self.keep(lease_set, change)
+            # In a FIFO group others may have waited behind what is dropped.
+            self._wake(lease_set.key)
 
     def _evict(self) -> None:
         excess = len(self._sets) - self._max_idle
@@ -178,8 +207,15 @@ class LeaseSets:
             if not self._sets[key].in_flight
         ]
         for key in idle[:excess]:
-            del self._sets[key]
-            self._passed.pop(key, None)
+            self._remove(key)
+
+    def _remove(self, key: ConsumerKey) -> None:
+        del self._sets[key]
+        self._passed.pop(key, None)
+        of_queue = self._by_queue[key[1:]]
+        del of_queue[key]
+        if not of_queue:
+            del self._by_queue[key[1:]]
 
     # Changes ------------------------------------------------------------------------------------
 
@@ -264,20 +300,26 @@ class LeaseSets:
                 lease_set.in_flight -= 1
 
         future = self._proposer.propose((self.encode(sections),), applied)
-        for lease_set, _ in sections:
+        for lease_set, change in sections:
             self.note(lease_set)
+            if _frees(change):
+                self._wake(lease_set.key)
         return future
+
+    def proposed(self, lease_set: LeaseSet, change: LeaseChange) -> None:
+        """Take in that a change of a set was proposed in an entry of another kind."""
+        lease_set.in_flight += 1
+        self.note(lease_set)
+        if _frees(change):
+            self._wake(lease_set.key)
 
     # Deadlines and holders ----------------------------------------------------------------------
 
     def note(self, lease_set: LeaseSet) -> None:
         """Take in what of a set runs out next and who holds auto-renewed leases of it."""
         deadline_ms = lease_set.leases.next_deadline_ms()
-        if deadline_ms is not None and (
-            lease_set.deadline_ms is None or deadline_ms < lease_set.deadline_ms
-        ):
-            lease_set.deadline_ms = deadline_ms
-            heappush(self._deadlines, (deadline_ms, lease_set.key))
+        if deadline_ms is not None:
+            self._deadlines.note(lease_set.key, deadline_ms)
         for holder in lease_set.leases.holders():
             self._holders.setdefault(holder, set()).add(lease_set.key)
 
@@ -285,47 +327,63 @@ class LeaseSets:
         """Take in a lease row of a set that is not in memory: a new leader reads all of them."""
         if lease.auto_renewed:
             self._holders.setdefault(lease.holder, set()).add(key)
-        heappush(self._deadlines, (lease.visible_at_ms, key))
+        self._deadlines.note(key, lease.visible_at_ms)
 
     def due(self, now_ms: int, limit: int) -> list[LeaseSet]:
-        """Return at most `limit` sets of which something has run out."""
-        due: list[LeaseSet] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms and len(due) < limit:
-            deadline_ms, key = heappop(self._deadlines)
-            found = self.find(key)
-            if found is None or found in due:
+        """Return at most `limit` sets of which something has run out.
+
+        They are to be noted again when that was seen to. One that cannot be read now stays due.
+        """
+        due: dict[ConsumerKey, LeaseSet] = {}
+        unreadable: list[ConsumerKey] = []
+        while len(due) < limit and (key := self._deadlines.take_due(now_ms)) is not None:
+            try:
+                found = self.find(key)
+            except Refused:
+                unreadable.append(key)
                 continue
-            if found.deadline_ms == deadline_ms:
-                found.deadline_ms = None
+            if found is None or key in due:
+                # To load a set notes it: this may be what that left.
+                continue
             next_ms = found.leases.next_deadline_ms()
             if (next_ms is not None and next_ms <= now_ms) or found.leases.exhausted():
-                due.append(found)
+                due[key] = found
             else:
                 self.note(found)
-        return due
+        for key in unreadable:
+            self._deadlines.note(key, now_ms + _RETRY_MS)
+        return list(due.values())
 
     def revisit(self, lease_set: LeaseSet, at_ms: int) -> None:
         """Make a set due again: exhausted messages of it could not be moved yet."""
-        heappush(self._deadlines, (at_ms, lease_set.key))
+        self._deadlines.note(lease_set.key, at_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline known; it may be void."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.first_ms()
 
     def holders(self) -> list[int]:
         """Return who may hold auto-renewed leases."""
         return list(self._holders)
 
     def held_by(self, holder: int) -> list[LeaseSet]:
-        """Return the sets in which `holder` has leases; forgets holders without any."""
+        """Return the sets in which `holder` has leases, that can be read now.
+
+        Forgets holders without any.
+        """
         sets = []
-        for key in self._holders.get(holder, set()).copy():
-            found = self.find(key)
+        keys = self._holders.get(holder, set())
+        for key in keys.copy():
+            try:
+                found = self.find(key)
+            except Refused:
+                # It cannot be read now, and is still known to be the holder's.
+                continue
             if found is not None and holder in found.leases.holders():
                 sets.append(found)
             else:
-                self._holders[holder].discard(key)
-        if not sets:
+                keys.discard(key)
+        if not keys:
             self._holders.pop(holder, None)
         return sets
 
@@ -333,16 +391,14 @@ class LeaseSets:
 
     def on_trimmed(self, topic_id: int, queue: int) -> None:
         """Drop leases below a queue's new min offset."""
-        for lease_set in self.loaded():
-            if lease_set.key[1:] == (topic_id, queue):
-                self._trim(lease_set)
+        for lease_set in self.of_queue(topic_id, queue):
+            self._trim(lease_set)
 
     def on_dropped(self, what: DropKind, dropped_id: int) -> None:
         """Forget the sets of a topic or consumer group whose rows are gone."""
         at = 1 if what == DropKind.TOPIC else 0
         for key in [key for key in self._sets if key[at] == dropped_id]:
-            del self._sets[key]
-            self._passed.pop(key, None)
+            self._remove(key)
         self._kept = [section for section in self._kept if section[0].key[at] != dropped_id]
 
     def check_exists(self, consumer_group_id: int, topic_id: int) -> None:
@@ -356,3 +412,11 @@ class LeaseSets:
             raise Refused(pb.OUTCOME_WRONG_GROUP, f"topic {topic_id} was dropped")
         if (DropKind.CONSUMER_GROUP, consumer_group_id) in dropped:
             raise Refused(pb.OUTCOME_WRONG_GROUP, f"consumer group {consumer_group_id} was dropped")
+
+
+def _frees(change: LeaseChange) -> bool:
+    """Whether messages may be deliverable that were not: of the rows, or behind those that went."""
+    if change.deletes or change.clear:
+        return True
+    # What a pop finds to have run out comes before what it takes.
+    return bool(change.puts) and change.puts[0][1].state is LeaseState.WAITING

@@ -11,21 +11,20 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.cq_rows import CqRow
-from strata_mq.filters import EVERYTHING, MessageFilter
-from strata_mq.leases import Lease, Taken, TakeRequest
+from strata_mq.filters import EVERYTHING
+from strata_mq.leases import Taken, TakeRequest
 from strata_mq.rows import MoveRow, QueueRow
 from strata_runtime.clock import Clock
 from strata_storage.config import EngineOptions
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
-from strata_storage.moves.ownership import Topic
 from strata_storage.pops.candidates import Budget, Candidates
-from strata_storage.pops.lease_sets import LeaseSet, LeaseSets, Section
+from strata_storage.pops.lease_sets import LeaseSet, LeaseSets
+from strata_storage.pops.pop_calls import Catch, Caught, Delivered, PopCall
+from strata_storage.pops.taken_messages import TakenMessages
 from strata_storage.pops.waiters import Waiters
 from strata_storage.proposer import Proposer, committed
 from strata_storage.reads.reader import Location, MessageReader
@@ -33,64 +32,6 @@ from strata_storage.reads.reader import Location, MessageReader
 # New offsets that a FIFO pop looks at although it may not take as many: most may be blocked.
 _FIFO_AT_ONCE = 256
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class PopCall:
-    """One pop.
-
-    `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
-    earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
-    how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
-    let through is consumed, new or leased before. `places_only`: without the messages' bytes.
-    """
-
-    consumer_group_id: int
-    topic: Topic
-    queue: int
-    take: TakeRequest
-    latest: bool
-    wait_s: float
-    repeated: bool = False
-    known_sealed: int = 0
-    message_filter: MessageFilter = EVERYTHING
-    places_only: bool = False
-
-
-class Delivered(NamedTuple):
-    """One message with its lease; a pop of places does not read it unless a filter has to."""
-
-    queue: int
-    offset: int
-    generation: int
-    store_time_ms: int
-    lease: Lease
-    message: bytes
-
-
-class _Caught(NamedTuple):
-    """One lease. The generation is that of the take: a reset may come before the answer."""
-
-    lease_set: LeaseSet
-    generation: int
-    offset: int
-    lease: Lease
-    # Never looked at before this pop.
-    is_new: bool
-
-
-@dataclass(slots=True)
-class _Catch:
-    """What one look at the queues gave: leases with the place of their messages."""
-
-    queues: Sequence[int]
-    budget: Budget
-    sections: list[Section] = field(default_factory=list)
-    leases: list[_Caught] = field(default_factory=list)
-    taken_bytes: int = 0
-    repeated: bool = False
-    # A head moved: looking again may give something.
-    moved: bool = False
 
 
 class Popper:
@@ -118,6 +59,7 @@ class Popper:
         # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
         self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
         self._candidates = Candidates(machine, reader)
+        self._messages = TakenMessages(machine, proposer, sets, waiters, reader)
         # Held by the one pop that goes on looking: however many do, each turn of the event loop
         # has one look at most.
         self._again = asyncio.Lock()
@@ -166,7 +108,7 @@ class Popper:
             ):
                 return []
 
-    def _settle(self, catch: _Catch) -> list[Delivered]:
+    def _settle(self, catch: Catch) -> list[Delivered]:
         """Propose what a look without leases changed; nobody waits for that."""
         if catch.sections:
             self._sets.propose(catch.sections)
@@ -188,7 +130,7 @@ class Popper:
         """Whether the caller does not know which of the queues are sealed here."""
         return not call.repeated and len(self.sealed(call)) != call.known_sealed
 
-    async def _deliver_or_release(self, call: PopCall, catch: _Catch) -> list[Delivered]:
+    async def _deliver_or_release(self, call: PopCall, catch: Catch) -> list[Delivered]:
         """Deliver; what a caller who leaves meanwhile will not hear of is free at once."""
         try:
             return await self._deliver(call, catch)
@@ -200,7 +142,7 @@ class Popper:
                     self._sets.flush_kept()
             raise
 
-    async def _deliver(self, call: PopCall, catch: _Catch) -> list[Delivered]:
+    async def _deliver(self, call: PopCall, catch: Catch) -> list[Delivered]:
         if catch.sections:
             try:
                 future = self._sets.propose(catch.sections)
@@ -214,7 +156,7 @@ class Popper:
         if len(catch.leases) >= call.take.max_messages or self._look_again(call, catch):
             # This pop took what it may, or had no time for more; there may be more for the next.
             self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-        delivered = await self._read(call, catch)
+        delivered = await self._messages.read(call, catch)
         if not delivered:
             # Nobody is told, so nobody's next decision takes along what became of the messages.
             self._sets.flush_kept()
@@ -222,13 +164,13 @@ class Popper:
 
     # Deciding -----------------------------------------------------------------------------------
 
-    async def _look(self, call: PopCall) -> _Catch:
+    async def _look(self, call: PopCall) -> Catch:
         """Look at the queues once and decide on leases.
 
         Raises:
             Refused: what was decided before cannot be proposed; too many reads are under way.
         """
-        catch = _Catch(self._queues(call), Budget(self._options))
+        catch = Catch(self._queues(call), Budget(self._options))
         is_warmed = self._machine.tier.is_used and await self._warm(call, catch)
         if call.message_filter.needs_messages:
             await self._read_ahead(call, catch)
@@ -236,8 +178,9 @@ class Popper:
             # Meanwhile a queue may have left: no consumer group may start at it here any more.
             here = frozenset(self._queues_here(call))
             catch.queues = [queue for queue in catch.queues if queue in here]
-        # Leadership may have ended while this pop read or let others have their turn.
+        # Leadership may have ended, or the topic, while this pop read or let others go on.
         self._waiters.check_open()
+        self._sets.check_exists(call.consumer_group_id, call.topic.topic_id)
         self._sets.check_open()
         if call.repeated and call.take.attempt:
             self._take_again(call, catch)
@@ -245,7 +188,7 @@ class Popper:
             self._take(call, catch)
         return catch
 
-    async def _warm(self, call: PopCall, catch: _Catch) -> bool:
+    async def _warm(self, call: PopCall, catch: Catch) -> bool:
         """Fetch what this pop may take and the tier alone has: no lease is taken on the rest.
 
         A lease on a message that cannot be read would use up one of its attempts.
@@ -293,7 +236,7 @@ class Popper:
             lease_set, again, local, call.message_filter, _wanted(call.take), budget
         )
 
-    async def _read_ahead(self, call: PopCall, catch: _Catch) -> None:
+    async def _read_ahead(self, call: PopCall, catch: Catch) -> None:
         """Let the filter decide on messages that have to be read for that."""
         wanted = _wanted(call.take)
         for queue in catch.queues:
@@ -305,12 +248,20 @@ class Popper:
             wanted -= await self._candidates.read_ahead(
                 lease_set, row.next_offset, call.message_filter, wanted, catch.budget
             )
+            # What was learnt is lost if the set was read anew meanwhile: look again at once.
+            catch.moved = catch.moved or self._sets.in_memory(key) is not lease_set
             if wanted <= 0:
                 return
 
-    def _take(self, call: PopCall, catch: _Catch) -> None:
+    def _take(self, call: PopCall, catch: Catch) -> None:
         for queue in catch.queues:
-            self._take_queue(call, queue, catch)
+            try:
+                self._take_queue(call, queue, catch)
+            except Refused:
+                # A set that cannot be read now; what other queues gave is to be delivered.
+                if not catch.leases:
+                    raise
+                break
             if catch.repeated or len(catch.leases) >= call.take.max_messages:
                 break
             if catch.taken_bytes >= call.take.max_bytes:
@@ -318,7 +269,7 @@ class Popper:
         if call.take.attempt and call.take.fifo and catch.leases and not catch.repeated:
             self._remember_attempt(call, catch)
 
-    def _take_again(self, call: PopCall, catch: _Catch) -> None:
+    def _take_again(self, call: PopCall, catch: Catch) -> None:
         """Return what the attempt has leased already."""
         now_ms = self._proposer.now_ms()
         for queue in catch.queues:
@@ -330,7 +281,7 @@ class Popper:
                 again = Taken(leases, None, repeated=True)
                 self._catch(catch, call, lease_set, again, lease_set.leases.head)
 
-    def _take_queue(self, call: PopCall, queue: int, catch: _Catch) -> None:
+    def _take_queue(self, call: PopCall, queue: int, catch: Catch) -> None:
         key = (call.consumer_group_id, call.topic.topic_id, queue)
         if key[1:] in self._sets.held_queues:
             # A message of it is being recalled (`Recalls`).
@@ -358,7 +309,7 @@ class Popper:
         self._catch(catch, call, lease_set, taken, head)
 
     def _catch(
-        self, catch: _Catch, call: PopCall, lease_set: LeaseSet, taken: Taken, head: int
+        self, catch: Catch, call: PopCall, lease_set: LeaseSet, taken: Taken, head: int
     ) -> None:
         """Take in what a queue gave; its head was at `head` before."""
         leases = lease_set.leases
@@ -374,7 +325,7 @@ class Popper:
                 self._sets.filtered += leases.head - head - new
         catch.repeated = catch.repeated or taken.repeated
         for offset, lease in taken.leases:
-            caught = _Caught(lease_set, leases.generation, offset, lease, offset >= head)
+            caught = Caught(lease_set, leases.generation, offset, lease, offset >= head)
             catch.leases.append(caught)
             catch.taken_bytes += lease.length
 
@@ -407,7 +358,7 @@ class Popper:
             return (*served, *(queue for queue in turned if queue not in served))
         return turned
 
-    def _remember_attempt(self, call: PopCall, catch: _Catch) -> None:
+    def _remember_attempt(self, call: PopCall, catch: Catch) -> None:
         key = (call.consumer_group_id, call.topic.topic_id, call.take.attempt)
         self._attempts[key] = tuple(
             dict.fromkeys(caught.lease_set.key[2] for caught in catch.leases)
@@ -415,7 +366,7 @@ class Popper:
         if len(self._attempts) > self._options.attempts_max:
             self._attempts.popitem(last=False)
 
-    def _look_again(self, call: PopCall, catch: _Catch) -> bool:
+    def _look_again(self, call: PopCall, catch: Catch) -> bool:
         """Whether another look makes sense at once: this one got somewhere, and not to the end."""
         if not catch.moved and not catch.leases:
             return False
@@ -428,81 +379,18 @@ class Popper:
                 return True
         return False
 
-    def _give_back(self, catch: _Catch) -> None:
+    def _give_back(self, catch: Catch) -> None:
         """Release leases that were given to nobody, whether they were proposed or not."""
         now_ms = self._proposer.now_ms()
-        for lease_set, _, offset, lease, _ in catch.leases:
-            leases = lease_set.leases
-            change = leases.release_undelivered(
-                offset, lease.lease_number, leases.generation, now_ms
+        for caught in catch.leases:
+            lease_set = self._sets.now(caught.lease_set)
+            if lease_set is None:
+                continue
+            change = lease_set.leases.release_undelivered(
+                caught.offset, caught.lease.lease_number, caught.generation, now_ms
             )
             if change is not None:
                 self._sets.keep(lease_set, change)
-
-    # Reading ------------------------------------------------------------------------------------
-
-    async def _read(self, call: PopCall, catch: _Catch) -> list[Delivered]:
-        """Read the messages.
-
-        One that is damaged stays leased and is tried again later; one that is gone, because a
-        repair of the log gave it up, is consumed, and so is one that the filter does not want:
-        its tag only shares a hash, or it was leased when the group had another filter.
-
-        Raises:
-            Refused: OUTCOME_CORRUPT, not one message can be read.
-        """
-        found: list[tuple[_Caught, CqRow]] = []
-        locations: list[Location] = []
-        base, row, row_set = 0, None, None
-        for caught in catch.leases:
-            lease_set, offset = caught.lease_set, caught.offset
-            if row is None or row_set is not lease_set or not base <= offset < base + row.count:
-                run = self._machine.consume_queues.covering(*lease_set.key[1:], offset)
-                if run is None:
-                    self._consume(caught)
-                    continue
-                base, row = run
-                row_set = lease_set
-            found.append((caught, row))
-            place = row.location(offset - base)
-            locations.append(Location(row.raft_index, *place, *lease_set.key[1:], offset))
-        messages: Sequence[bytes | None] = [b""] * len(found)
-        if not call.places_only or call.message_filter is not EVERYTHING:
-            messages = await self._reader.read(locations, call.consumer_group_id)
-        if found and not any(message is not None for message in messages):
-            raise Refused(pb.OUTCOME_CORRUPT, "no message of this pop can be read from disk")
-        delivered: list[Delivered] = []
-        for (caught, row), message in zip(found, messages, strict=True):
-            if message is None:
-                continue
-            if not self._is_wanted(call.message_filter, caught, message):
-                self._consume(caught)
-                self._sets.filtered += 1
-                if call.take.fifo:
-                    # The next message of its message group may be free now.
-                    self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-                continue
-            lease_set, generation, offset, lease, _ = caught
-            queue = lease_set.key[2]
-            delivered.append(
-                Delivered(queue, offset, generation, row.store_time_ms, lease, message)
-            )
-        return delivered
-
-    def _is_wanted(self, message_filter: MessageFilter, caught: _Caught, message: bytes) -> bool:
-        if message_filter is EVERYTHING:
-            return True
-        # The filter saw every new message already if it had to read them.
-        return (caught.is_new and message_filter.needs_messages) or message_filter.matches(message)
-
-    def _consume(self, caught: _Caught) -> None:
-        """Ack a message that nobody is given, so that its lease does not hold up the others."""
-        lease_set, generation, offset, lease, _ = caught
-        _, change = lease_set.leases.ack(
-            offset, lease.lease_number, generation, lease.visible_at_ms, self._proposer.now_ms()
-        )
-        if change is not None:
-            self._sets.keep(lease_set, change)
 
 
 def _wanted(request: TakeRequest) -> int:

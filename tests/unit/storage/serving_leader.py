@@ -1,0 +1,78 @@
+"""A whole leader over rows in memory: what it proposes is applied when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata_mq.commands import encode_leases
+from strata_mq.leases import Lease, LeaseChange, LeaseState
+from strata_state.rows import ConsumerKey
+from strata_storage.config import EngineOptions
+from strata_storage.leader import Leader
+from strata_storage.pending.instruments import PendingInstruments
+from strata_storage.pending.leader import PendingPorts
+from strata_storage.reads.payloads import PayloadReader
+from strata_storage.reads.reader import MessageReader
+from tests.unit.storage.waiting_leader import (
+    DEAD_LETTER_TOPIC_ID,
+    NOW_MS,
+    TOPIC_ID,
+    LeaderUnderTest,
+    run_here,
+)
+
+CONSUMER_GROUP_ID = 5
+KEY: ConsumerKey = (CONSUMER_GROUP_ID, TOPIC_ID, 1)
+
+
+class ServingLeader(LeaderUnderTest):
+    """`leading` serves pops, acks and dead letters beside messages that wait."""
+
+    def __init__(self, options: EngineOptions | None = None) -> None:
+        super().__init__()
+        ports = PendingPorts(self.routes, None, run_here, PendingInstruments(self.metrics))
+        self.leading = Leader(
+            1,
+            self.machine,
+            self.replica,
+            MessageReader(self.log, 1, run_here, lambda index: None),
+            PayloadReader(self.log, 1, run_here),
+            self.clock,
+            options or EngineOptions(),
+            ports,
+        )
+        self.machine.listener = self.leading
+
+    def lease_rows(
+        self,
+        head: int,
+        rows: Sequence[tuple[int, Lease]],
+        key: ConsumerKey = KEY,
+        *,
+        known: int | None = None,
+    ) -> None:
+        """Let leases of an earlier leader be in the rows, and take in the first `known` of them."""
+        change = LeaseChange(0, head, True, tuple(rows))
+        self.apply(encode_leases(NOW_MS, [(*key, change)]))
+        for _, lease in rows[:known]:
+            self.leading.sets.note_row(key, lease)
+
+
+def lease(
+    state: LeaseState, visible_at_ms: int, *, attempts: int = 3, group_hash: int = 0
+) -> Lease:
+    """Return a row that may be delivered three times."""
+    return Lease(
+        state,
+        attempts,
+        3,
+        1,
+        DEAD_LETTER_TOPIC_ID,
+        visible_at_ms,
+        NOW_MS,
+        0,
+        group_hash,
+        0,
+        False,
+        5,
+    )

@@ -1,0 +1,165 @@
+"""Lease sets of a leader: what runs out is seen to, what is set free wakes who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest.mock import patch
+
+import pytest
+
+from strata_mq.leases import LeaseState
+from strata_mq.rare_commands import TrimCommand, TrimmedQueue, encode_trim
+from strata_storage.config import EngineOptions
+from strata_storage.errors import Refused
+from strata_storage.pops.lease_calls import LeaseRef
+from strata_storage.pops.lease_sets import LeaseSets
+from strata_storage.pops.set_deadlines import SetDeadlines
+from tests.unit.storage.serving_leader import CONSUMER_GROUP_ID, KEY, ServingLeader, lease
+from tests.unit.storage.waiting_leader import (
+    DEAD_LETTER_TOPIC_ID,
+    GROUP,
+    NOW_MS,
+    TOPIC_ID,
+    start,
+    turns,
+)
+
+LEASED, WAITING = LeaseState.LEASED, LeaseState.WAITING
+BODIES = [b"first", b"second", b"third"]
+
+
+@pytest.fixture
+async def node() -> ServingLeader:
+    made = ServingLeader()
+    made.submit(BODIES, queue=KEY[2])
+    made.commit()
+    return made
+
+
+async def move(node: ServingLeader) -> list[str]:
+    """Have a turn of the expiry timer; return what became of messages that it moved."""
+    moving = asyncio.ensure_future(node.leading.dead_letters.move_exhausted(node.leading.expire()))
+    while not moving.done():
+        await turns()
+        node.commit()
+    return await moving
+
+
+async def parked(node: ServingLeader) -> asyncio.Task[bool]:
+    """Let a pop of the consumer group wait."""
+    return await start(node.leading.waiters.wait(TOPIC_ID, CONSUMER_GROUP_ID, -1, 100))
+
+
+async def test_a_set_that_was_due_when_it_was_loaded_is_due_again(node: ServingLeader) -> None:
+    """A new leader loads a set with a used-up message: later ones of it are moved, too."""
+    rows = [(0, lease(WAITING, NOW_MS)), (1, lease(LEASED, NOW_MS + 50))]
+    node.lease_rows(2, rows, known=1)
+    node.clock.now_s = 0.01
+    assert await move(node) == ["moved"]
+    node.clock.now_s = 0.1
+    assert await move(node) == ["moved"]
+    assert node.next_offsets(DEAD_LETTER_TOPIC_ID) == {GROUP: 2}
+
+
+async def test_a_set_that_cannot_be_read_stays_due(node: ServingLeader) -> None:
+    """Others that are due at the same time are seen to, and it is in its turn."""
+    other = (CONSUMER_GROUP_ID, TOPIC_ID, 2)
+    node.lease_rows(1, [(0, lease(LEASED, NOW_MS + 5))])
+    node.lease_rows(1, [(0, lease(LEASED, NOW_MS + 6))], other)
+    found = node.leading.sets.find(KEY)
+    assert found is not None
+    found.in_flight, found.stale = 1, True
+    sets = node.leading.sets
+    assert [each.key for each in sets.due(NOW_MS + 10, 10)] == [other]
+    found.in_flight = 0
+    assert [each.key for each in sets.due(NOW_MS + 2_000, 10)] == [KEY]
+
+
+async def test_used_up_messages_are_listed_again_while_the_log_takes_nothing(
+    node: ServingLeader,
+) -> None:
+    """The turn that finds them may be refused; the next one has them."""
+    node.lease_rows(1, [(0, lease(LEASED, NOW_MS + 5))])
+    node.clock.now_s = 0.01
+    node.replica.is_full = True
+    for _ in range(3):
+        with pytest.raises(Refused):
+            node.leading.expire()
+    node.replica.is_full = False
+    assert await move(node) == ["moved"]
+
+
+async def test_what_is_freed_wakes_a_pop_when_the_log_takes_it(node: ServingLeader) -> None:
+    """Whoever freed it was refused, and does not come again."""
+    node.lease_rows(1, [(0, lease(LEASED, NOW_MS + 9_000, attempts=1))])
+    waiting = await parked(node)
+    node.replica.is_full = True
+    ref = LeaseRef(*KEY, 0, 1, 0, 0)
+    with pytest.raises(Refused):
+        await node.leading.leases.release([ref])
+    assert not waiting.done()
+    node.replica.is_full = False
+    node.leading.sets.flush_kept()
+    await turns()
+    assert waiting.done()
+
+
+async def test_a_trim_looks_at_the_sets_of_its_queues_only(node: ServingLeader) -> None:
+    """However many are loaded; what is dropped frees what waited behind it."""
+    other = (CONSUMER_GROUP_ID, TOPIC_ID, 2)
+    node.lease_rows(2, [(0, lease(WAITING, 0, attempts=1)), (1, lease(WAITING, 0, attempts=1))])
+    node.lease_rows(2, [(0, lease(WAITING, 0, attempts=1))], other)
+    sets = node.leading.sets
+    assert sets.find(KEY) is not None
+    assert sets.find(other) is not None
+    waiting = await parked(node)
+    trim = TrimCommand(NOW_MS, 0, [TrimmedQueue(TOPIC_ID, KEY[2], 1)])
+    with patch.object(LeaseSets, "loaded", side_effect=AssertionError):
+        node.apply(encode_trim(trim))
+    await turns()
+    assert waiting.done()
+    found = {key: sets.find(key) for key in (KEY, other)}
+    assert [each.leases.cursor() for each in found.values() if each is not None] == [1, 0]
+
+
+async def test_sets_of_a_queue_go_when_they_are_forgotten() -> None:
+    """What is not in memory any more is in no index of what is."""
+    node = ServingLeader(EngineOptions(lease_sets_max=1))
+    sets = node.leading.sets
+    for queue in (1, 2, 3):
+        key = (CONSUMER_GROUP_ID, TOPIC_ID, queue)
+        node.lease_rows(1, [(0, lease(WAITING, 0, attempts=1))], key)
+        assert sets.find(key) is not None
+    assert [each.key[2] for each in sets.loaded()] == [3]
+    assert [len(sets.of_queue(TOPIC_ID, queue)) for queue in (1, 2, 3)] == [0, 0, 1]
+
+
+async def test_the_leases_of_a_holder_are_found_but_for_sets_that_cannot_be_read(
+    node: ServingLeader,
+) -> None:
+    """One that cannot be read keeps no other from being released, and is not forgotten."""
+    held = lease(LEASED, 0, attempts=1)._replace(holder=77, auto_renewed=True)
+    other = (CONSUMER_GROUP_ID, TOPIC_ID, 2)
+    node.lease_rows(1, [(0, held)])
+    node.lease_rows(1, [(0, held)], other)
+    sets = node.leading.sets
+    found = sets.find(KEY)
+    assert found is not None
+    found.in_flight, found.stale = 1, True
+    assert [each.key for each in sets.held_by(77)] == [other]
+    found.in_flight = 0
+    assert {each.key for each in sets.held_by(77)} == {KEY, other}
+
+
+def test_deadlines_take_room_for_sets_not_for_changes() -> None:
+    """A set whose deadline comes nearer and is seen to, again and again, has a few entries."""
+    deadlines = SetDeadlines()
+    deadlines.note((1, 1, 2), 10_000_000)
+    for at_ms in range(20_000, 0, -1):
+        deadlines.note(KEY, at_ms)
+        deadlines.note(KEY, at_ms + 5)
+    assert len(deadlines) < 2_000
+    assert deadlines.take_due(0) is None
+    assert deadlines.take_due(20_000) == KEY
+    assert deadlines.take_due(20_000) is None
+    assert deadlines.take_due(10_000_000) == (1, 1, 2)
