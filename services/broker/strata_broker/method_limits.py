@@ -14,7 +14,6 @@ from google.protobuf.descriptor import ServiceDescriptor
 from apache.rocketmq.v2 import admin_pb2, service_pb2
 from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.broker.v1 import peer_pb2
-from strata.kv.v1 import kv_pb2
 from strata_broker.config import BrokerConfig
 from strata_edge.method_limits import KIB, MethodLimits
 
@@ -59,7 +58,8 @@ def method_limits(config: BrokerConfig, max_receive_bytes: int) -> Mapping[str, 
     operators = MethodLimits(max_request_bytes=4 * _MIB, max_time_s=_OPERATOR_S)
     return {
         **_paths(service_pb2.DESCRIPTOR.services_by_name["MessagingService"], messaging),
-        **_paths(kv_pb2.DESCRIPTOR.services_by_name["KvService"], tables),
+        # By its name: a broker without the plugin imports nothing of it.
+        **{f"/strata.kv.v1.KvService/{rpc}": of_rpc for rpc, of_rpc in tables.items()},
         **{path: operators for file in (strata_admin_pb2, admin_pb2) for path in _all_of(file)},
         # A command may carry a message.
         **dict.fromkeys(_all_of(peer_pb2), replace(operators, max_request_bytes=max_receive_bytes)),

@@ -67,7 +67,11 @@ def promised(command: str) -> set[str]:
 def test_the_cluster_is_shown(cluster: SmallCluster) -> None:
     """Every process is a node that is up, under its address; every raft group has a leader."""
     shown = cluster.ask("cluster", "show")
-    assert set(shown) == {"version", "nodes", "raft_groups"}
+    assert set(shown) == {
+        *("version", "nodes", "raft_groups"),
+        *("metadata_age_ms", "metadata_stale"),
+    }
+    assert shown["metadata_stale"] is False
     assert {node["role"] for node in shown["nodes"]} == {"nameserver", "storage", "broker"}
     by_role = {node["role"]: node for node in shown["nodes"]}
     for role in ("nameserver", "storage"):

@@ -102,7 +102,7 @@ async def test_metrics_tell_how_far_the_tier_is(tmp_path: Path) -> None:
         await upload(node)
         assert node.gauges(behind) == {"": 0}
         dispatched = metrics.counter("rocketmq_tiered_store_messages_dispatch_total")
-        assert dispatched.value({"topic": OTHER_TOPICS}) == 5
+        assert dispatched.value({"namespace": "", "topic": OTHER_TOPICS}) == 5
         node.clock.advance(9)
         await node.append([b"young"], queue=2)
         await retain(node)
