@@ -27,9 +27,9 @@ from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_edge.grpcio_edge import GrpcioEdge
-from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from tests.integration.broker.plain_edge import plain_edge
 
 SMALL: dict[str, dict[str, Any]] = {
     "node": {"grpc_port": 0},
@@ -191,7 +191,7 @@ class FaultyNode(Standalone):
         self.broker = BrokerApp(
             BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, self._host),
             self._config,
-            GrpcioEdge(EdgeOptions(host=self._host, port=0, front=False), self._metrics),
+            GrpcioEdge(plain_edge(self._config, self._host), self._metrics),
             BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],
                 lambda endpoint: FaultyChannel(network.channel(endpoint), faults),

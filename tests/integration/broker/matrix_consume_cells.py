@@ -57,7 +57,7 @@ def with_damaged_handle(rpc: str, damage: str) -> Act:
                 "empty": "",
                 "cut": handle[:-1],
                 "one bit": chr(ord(handle[0]) ^ 1) + handle[1:],
-                "huge": handle * 10_000,
+                "huge": handle * 600,
                 "no text of ours": "ä\x00",
             }[damage]
         return await calls.status(rpc, request)
@@ -241,7 +241,8 @@ CELLS = [
     Cell(
         "ReceiveMessage",
         "ILLEGAL_FILTER_EXPRESSION",
-        filtered(definition_pb2.FILTER_TYPE_UNSPECIFIED, "*"),
+        # Without a type it is one of tags.
+        filtered(definition_pb2.FILTER_TYPE_UNSPECIFIED, "||"),
     ),
     Cell("ReceiveMessage", "ILLEGAL_FILTER_EXPRESSION", filtered(definition_pb2.SQL, " ")),
     Cell("ReceiveMessage", "ILLEGAL_FILTER_EXPRESSION", filtered(definition_pb2.SQL, "a >")),

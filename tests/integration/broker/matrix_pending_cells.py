@@ -161,7 +161,7 @@ CELLS = [
             ("", "transaction id cannot be blank"),
             (" ", "transaction id cannot be blank"),
             ("nonsense", "INVALID_TRANSACTION_ID*"),
-            ("A" * 100_000, "INVALID_TRANSACTION_ID*"),
+            ("A" * 50_000, "INVALID_TRANSACTION_ID*"),
         )
     ),
     *(
@@ -175,7 +175,7 @@ CELLS = [
             recalled_by_another_namespace,
             bad_handle("nonsense", "delayed"),
             bad_handle("", "delayed"),
-            bad_handle("A" * 100_000, "mixed"),
+            bad_handle("A" * 50_000, "mixed"),
             bad_handle("01" + "0" * 32, "orders"),
         )
     ),

@@ -14,10 +14,10 @@ from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.config import BrokerConfig
 from strata_broker.storage.channels import cluster_network
 from strata_edge.grpcio_edge import GrpcioEdge
-from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.integration.broker.matrix_calls import METADATA, new_message
+from tests.integration.broker.plain_edge import plain_edge
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 CONFIG = BrokerConfig.model_validate({"send": {"timeout_ms": 400}})
@@ -44,7 +44,7 @@ async def stub(
     app = BrokerApp(
         BrokerIdentity("broker-a", 50, "127.0.0.1"),
         CONFIG,
-        GrpcioEdge(EdgeOptions(port=0, front=False)),
+        GrpcioEdge(plain_edge(CONFIG)),
         cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client),
         SystemClock(),
         lambda: 0.5,

@@ -110,3 +110,17 @@ async def test_calls_are_bounded_in_bytes(edge: FakeEdge, storage: FakeStorage) 
     sizes = [[len(batch.batch) for batch in request.batches] for request in appends(storage)]
     assert sum(map(len, sizes)) > 1
     assert all(len(batches) == 1 or sum(batches) <= 300_000 for batches in sizes), sizes
+
+
+async def test_a_send_that_may_be_stored_is_never_called_refused(
+    edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """A leader took it and lost its place before it was committed: the next one may commit it."""
+    timed_out = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_TIMEOUT)
+    leads_no_more = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER)
+    storage.trouble["Append"].extend([timed_out, *[leads_no_more] * 1_000])
+    method, request = send(1)
+    first = edge.begin(method, request, time_left_s=0.05)
+    assert await code_of(first) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
+    later = edge.begin(method, request, time_left_s=0.05)
+    assert await code_of(later) == definition_pb2.HA_NOT_AVAILABLE

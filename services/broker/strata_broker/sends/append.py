@@ -104,7 +104,15 @@ class _Entry(NamedTuple):
 class _Batch:
     """A batch being filled, waiting, or under way."""
 
-    __slots__ = ("builder", "data", "deadline_s", "entries", "sequence", "spans")
+    __slots__ = (
+        "builder",
+        "data",
+        "deadline_s",
+        "entries",
+        "is_uncertain",
+        "sequence",
+        "spans",
+    )
 
     def __init__(self, checksum: Checksum) -> None:
         self.builder = BatchBuilder(checksum)
@@ -112,6 +120,8 @@ class _Batch:
         self.deadline_s = 0.0
         # Of its traced messages.
         self.spans: list[Span] = []
+        # A leader took it and did not commit it in time.
+        self.is_uncertain = False
         # Set when first sent; both stay for every repeat.
         self.data = b""
         self.sequence = 0
@@ -358,8 +368,10 @@ class Appender:
         while lane.waiting and lane.waiting[0].deadline_s <= now_s:
             replicated = self._leaders.has_other_replicas(lane.raft_group)
             where = self._leaders.explain(lane.raft_group)
-            failure = errors.send_timed_out(lane.hindrance, where, replicated=replicated)
-            lane.waiting.popleft().fail(failure)
+            batch = lane.waiting.popleft()
+            # A later try says nothing of an earlier one, which may be committed yet.
+            hindrance = DEADLINE_EXCEEDED if batch.is_uncertain else lane.hindrance
+            batch.fail(errors.send_timed_out(hindrance, where, replicated=replicated))
 
     def _settle(self, lane: _GroupLane, node: str, result: storage_pb2.GroupResult) -> None:
         outcome = result.refusal.outcome
@@ -429,6 +441,8 @@ class Appender:
         self._retries.add(1, {"reason": reason})
         lane.asked = ""
         lane.hindrance = reason
+        if reason == DEADLINE_EXCEEDED and lane.waiting:
+            lane.waiting[0].is_uncertain = True
         pause_s = lane.backoff.next_s()
         lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 
