@@ -105,6 +105,8 @@ class Worker:
         self.group = f"{kind.topic}-readers"
         self.all: dict[str, Work] = {}
         self.done: Counter[str] = Counter()
+        # What lies in the dead-letter topic: attempts whose answers were lost count, too.
+        self._dead: set[str] = set()
         self._producer = producer
         self._consumer = consumer
         self._chance = chance
@@ -170,7 +172,7 @@ class Worker:
     def _is_over(self, work: Work) -> bool:
         match work.fate:
             case Fate.DELIVER:
-                return bool(work.places)
+                return bool(work.places) or work.message_id in self._dead
             case Fate.RECALL:
                 # A refusal says that it was delivered.
                 return bool(work.places) or work.ended is True
@@ -287,6 +289,7 @@ class Worker:
             definition.Message.FromString(letter.stored.message).body.decode()
             for letter in response.dead_letters
         )
+        self._dead = set(found)
         poison = [w.message_id for w in self.all.values() if w.fate is Fate.POISON and w.stored]
         return found, [message_id for message_id in poison if message_id not in found]
 

@@ -67,13 +67,13 @@ class PendingWorkload:
         missing: list[str] = []
         while self._cluster.now_s < deadline_s:
             await asyncio.sleep(_RETRY_S)
-            if any(worker.waiting() or not worker.idle for worker in self._workers):
+            if any(not worker.idle for worker in self._workers):
                 continue
             try:
                 letters, missing = await self._letters.dead_letters()
             except _FAILURES:
                 continue
-            if not missing:
+            if not missing and not any(worker.waiting() for worker in self._workers):
                 break
         wrong = [violation for worker in self._workers for violation in worker.violations()]
         wrong += [f"stuck: a call of {w.kind.topic}" for w in self._workers if not w.idle]
