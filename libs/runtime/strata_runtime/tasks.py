@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from strata_runtime.errors import one_line
-from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics, MetricSpec
 
 Result = TypeVar("Result")
@@ -172,6 +171,9 @@ class RequestTasks(TaskOwner):
         metrics.declare(METRICS)
         self._failures = metrics.counter("strata_request_failures_total")
         self._labels = {"component": owner}
+        # Spark's workers own tasks and serve no requests: they have no logger to import.
+        from strata_runtime.logs import get_logger
+
         self._log = get_logger(owner)
         self._on_failed: OnFatal = lambda _, __: None
 

@@ -55,7 +55,9 @@ def messages(draw: st.DrawFn, descriptor: Descriptor, depth: int = 0) -> Any:
         if depth > 2 or not draw(st.booleans()):
             continue
         if field.is_repeated and field.message_type and field.message_type.GetOptions().map_entry:
-            getattr(message, field.name).update(draw(st.dictionaries(st.text(), st.text())))
+            entry = field.message_type.fields_by_name
+            keys, values = (_values(entry[name], depth) for name in ("key", "value"))
+            getattr(message, field.name).update(draw(st.dictionaries(keys, values, max_size=3)))
         elif field.is_repeated:
             getattr(message, field.name).extend(draw(st.lists(_values(field, depth), max_size=2)))
         elif field.message_type is not None:
