@@ -18,7 +18,7 @@ LANES := -n 3
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock requirements-traces.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run test unit e2e sim soak chaos bench check fix proto proto-check \
+.PHONY: help setup setup-dev run test unit e2e sim soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
 	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark clean
 
@@ -66,6 +66,9 @@ soak: setup-dev ## whole clusters under faults for long; SEEDS=n says how many r
 
 chaos: setup-dev ## everything at work on a cluster under faults; MINUTES=, SEED= (needs root, iproute2)
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+abuse: setup-dev ## hostile clients against a node, judged by a witness who works beside them
+	@$(BIN)/pytest tests/abuse/hostile_requests.py tests/abuse/hostile_connections.py $(ARGS)
 
 bench: setup-dev bench-load ## measure; JSON into bench/results, table on the screen
 	@$(BIN)/python bench/run.py $(ARGS)
