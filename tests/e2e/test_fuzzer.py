@@ -59,7 +59,14 @@ ENVIRONMENT = {
 
 _FAULTS = frozenset(("INTERNAL_SERVER_ERROR", "INTERNAL_ERROR", "CODE_UNSPECIFIED"))
 _ANY_RPC = frozenset(
-    ("OK", "BAD_REQUEST", "TOO_MANY_REQUESTS", "CLIENT_ID_REQUIRED", "NOT_IMPLEMENTED")
+    (
+        "OK",
+        "BAD_REQUEST",
+        "TOO_MANY_REQUESTS",
+        "CLIENT_ID_REQUIRED",
+        "NOT_IMPLEMENTED",
+        "REQUEST_HEADER_FIELDS_TOO_LARGE",
+    )
 )
 _NONE: frozenset[str] = frozenset()
 # RPCs that the matrix has no row for.

@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
+from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line
 
 app = App(
@@ -53,7 +54,7 @@ def main() -> None:
     # What gRPC has to say of handshakes and calls that failed would stand among our own lines,
     # as often as a client likes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    sys.exit(run(sys.argv[1:]))
+    end_process(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -23,11 +23,12 @@ from pyspark import TaskContext
 from strata_placement.jobs.application import Job
 from strata_placement.jobs.compact_rows import Compacted, OutputWork, compacted, work_of
 from strata_placement.jobs.tier_client import Brokers, TierClient
+from strata_runtime.ending import end_process
 
 _SALT_BITS = 63
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Plan, write, commit, tell."""
     job = Job("compact_tier", __doc__ or "").with_tier()
     add = job.parser.add_argument
@@ -63,9 +64,8 @@ def main(arguments: Sequence[str]) -> None:
     }
     job.end(given, figures, findings)
     spark.stop()
-    if findings:
-        sys.exit(1)
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    end_process(main(sys.argv[1:]))

@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 
 from strata_placement.jobs.application import Job
 from strata_placement.jobs.scrub_rows import ObjectWork, Scrubbed, scrubbed, work_of
+from strata_runtime.ending import end_process
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """List, read, tell."""
     job = Job("scrub_tier", __doc__ or "")
     job.parser.add_argument("--tier", required=True, help="URL of the object store")
@@ -43,9 +44,8 @@ def main(arguments: Sequence[str]) -> None:
     }
     job.end(given, figures, findings)
     spark.stop()
-    if findings:
-        sys.exit(1)
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    end_process(main(sys.argv[1:]))

@@ -20,12 +20,13 @@ from pyspark import TaskContext
 from strata_placement.jobs.application import Job
 from strata_placement.jobs.sweep_rows import GroupWork, SweepOptions, Swept, swept, work_of
 from strata_placement.jobs.tier_client import Brokers, TierClient
+from strata_runtime.ending import end_process
 
 _HOUR_MS = 3_600_000
 _LEAST_HOURS = SweepOptions().orphan_ms / _HOUR_MS
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> int:
     """List, ask, delete, tell."""
     job = Job("sweep_tier", __doc__ or "").with_tier()
     add = job.parser.add_argument
@@ -64,9 +65,8 @@ def main(arguments: Sequence[str]) -> None:
     }
     job.end(given, figures, findings)
     spark.stop()
-    if findings:
-        sys.exit(1)
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    end_process(main(sys.argv[1:]))
