@@ -66,6 +66,7 @@ _ANY_RPC = frozenset(
         "CLIENT_ID_REQUIRED",
         "NOT_IMPLEMENTED",
         "REQUEST_HEADER_FIELDS_TOO_LARGE",
+        "PAYLOAD_TOO_LARGE",
     )
 )
 _NONE: frozenset[str] = frozenset()
@@ -251,7 +252,9 @@ def valid_message(topic: str, kind: str, chance: random.Random) -> definition.Me
 
 def status_of(response: Any) -> definition.Status | None:
     """Return the Status of a response of the messaging service; None: it has none."""
-    if "status" not in response.DESCRIPTOR.fields_by_name or not response.HasField("status"):
+    field = response.DESCRIPTOR.fields_by_name.get("status")
+    # The health of a cluster is called a status, too; it is a number.
+    if field is None or field.message_type is None or not response.HasField("status"):
         return None
     status: definition.Status = response.status
     return status
