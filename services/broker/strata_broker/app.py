@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 
 import google_crc32c
 
@@ -69,6 +68,7 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks, Tasks
 from strata_runtime.tracing import Tracer
+from strata_runtime.version import VERSION
 
 OnFatal = Callable[[str, BaseException], None]
 
@@ -322,7 +322,7 @@ class BrokerApp:
             OperatorParts(
                 identity.node_id,
                 identity.boot_id,
-                version("strata-broker"),
+                VERSION,
                 self.view,
                 self._metadata,
                 self._storage,

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
 from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line
+from strata_runtime.version import VERSION
 
 app = App(
     name="strata",
     help="StrataMQ: run it and look after it.",
-    version=lambda: version("strata-cli"),
+    version=VERSION,
     help_format="plaintext",
 )
 app.command("strata_cli.commands.run:standalone", name="standalone")

