@@ -98,7 +98,7 @@ class TakeBatch:
             self.attempt,
             request.auto_renew,
             length,
-            request.broker if request.auto_renew else 0,
+            request.broker,
         )
 
     def _add(self, offset: int, lease: Lease) -> None:

@@ -48,12 +48,14 @@ __all__ = [
 _LEASED = LeaseState.LEASED
 _WAITING = LeaseState.WAITING
 _BLOCKED = LeaseState.BLOCKED
+# Stands for a row that is gone.
+_GONE = Lease(_WAITING, 0, 0, 0, 0, 0, 0, 0, 0, 0, False)
 
 
 class QueueLeases(LeaseRows):
     """See the module docstring; state and attributes are those of `LeaseRows`."""
 
-    __slots__ = ("_max_blocked", "_max_changes", "_max_in_flight")
+    __slots__ = ("_lost", "_max_blocked", "_max_changes", "_max_in_flight")
 
     def __init__(
         self,
@@ -65,6 +67,7 @@ class QueueLeases(LeaseRows):
         max_in_flight: int = 100_000,
         auto_renew_limit_ms: int = 10_800_000,
         max_changes: int = 4096,
+        lost: Mapping[int, int] | None = None,
     ) -> None:
         """Take up state as stored.
 
@@ -78,8 +81,12 @@ class QueueLeases(LeaseRows):
             auto_renew_limit_ms: Longest life of an auto-renewed lease (rule 25).
             max_changes: Rows after which one `expire` or `release_holder` stops (expire: at the
                 end of a batch).
+            lost: Mark of each broker that is lost, and the group time since which what it took may
+                be undelivered: such a lease that runs out was no attempt. Whoever gives it keeps
+                it up to date.
         """
         super().__init__(head, generation, rows, auto_renew_limit_ms)
+        self._lost = {} if lost is None else lost
         self._max_blocked = max_blocked
         self._max_in_flight = max_in_flight
         self._max_changes = max_changes
@@ -286,16 +293,46 @@ class QueueLeases(LeaseRows):
     def release_undelivered(
         self, offset: int, lease_number: int, generation: int, now_ms: int
     ) -> LeaseChange | None:
-        """Make a message that nobody was given visible again; None: the lease holds no more.
+        """Make a message that nobody was given visible again; None: it was leased anew, or is gone.
 
         The attempt does not count (rule 36): a message becomes a dead letter by deliveries only.
+        That holds for a lease that has ended meanwhile, too: its time was up, or its holder died.
         """
-        lease = self._rows.get(offset)
-        if lease is None or not self._is_held(lease, lease_number, generation, now_ms):
+        lease = self._undelivered(offset, lease_number, generation)
+        if lease is None:
             return None
-        lease = lease._replace(attempts=max(lease.attempts - 1, 0))
-        changed = self._make_visible(offset, lease, now_ms)
+        # Another number: who repeats this takes no second attempt back.
+        number = lease_number + 1
+        if lease.state is _LEASED:
+            changed = self._make_visible(offset, lease, now_ms, number)
+        else:
+            changed = self._rows[offset] = lease.unheld(_WAITING, number, lease.visible_at_ms)
+            if not changed.exhausted and offset in self._exhausted:
+                del self._exhausted[offset]
+                self._order.became_visible(offset, changed)
         return LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def put_off_undelivered(
+        self, offset: int, lease_number: int, generation: int, visible_at_ms: int
+    ) -> LeaseChange | None:
+        """Keep a message that cannot be read back until then; None: the lease has ended.
+
+        Nobody holds it and nobody was given it: the attempt does not count (rule 36).
+        """
+        lease = self._undelivered(offset, lease_number, generation)
+        if lease is None or lease.state is not _LEASED:
+            return None
+        self._let_go(offset, lease)
+        changed = self._rows[offset] = lease.unheld(_LEASED, lease_number + 1, visible_at_ms)
+        self._deadlines.push(visible_at_ms, (offset,), self.in_flight)
+        return LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def _undelivered(self, offset: int, lease_number: int, generation: int) -> Lease | None:
+        """Return the row of a lease as if it had not been taken; None: it is not the last one."""
+        lease = self._rows.get(offset)
+        if lease is None or lease.lease_number != lease_number or generation != self.generation:
+            return None
+        return None if lease.state is _BLOCKED else _not_counted(lease)
 
     def changed_before(
         self,
@@ -309,22 +346,26 @@ class QueueLeases(LeaseRows):
         """Return what a lost `change_invisible` with these arguments made; None: there was none.
 
         For a caller who repeats a call, because a handle that was changed is not valid again. A
-        message that is leased later than before the handle's end was delivered anew.
+        message that is leased later than before the handle's end was delivered anew. One whose row
+        is gone was acked or moved after the change, and nobody can tell when: its handle ends as
+        if the change were made now.
         """
-        lease = self._rows.get(offset)
-        if lease is None or lease.auto_renewed or generation != self.generation:
+        if generation != self.generation or offset >= self.head:
             return None
-        if visible_at_ms and lease.taken_at_ms >= visible_at_ms:
+        number, lease = lease_number + 1, self._rows.get(offset)
+        if lease is None:
+            return _GONE._replace(lease_number=number, visible_at_ms=now_ms + max(invisible_ms, 0))
+        if lease.lease_number < number or (visible_at_ms and lease.taken_at_ms >= visible_at_ms):
             return None
-        if invisible_ms <= 0 and visible_at_ms and lease.lease_number > lease_number + 1:
+        if lease.lease_number > number:
             # Nothing else ends a lease before its time; somebody took the message since.
-            return lease.unheld(_WAITING, lease_number + 1, lease.taken_at_ms)
-        if lease.lease_number != lease_number + 1:
-            return None
+            early = visible_at_ms > 0
+            return lease.unheld(_WAITING, number, lease.taken_at_ms) if early else None
         if invisible_ms <= 0:
             return lease if lease.state is _WAITING else None
+        # One whose changed time is up waits since then.
         changed_at_ms = lease.visible_at_ms - invisible_ms
-        same = lease.state is _LEASED and lease.taken_at_ms <= changed_at_ms <= now_ms
+        same = not lease.auto_renewed and lease.taken_at_ms <= changed_at_ms <= now_ms
         return lease if same else None
 
     def remove(
@@ -359,13 +400,20 @@ class QueueLeases(LeaseRows):
             return None
         return self._delete(offset, self._rows[offset])
 
-    def release_holder(self, holder: int, now_ms: int) -> LeaseChange | None:
+    def release_holder(
+        self, holder: int, now_ms: int, taken_before_ms: int | None = None
+    ) -> LeaseChange | None:
         """Make the auto-renewed leases of a dead client visible again (rule 25).
 
-        At most max_changes at once: call again until it returns None.
+        At most max_changes at once: call again until it returns None. With `taken_before_ms` only
+        those taken before that group time.
         """
-        held = sorted(self._held.of(holder))[: self._max_changes]
         rows = self._rows
+        held = sorted(
+            offset
+            for offset in self._held.of(holder)
+            if taken_before_ms is None or rows[offset].taken_at_ms < taken_before_ms
+        )[: self._max_changes]
         return self._puts_change(
             {offset: self._make_visible(offset, rows[offset], now_ms) for offset in held}
         )
@@ -373,8 +421,9 @@ class QueueLeases(LeaseRows):
     def release_lost(self, holder: int, lost: Mapping[int, int], now_ms: int) -> LeaseChange | None:
         """Make a holder's auto-renewed leases visible that lost brokers may not have delivered.
 
-        Their holder lives and does not know of them, so nobody else would ever end them. At most
-        max_changes at once.
+        Their holder lives and does not know of them, so nobody else would ever end them. Whether
+        one was delivered is unknown: a message that nobody was given must not become a dead letter
+        for it, so the attempt does not count (rule 36). At most max_changes at once.
 
         Args:
             holder: client.
@@ -390,7 +439,7 @@ class QueueLeases(LeaseRows):
         ]
         return self._puts_change(
             {
-                offset: self._make_visible(offset, rows[offset], now_ms)
+                offset: self._make_visible(offset, _not_counted(rows[offset]), now_ms)
                 for offset in sorted(offsets)[: self._max_changes]
             }
         )
@@ -404,11 +453,14 @@ class QueueLeases(LeaseRows):
         return 0 if self._exhausted and self._exhausted_unlisted else self._deadlines.first_ms()
 
     def _expire_due(self, now_ms: int, puts: dict[int, Lease]) -> None:
-        rows = self._rows
+        rows, lost = self._rows, self._lost
         most = len(puts) + self._max_changes
         while len(puts) < most and (due := self._deadlines.pop_due(now_ms)) is not None:
             for offset in due:
-                puts[offset] = self._make_visible(offset, rows[offset], now_ms)
+                lease = rows[offset]
+                if lost and lease.taken_at_ms >= lost.get(lease.broker, now_ms + 1):
+                    lease = _not_counted(lease)
+                puts[offset] = self._make_visible(offset, lease, now_ms)
 
     # Position -----------------------------------------------------------------------------------
 
@@ -434,3 +486,8 @@ class QueueLeases(LeaseRows):
             return None, 0
         change = LeaseChange(self.generation, self.head, head_changed, (), tuple(deletes))
         return change, len(deletes)
+
+
+def _not_counted(lease: Lease) -> Lease:
+    """Return a lease as if its last delivery had not been."""
+    return lease._replace(attempts=max(lease.attempts - 1, 0))

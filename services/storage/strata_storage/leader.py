@@ -179,26 +179,32 @@ class Leader:
     def release(self, holders: Holders) -> int:
         """Release the auto-renewed leases of clients that are gone (rule 25); return how many.
 
+        Also learns which brokers are lost: what they took may have been given to nobody.
+
         Raises:
             Refused: not now; it is tried again.
         """
-        self.sets.check_open()
         now_s, now_ms = self._clock.monotonic_s(), self.proposer.now_ms()
         settled = now_s - self._since_s >= self._options.holder_grace_s
-        lost = {
-            broker.mark: now_ms - int((now_s - broker.delivered_until_s) * 1_000)
-            for broker in holders.brokers.lost(now_s)
-        }
+        lost = self.sets.lost_brokers
+        lost.clear()
+        for broker in holders.brokers.lost(now_s):
+            lost[broker.mark] = now_ms - int((now_s - broker.delivered_until_s) * 1_000)
+        self.sets.check_open()
         sections: list[Section] = []
         for holder in self.sets.holders():
             is_dead = holders.is_dead(holder, now_s, silent_too=settled)
             if not is_dead and not lost:
                 continue
+            settled_s = holders.settled_s(holder, now_s)
+            before_ms = None
+            if settled_s < now_s:
+                before_ms = now_ms - int((now_s - settled_s) * 1_000)
             for lease_set in self.sets.held_by(holder):
                 leases = lease_set.leases
                 changes = [leases.release_lost(holder, lost, now_ms)]
                 if is_dead:
-                    changes.append(leases.release_holder(holder, now_ms))
+                    changes.append(leases.release_holder(holder, now_ms, before_ms))
                 sections += [(lease_set, change) for change in changes if change is not None]
         if sections:
             # Nobody waits for it; what is refused is kept and goes with the next entry.

@@ -175,10 +175,11 @@ class StorageServicer(ReadServicer):
         """
         call = self._pop_call(request)
         engine = self._engines.engine(request.raft_group)
-        await engine.barrier()
-        engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
+        # It lives now: what is said of it from here on counts.
         if call.take.auto_renew:
             self._holders.touch(call.take.holder, self._clock.monotonic_s())
+        await engine.barrier()
+        engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
         leader = engine.leading()
         leader.client_names.note(request.holder, request.client_id)
         delivered = await leader.pops.pop(call)
@@ -502,4 +503,9 @@ class StorageServicer(ReadServicer):
             request.known_sealed,
             filter_of(self._filters, request.filter),
             request.places_only,
+            lambda: self._holders.is_nobody_there(
+                request.broker_boot_id,
+                request.holder if request.auto_renew else None,
+                self._clock.monotonic_s(),
+            ),
         )

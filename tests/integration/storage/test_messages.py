@@ -352,6 +352,7 @@ async def test_auto_renewed_leases_live_as_long_as_their_holder(node: NodeUnderT
     await expire(node, 16)
     again = await node.pop(auto_renew=True, holder=78)
     assert (bodies(again), again.messages[0].attempt_count) == ([b"a"], 2)
+    await expire(node, 2)
     await report(gone=[78])
     await expire(node, 0)
     assert bodies(await node.pop()) == [b"a"]

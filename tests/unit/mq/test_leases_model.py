@@ -342,15 +342,32 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(choice=st.data())
     def release_undelivered(self, choice: st.DataObject) -> None:
         offset, number, generation, _ = self.pick(choice)
-        valid = self.handle_is_valid(offset, number, generation)
         before = self.naive.rows.get(offset)
+        is_last = self.is_last_lease(offset, number, generation)
         change = self.leases.release_undelivered(offset, number, generation, self.now_ms)
-        assert (change is not None) == valid
+        assert (change is not None) == is_last
         self.naive.apply(change)
-        if valid:
+        if is_last:
             assert before is not None
             row = self.naive.rows[offset]
-            assert (row.state, row.attempts) == (LeaseState.WAITING, before.attempts - 1)
+            left = max(before.attempts - 1, 0)
+            assert (row.state, row.attempts) == (LeaseState.WAITING, left)
+        assert self.leases.release_undelivered(offset, number, generation, self.now_ms) is None
+
+    @precondition(lambda self: self.handles)
+    @rule(choice=st.data())
+    def put_off_undelivered(self, choice: st.DataObject) -> None:
+        offset, number, generation, _ = self.pick(choice)
+        before = self.naive.rows.get(offset)
+        change = self.leases.put_off_undelivered(offset, number, generation, self.now_ms + 70)
+        self.naive.apply(change)
+        held = before is not None and before.state is LeaseState.LEASED
+        assert (change is not None) == (held and self.is_last_lease_of(before, number, generation))
+        if change is not None:
+            assert before is not None
+            row = self.naive.rows[offset]
+            assert (row.state, row.attempts) == (LeaseState.LEASED, max(before.attempts - 1, 0))
+            assert row.visible_at_ms == self.now_ms + 70
 
     @precondition(lambda self: self.handles)
     @rule(choice=st.data())
@@ -424,6 +441,18 @@ class LeaseMachine(RuleBasedStateMachine):
             generation == self.naive.generation
             and self.naive.is_held(offset, self.now_ms)
             and self.naive.rows[offset].lease_number == number
+        )
+
+    def is_last_lease(self, offset: int, number: int, generation: int) -> bool:
+        return self.is_last_lease_of(self.naive.rows.get(offset), number, generation)
+
+    def is_last_lease_of(self, row: Lease | None, number: int, generation: int) -> bool:
+        """Whether nothing came after a lease but its end."""
+        return (
+            row is not None
+            and generation == self.naive.generation
+            and row.state is not LeaseState.BLOCKED
+            and row.lease_number == number
         )
 
     @invariant()

@@ -27,6 +27,33 @@ def test_a_change_report_keeps_the_rest_of_the_list() -> None:
     assert not holders.is_dead(8, 12.0, silent_too=True)
 
 
+def test_what_was_taken_just_before_a_goodbye_is_settled_after_a_moment() -> None:
+    """Its broker may be about to say that nobody was given it; repeats change nothing."""
+    holders = Holders(15.0, goodbye_s=1.0)
+    holders.report(1, [7], [], [], 5.0, full=True)
+    assert holders.settled_s(7, 9.0) == 9.0
+    holders.report(1, [], [7], [], 10.0, full=False)
+    assert holders.settled_s(7, 10.0) == 9.0
+    holders.report(1, [], [7], [], 10.5, full=False)
+    assert holders.settled_s(7, 10.9) == 9.0
+    assert holders.settled_s(7, 11.0) == 11.0
+
+
+def test_nobody_is_there_when_the_broker_or_the_client_has_gone() -> None:
+    """A client that holds nothing is of no interest; a broker may come back."""
+    holders = Holders(15.0)
+    holders.touch(7, 0.0)
+    assert not holders.is_nobody_there(1, 7, 1.0)
+    assert holders.is_nobody_there(1, 7, 15.0)
+    assert not holders.is_nobody_there(1, None, 15.0)
+    holders.brokers.watches(1)
+    holders.brokers.unwatched(1, 20.0)
+    assert not holders.is_nobody_there(1, None, 22.9)
+    assert holders.is_nobody_there(1, None, 23.0)
+    holders.brokers.watches(1)
+    assert not holders.is_nobody_there(1, None, 24.0)
+
+
 def test_limits_hold() -> None:
     """Oldest brokers and clients are forgotten first."""
     holders = Holders(15.0, max_brokers=1, max_clients=2)

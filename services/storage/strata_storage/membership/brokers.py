@@ -83,9 +83,14 @@ class Brokers:
             del self._left[boot_id]
         return [
             LostBroker(broker_mark(boot_id), delivered_until_s)
-            for boot_id, (left_at_s, delivered_until_s) in self._left.items()
-            if boot_id and now_s - left_at_s >= self._absence_s
+            for boot_id, (_, delivered_until_s) in self._left.items()
+            if boot_id and self.is_lost(boot_id, now_s)
         ]
+
+    def is_lost(self, boot_id: int, now_s: float) -> bool:
+        """Whether nobody is there any more to whom an answer could go."""
+        left = self._left.get(boot_id)
+        return left is not None and now_s - left[0] >= self._absence_s
 
     def _gone(self, boot_id: int, now_s: float, delivered_until_s: float) -> None:
         self._left[boot_id] = (now_s, delivered_until_s)

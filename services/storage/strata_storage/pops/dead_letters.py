@@ -90,7 +90,8 @@ class DeadLetters:
         )
         if lease is None or change is None:
             leases = lease_set.leases
-            gone = leases.is_consumed(ref.offset) and leases.generation == ref.generation
+            # A reset may have brought it back since.
+            gone = leases.is_consumed(ref.offset) or leases.generation != ref.generation
             if repeated and gone and await self._holds(dead_letter_topic_id, message.message_id):
                 return
             raise invalid_handle(ref)

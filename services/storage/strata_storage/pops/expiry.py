@@ -75,7 +75,7 @@ class Expiry:
             leader.client_names.flush()
             leader.sets.flush_kept()
             leader.sets.write_passed(self._passed_write_ms)
-            if releases and leader.sets.holders():
+            if releases:
                 self._instruments.released.add(leader.release(self._holders))
             if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
                 exhausted = leader.expire()

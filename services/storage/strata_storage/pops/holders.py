@@ -15,21 +15,29 @@ class Holders:
 
     Args:
         silence_s: a client that no broker reported for this long is dead.
+        goodbye_s: so long after a goodbye its broker has given back what it did not deliver.
         max_brokers: brokers remembered.
         max_clients: clients remembered, of all brokers, and clients that said goodbye.
     """
 
     def __init__(
-        self, silence_s: float, *, max_brokers: int = 1_000, max_clients: int = 1_000_000
+        self,
+        silence_s: float,
+        *,
+        goodbye_s: float = 1.0,
+        max_brokers: int = 1_000,
+        max_clients: int = 1_000_000,
     ) -> None:
         self._silence_s = silence_s
+        self._goodbye_s = goodbye_s
         self._max_brokers = max_brokers
         self._max_clients = max_clients
         # Broker boot id -> the clients it has.
         self._brokers: OrderedDict[int, set[int]] = OrderedDict()
         # Client -> when a broker last reported it, for clients a broker took off its list too.
         self._seen_at_s: OrderedDict[int, float] = OrderedDict()
-        self._gone: OrderedDict[int, None] = OrderedDict()
+        # Client -> when it said goodbye.
+        self._gone: OrderedDict[int, float] = OrderedDict()
         # The brokers themselves, as far as they are connected.
         self.brokers = Brokers()
 
@@ -74,7 +82,8 @@ class Holders:
         for client in gone:
             clients.discard(client)
             self._seen_at_s.pop(client, None)
-            self._gone[client] = None
+            # Its first goodbye counts; brokers repeat what was not confirmed.
+            self._gone.setdefault(client, now_s)
         for client in clients:
             self._seen_at_s[client] = now_s
             self._seen_at_s.move_to_end(client)
@@ -88,6 +97,23 @@ class Holders:
         """Take in that a client just took a lease: it lives, whatever brokers said before."""
         self._seen_at_s[client] = now_s
         self._gone.pop(client, None)
+
+    def is_nobody_there(self, broker_boot_id: int, client: int | None, now_s: float) -> bool:
+        """Whether the broker of a pop, or the client that would hold its leases, has gone."""
+        if self.brokers.is_lost(broker_boot_id, now_s):
+            return True
+        return client is not None and self.is_dead(client, now_s, silent_too=True)
+
+    def settled_s(self, client: int, now_s: float) -> float:
+        """Return since when nothing is settled of what a dead client took; `now_s`: all is.
+
+        An answer may be on its way when a client says goodbye: what was taken just before may have
+        been given to nobody, and its broker is about to say so.
+        """
+        gone_at_s = self._gone.get(client)
+        if gone_at_s is None or now_s - gone_at_s >= self._goodbye_s:
+            return now_s
+        return gone_at_s - self._goodbye_s
 
     def is_dead(self, client: int, now_s: float, *, silent_too: bool) -> bool:
         """Whether a client said goodbye or, with `silent_too`, was not reported for long."""

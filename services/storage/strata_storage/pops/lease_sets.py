@@ -78,6 +78,7 @@ class LeaseSets:
         "_wake",
         "filtered",
         "held_queues",
+        "lost_brokers",
         "trimmed_leases",
     )
 
@@ -106,6 +107,8 @@ class LeaseSets:
         self.filtered = 0
         # (topic, queue) of which pops take nothing for now.
         self.held_queues: set[tuple[int, int]] = set()
+        # Mark of a broker that is lost -> group time since which its answers may not have arrived.
+        self.lost_brokers: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._sets)
@@ -128,7 +131,10 @@ class LeaseSets:
         if head is None:
             return None
         rows = self._machine.rows.leases.of_queue(key)
-        return self._add(key, QueueLeases(head=head.head, generation=head.generation, rows=rows))
+        leases = QueueLeases(
+            head=head.head, generation=head.generation, rows=rows, lost=self.lost_brokers
+        )
+        return self._add(key, leases)
 
     def in_memory(self, key: ConsumerKey) -> LeaseSet | None:
         """Return a set that is in memory, as it is there."""
@@ -152,9 +158,8 @@ class LeaseSets:
         queue = self._machine.queues.get(key[1], key[2]) or _EMPTY_QUEUE
         # A later epoch of a queue goes on where the one before ended: the group's start was there.
         latest = latest and not queue.epoch
-        started = self._add(
-            key, QueueLeases(head=queue.next_offset if latest else queue.min_offset)
-        )
+        start = queue.next_offset if latest else queue.min_offset
+        started = self._add(key, QueueLeases(head=start, lost=self.lost_brokers))
         if latest:
             # Else the group would start later after a change of leader or of the slot's owner.
             self.keep(started, started.leases.write_head())

@@ -92,6 +92,10 @@ class Popper:
                 delivered = self._settle(catch)
             if delivered:
                 return delivered
+            if call.is_gone():
+                # It may have been woken for what it did not take.
+                self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
+                return []
             if self._must_tell(call):
                 # A queue was sealed meanwhile, and woke who waited already.
                 return []
@@ -135,11 +139,7 @@ class Popper:
         try:
             return await self._deliver(call, catch)
         except asyncio.CancelledError:
-            # What a repeat found again may have been delivered by the pop before it.
-            if not catch.repeated:
-                self._give_back(catch)
-                with suppress(Refused):
-                    self._sets.flush_kept()
+            self._give_back_now(catch)
             raise
 
     async def _deliver(self, call: PopCall, catch: Catch) -> list[Delivered]:
@@ -156,7 +156,15 @@ class Popper:
         if len(catch.leases) >= call.take.max_messages or self._look_again(call, catch):
             # This pop took what it may, or had no time for more; there may be more for the next.
             self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-        delivered = await self._messages.read(call, catch)
+        if not catch.repeated and call.is_gone():
+            # It waited for the log for so long.
+            self._give_back_now(catch)
+            return []
+        try:
+            delivered = await self._messages.read(call, catch)
+        except Refused:
+            self._give_back_now(catch)
+            raise
         if not delivered:
             # Nobody is told, so nobody's next decision takes along what became of the messages.
             self._sets.flush_kept()
@@ -184,7 +192,8 @@ class Popper:
         self._sets.check_open()
         if call.repeated and call.take.attempt:
             self._take_again(call, catch)
-        if not catch.leases:
+        # A lease for nobody would keep the message from everybody else.
+        if not catch.leases and not call.is_gone():
             self._take(call, catch)
         return catch
 
@@ -378,6 +387,15 @@ class Popper:
             if row and found and found.leases.peek_ready(now_ms, row.next_offset):
                 return True
         return False
+
+    def _give_back_now(self, catch: Catch) -> None:
+        """Release what was proposed and given to nobody."""
+        # What a repeat found again may have been delivered by the pop before it.
+        if catch.repeated:
+            return
+        self._give_back(catch)
+        with suppress(Refused):
+            self._sets.flush_kept()
 
     def _give_back(self, catch: Catch) -> None:
         """Release leases that were given to nobody, whether they were proposed or not."""

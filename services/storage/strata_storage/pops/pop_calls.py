@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ class PopCall:
     earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
     how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
     let through is consumed, new or leased before. `places_only`: without the messages' bytes.
+    `is_gone`: whether nobody is there any more who could be given something.
     """
 
     consumer_group_id: int
@@ -33,6 +34,7 @@ class PopCall:
     known_sealed: int = 0
     message_filter: MessageFilter = EVERYTHING
     places_only: bool = False
+    is_gone: Callable[[], bool] = lambda: False
 
 
 class Delivered(NamedTuple):

@@ -18,6 +18,9 @@ from strata_storage.pops.waiters import Waiters
 from strata_storage.proposer import Proposer
 from strata_storage.reads.reader import Location, MessageReader
 
+# When a message is tried again whose lease had no end.
+_RETRY_UNREADABLE_MS = 60_000
+
 
 class TakenMessages:
     """See the module docstring."""
@@ -39,12 +42,12 @@ class TakenMessages:
     async def read(self, call: PopCall, catch: Catch) -> list[Delivered]:
         """Read the messages.
 
-        One that is damaged stays leased and is tried again later; one that is gone, because a
+        One that is damaged is put off, which is no attempt (rule 36); one that is gone, because a
         repair of the log gave it up, is consumed, and so is one that the filter does not want:
         its tag only shares a hash, or it was leased when the group had another filter.
 
         Raises:
-            Refused: OUTCOME_CORRUPT, not one message can be read.
+            Refused: OUTCOME_CORRUPT, not one message can be read; too many reads wait.
         """
         found: list[tuple[Caught, CqRow]] = []
         locations: list[Location] = []
@@ -64,6 +67,11 @@ class TakenMessages:
         messages: Sequence[bytes | None] = [b""] * len(found)
         if not call.places_only or call.message_filter is not EVERYTHING:
             messages = await self._reader.read(locations, call.consumer_group_id)
+        if not catch.repeated:
+            # What a repeat finds again may have been readable, and given, the first time.
+            for (caught, _), message in zip(found, messages, strict=True):
+                if message is None:
+                    self._put_off(caught)
         if found and not any(message is not None for message in messages):
             raise Refused(pb.OUTCOME_CORRUPT, "no message of this pop can be read from disk")
         delivered: list[Delivered] = []
@@ -86,6 +94,19 @@ class TakenMessages:
             return True
         # The filter saw every new message already if it had to read them.
         return (caught.is_new and message_filter.needs_messages) or message_filter.matches(message)
+
+    def _put_off(self, caught: Caught) -> None:
+        """Keep a message that cannot be read from everybody for a while."""
+        lease_set = self._sets.now(caught.lease_set)
+        if lease_set is None:
+            return
+        lease = caught.lease
+        visible_at_ms = lease.visible_at_ms or self._proposer.now_ms() + _RETRY_UNREADABLE_MS
+        change = lease_set.leases.put_off_undelivered(
+            caught.offset, lease.lease_number, caught.generation, visible_at_ms
+        )
+        if change is not None:
+            self._sets.keep(lease_set, change)
 
     def _consume(self, caught: Caught) -> None:
         """Ack a message that nobody is given, so that its lease does not hold up the others."""

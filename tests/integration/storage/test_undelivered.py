@@ -1,0 +1,180 @@
+"""What nobody was given: nobody takes it who is not there, and no attempt is lost (rule 36)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import cast
+from unittest.mock import patch
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_multiraft.replica import Replica
+from strata_storage.errors import Refused
+from strata_storage.reads.reader import Location, MessageReader
+from tests.integration.storage.storage_node import (
+    CONTEXT,
+    GROUP,
+    NodeUnderTest,
+    lease_of,
+    pop_request,
+)
+
+BROKER, CLIENT = 0xB0B, 5
+
+
+async def report(node: NodeUnderTest, **fields: Sequence[int]) -> None:
+    """Report clients as another broker does, which is there all the time."""
+    request = pb.ReportClientsRequest(broker_boot_id=77, full=True, **fields)  # type: ignore[arg-type]
+    await node.rpc.report_clients(request, CONTEXT)
+
+
+async def expire(node: NodeUnderTest, seconds: float = 0.0) -> None:
+    """Let time pass and the timer run."""
+    node.clock.advance(seconds)
+    (engine,) = node.app.node.engines()
+    await node.app.node.expire_once(engine, engine.leading())
+
+
+async def lose_broker(node: NodeUnderTest) -> None:
+    """Let the broker's watch stream end, and so much time pass that it is lost."""
+    request = pb.WatchRequest(broker_boot_id=BROKER)
+    watch = cast(AsyncGenerator[pb.WatchResponse, None], node.rpc.watch(request, CONTEXT))
+    async with aclosing(watch):
+        await anext(watch)
+    node.clock.advance(3.0)
+
+
+async def parked(node: NodeUnderTest) -> None:
+    """Wait until a pop waits for messages."""
+    (engine,) = node.app.node.engines()
+    # There is no event to wait for: what is waited for happens inside the node.
+    while not len(engine.leading().waiters):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+async def attempts_of_the_next_pop(node: NodeUnderTest) -> list[int]:
+    """Pop by a broker and a client that are there, with one attempt in all."""
+    popped = await node.pop(max_attempts=1, broker_boot_id=77)
+    return [message.attempt_count for message in popped.messages]
+
+
+async def test_a_pop_whose_broker_is_lost_takes_nothing(tmp_path: Path) -> None:
+    """It waits on; what comes is for the pop that waits behind it."""
+    async with NodeUnderTest(tmp_path) as node:
+        request = pop_request(wait_ms=60_000, max_attempts=1)
+        request.broker_boot_id = BROKER
+        nobodys = asyncio.ensure_future(node.rpc.pop(request, CONTEXT))
+        await parked(node)
+        await lose_broker(node)
+        await node.append([b"a"])
+        assert not (await nobodys).messages
+        assert await attempts_of_the_next_pop(node) == [1]
+
+
+async def test_a_pop_whose_client_said_goodbye_takes_nothing(tmp_path: Path) -> None:
+    """Nor does one whose client nobody reports."""
+    async with NodeUnderTest(tmp_path) as node:
+        for seconds, fields in ((0, {"gone": [CLIENT]}), (15, {})):
+            request = pop_request(auto_renew=True, holder=CLIENT, wait_ms=60_000, max_attempts=1)
+            nobodys = asyncio.ensure_future(node.rpc.pop(request, CONTEXT))
+            await parked(node)
+            await report(node, **fields)
+            node.clock.advance(seconds)
+            await node.append([b"a"])
+            assert not (await nobodys).messages
+            assert await attempts_of_the_next_pop(node) == [1]
+
+
+async def test_leases_that_waited_in_the_log_for_a_lost_broker_are_given_back(
+    tmp_path: Path,
+) -> None:
+    """The entry was committed when nobody was there any more."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"a"])
+        proposed, go_on = asyncio.Event(), asyncio.Event()
+        propose = Replica.propose
+
+        def slowly(self: Replica, payload: tuple[bytes, ...]) -> asyncio.Future[int]:
+            committed = propose(self, payload)
+
+            async def later() -> int:
+                proposed.set()
+                await go_on.wait()
+                return await committed
+
+            return asyncio.ensure_future(later())
+
+        request = pop_request(max_attempts=1)
+        request.broker_boot_id = BROKER
+        with patch.object(Replica, "propose", slowly):
+            nobodys = asyncio.ensure_future(node.rpc.pop(request, CONTEXT))
+            await proposed.wait()
+        await lose_broker(node)
+        go_on.set()
+        assert not (await nobodys).messages
+        assert await attempts_of_the_next_pop(node) == [1]
+
+
+async def test_a_message_that_a_lost_broker_took_is_no_dead_letter(tmp_path: Path) -> None:
+    """Nor if the lease has an end of its own: when that is over, it is the first attempt again."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"a"])
+        popped = await node.pop(max_attempts=1, broker_boot_id=BROKER, invisible_ms=10_000)
+        assert len(popped.messages) == 1
+        await lose_broker(node)
+        await expire(node)
+        await expire(node, 8)
+        assert await attempts_of_the_next_pop(node) == [1]
+
+
+async def test_a_release_behind_its_clients_goodbye_is_in_time(tmp_path: Path) -> None:
+    """The lease waits a moment for it; without one the attempt counts."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"a"])
+        held = {"auto_renew": True, "holder": CLIENT, "max_attempts": 1}
+        lease = lease_of((await node.pop(**held)).messages[0])
+        await report(node, gone=[CLIENT])
+        await expire(node)
+        release = pb.ReleaseRequest(raft_group=GROUP, undelivered=[lease])
+        assert (await node.rpc.release(release, CONTEXT)).released == 1
+        again = await node.pop(**held)
+        assert [message.attempt_count for message in again.messages] == [1]
+        await report(node, gone=[CLIENT])
+        await expire(node, 1)
+        await expire(node)
+        assert await attempts_of_the_next_pop(node) == []
+        (engine,) = node.app.node.engines()
+        assert engine.leading().sets.find((5, 7, 0)) is not None
+
+
+async def test_what_could_not_be_read_loses_no_attempt(tmp_path: Path) -> None:
+    """A reader with too much to do, a disk that does not read: nobody was given anything."""
+    async with NodeUnderTest(tmp_path) as node:
+        await node.append([b"a"])
+
+        async def busy(self: MessageReader, places: Sequence[Location], group: int = 0) -> object:
+            raise Refused(pb.OUTCOME_OVERLOADED, "too many reads")
+
+        with patch.object(MessageReader, "read", busy):
+            refused = await node.rpc.pop(pop_request(max_attempts=1), CONTEXT)
+        assert refused.refusal.outcome == pb.OUTCOME_OVERLOADED
+        popped = await node.pop(max_attempts=1)
+        assert [message.attempt_count for message in popped.messages] == [1]
+        release = pb.ReleaseRequest(raft_group=GROUP, undelivered=[lease_of(popped.messages[0])])
+        assert (await node.rpc.release(release, CONTEXT)).released == 1
+
+        async def failing(
+            self: MessageReader, places: Sequence[Location], group: int = 0
+        ) -> list[bytes | None]:
+            return [None] * len(places)
+
+        for auto_renew in (False, True):
+            request = pop_request(max_attempts=1, auto_renew=auto_renew, holder=CLIENT)
+            with patch.object(MessageReader, "read", failing):
+                refused = await node.rpc.pop(request, CONTEXT)
+            assert refused.refusal.outcome == pb.OUTCOME_CORRUPT
+            assert await attempts_of_the_next_pop(node) == [], "it is put off"
+            await expire(node, 61)
+        assert await attempts_of_the_next_pop(node) == [1]
