@@ -39,11 +39,22 @@ class Scraped:
 
     def values(self, name: str) -> dict[str, float]:
         """Return a metric's values by their labels, as they are written; not those of the node."""
+        return self.at_once(name)[0]
+
+    def at_once(self, *names: str) -> list[dict[str, float]]:
+        """Return the values of several metrics as they were at one moment."""
         with urllib.request.urlopen(self._url, timeout=5) as response:
             text = re.sub(r'(?:cluster|node_id|node_type)="[^"]*",?', "", response.read().decode())
             lines = text.replace(",}", "}").replace("{}", "").splitlines()
-        found = [line.rpartition(" ") for line in lines if line.startswith(name)]
-        return {series.removeprefix(name): float(value) for series, _, value in found}
+        return [
+            {
+                series.removeprefix(name): float(value)
+                for series, _, value in (
+                    line.rpartition(" ") for line in lines if line.startswith(name)
+                )
+            }
+            for name in names
+        ]
 
 
 def until(true: Callable[[], bool], timeout_s: float = 30) -> None:
