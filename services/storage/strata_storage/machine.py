@@ -23,6 +23,7 @@ from strata_mq.pending_rows import PendingKey
 from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
+    EpochCommand,
     LostCommand,
     RehashCommand,
     TrimCommand,
@@ -112,7 +113,7 @@ class GroupMachine:
         self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
         self.dropped = set(self.rows.tombstones.all())
         self.tier = TierState(
-            tier_metadata(store, raft_group), self.rows.tier, self.state.raft_index
+            tier_metadata(store, raft_group), self.rows.tier, self.state.raft_index, self.dropped
         )
         self.plugins = MachinePlugins()
         self.generation = 0
@@ -359,25 +360,11 @@ class GroupMachine:
 
     def _apply_rare(self, batch: RowBatch, kind: CommandKind, head: bytes) -> None:
         if kind == CommandKind.OWN:
-            self.ownership.change(batch, decode_own(head))
+            self.ownership.change(batch, decode_own(head), self.dropped)
         elif kind == CommandKind.SEAL:
-            sealed = decode_seal(head)
-            queue = self._queue(sealed.topic_id, sealed.queue)
-            self.queues.put(batch, sealed.topic_id, sealed.queue, queue._replace(sealed=True))
-            move = MoveRow(sealed.epoch, sealed.offset, sealed.other_raft_group)
-            self.rows.moves.put(batch, sealed.topic_id, sealed.queue, move)
-            self.moves[sealed.topic_id, sealed.queue] = move
-            self._sealed.append((sealed.topic_id, sealed.queue))
+            self._seal(batch, decode_seal(head))
         elif kind == CommandKind.OPEN:
-            opened = decode_open(head)
-            state = QueueRow(
-                opened.offset, opened.offset, 0, opened.epoch, False, opened.queue_count
-            )
-            self.queues.put(batch, opened.topic_id, opened.queue, state)
-            self.ownership.opened(batch, opened.topic_id, opened.queue)
-            # The queue came back: it is not elsewhere any more.
-            self.rows.moves.delete(batch, opened.topic_id, opened.queue)
-            self.moves.pop((opened.topic_id, opened.queue), None)
+            self._open(batch, decode_open(head))
         elif kind == CommandKind.TRIM:
             self._apply_trim(batch, decode_trim(head))
         elif kind == CommandKind.DROP:
@@ -387,13 +374,39 @@ class GroupMachine:
         elif kind == CommandKind.REHASH:
             self._rehash(batch, decode_rehash(head))
 
-    def _rehash(self, batch: RowBatch, command: RehashCommand) -> None:
-        topic_id, queue, queue_count = command
-        if (DropKind.TOPIC, topic_id) in self.dropped:
-            # Decided before the drop was applied: no row may come back.
+    def _is_dropped(self, topic_id: int, consumer_group_id: int = 0) -> bool:
+        """Whether no row may come back: what was decided before a drop comes behind it, too."""
+        consumer_group = (DropKind.CONSUMER_GROUP, consumer_group_id)
+        return (DropKind.TOPIC, topic_id) in self.dropped or consumer_group in self.dropped
+
+    def _seal(self, batch: RowBatch, command: EpochCommand) -> None:
+        topic_id, queue = command.topic_id, command.queue
+        if self._is_dropped(topic_id):
             return
         row = self._queue(topic_id, queue)
-        self.queues.put(batch, topic_id, queue, row._replace(queue_count=queue_count))
+        self.queues.put(batch, topic_id, queue, row._replace(sealed=True))
+        move = MoveRow(command.epoch, command.offset, command.other_raft_group)
+        self.rows.moves.put(batch, topic_id, queue, move)
+        self.moves[topic_id, queue] = move
+        self._sealed.append((topic_id, queue))
+
+    def _open(self, batch: RowBatch, command: EpochCommand) -> None:
+        topic_id, queue = command.topic_id, command.queue
+        if self._is_dropped(topic_id):
+            return
+        start = command.offset
+        state = QueueRow(start, start, 0, command.epoch, False, command.queue_count)
+        self.queues.put(batch, topic_id, queue, state)
+        self.ownership.opened(batch, topic_id, queue)
+        # The queue came back: it is not elsewhere any more.
+        self.rows.moves.delete(batch, topic_id, queue)
+        self.moves.pop((topic_id, queue), None)
+
+    def _rehash(self, batch: RowBatch, command: RehashCommand) -> None:
+        topic_id, queue, queue_count = command
+        if not self._is_dropped(topic_id):
+            row = self._queue(topic_id, queue)
+            self.queues.put(batch, topic_id, queue, row._replace(queue_count=queue_count))
 
     # Appends ------------------------------------------------------------------------------------
 
@@ -434,6 +447,8 @@ class GroupMachine:
     def _leases(self, batch: RowBatch, sections: Sequence[LeasesSection]) -> None:
         heads, leases = self.rows.heads, self.rows.leases
         for section in sections:
+            if self._is_dropped(section.topic_id, section.consumer_group_id):
+                continue
             key = (section.consumer_group_id, section.topic_id, section.queue)
             prefix = leases.prefix(key)
             if section.clear:
@@ -465,8 +480,7 @@ class GroupMachine:
 
     def _trim(self, batch: RowBatch, trimmed: TrimmedQueue) -> None:
         topic_id, queue, min_offset = trimmed
-        if (DropKind.TOPIC, topic_id) in self.dropped:
-            # Decided before the drop was applied: no row may come back.
+        if self._is_dropped(topic_id):
             return
         state = self._queue(topic_id, queue)
         self.queues.put(batch, topic_id, queue, state._replace(min_offset=min_offset))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from strata_mq.commands import CommandKind
+from strata_mq.rare_commands import DropKind
 from strata_mq.tier_commands import (
     LocalQueue,
     TierChangeCommand,
@@ -43,7 +44,9 @@ class State:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.rows = GroupRows(self.store, RAFT_GROUP)
-        self.tier = TierState(RowTierMetadata(self.store, RAFT_GROUP), self.rows.tier, 0)
+        self.dropped: set[tuple[int, int]] = set()
+        metadata = RowTierMetadata(self.store, RAFT_GROUP)
+        self.tier = TierState(metadata, self.rows.tier, 0, self.dropped)
         self.index = 0
 
     def apply(self, kind: CommandKind, payload: bytes) -> bool:
@@ -138,3 +141,14 @@ def test_bytes_that_are_no_change_stop_the_replica(state: State) -> None:
     command = encode_tier_change(TierChangeCommand(False, b"\xff" * 32))
     with pytest.raises(ApplyError):
         state.apply(CommandKind.TIER_CHANGE, command)
+
+
+def test_a_local_offset_of_a_dropped_topic_gets_no_row() -> None:
+    """Decided before the drop was applied; what the tier has of it goes by a change of its own."""
+    state = State()
+    state.change(CommitRanges(ref(1), [tiered(0, 10, 1)], 50))
+    state.dropped.add((DropKind.TOPIC, 7))
+    before = state.all_rows()
+    assert state.apply(CommandKind.TIER_LOCAL, encode_tier_local([LocalQueue(7, 0, 5)]))
+    assert state.all_rows() == before
+    assert state.tier.local_offset(7, 0) == 0

@@ -7,10 +7,10 @@ here as a later epoch is owned whatever is said here (rule 18): its row says so.
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from strata_mq.rare_commands import OwnCommand, QueuePlace, SlotGrant
+from strata_mq.rare_commands import DropKind, OwnCommand, QueuePlace, SlotGrant
 from strata_mq.rows import QueueRow
 from strata_mq.slots import SLOT_COUNT, slot_of
 from strata_state.ports import RowBatch
@@ -105,11 +105,15 @@ class Ownership:
         for topic_id, queue, is_here in rows.queue_places.all():
             self._places[topic_id][queue] = is_here
 
-    def change(self, batch: RowBatch, command: OwnCommand) -> None:
-        """Take in a command and write the rows."""
+    def change(
+        self, batch: RowBatch, command: OwnCommand, dropped: Collection[tuple[int, int]] = ()
+    ) -> None:
+        """Take in a command and write the rows; queues of dropped topics get none."""
         self.slots.change(command.slots)
         self._rows.owned.replace(batch, self.slots.runs())
         for topic_id, queue, place in command.queues:
+            if (DropKind.TOPIC, topic_id) in dropped:
+                continue
             if place is QueuePlace.BY_SLOT:
                 self._places[topic_id].pop(queue, None)
                 self._rows.queue_places.delete(batch, topic_id, queue)

@@ -12,10 +12,11 @@ reason to stop a replica: what was not uploaded waits in the log.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from strata_mq.commands import CommandKind
+from strata_mq.rare_commands import DropKind
 from strata_mq.tier_commands import (
     LocalQueue,
     decode_tier_change,
@@ -65,6 +66,7 @@ class TierState:
         metadata: what is in which object.
         rows: what else is to be known.
         raft_index: of the last entry that the rows hold.
+        dropped: (what, id) of what was dropped.
 
     Attributes:
         metadata: as given.
@@ -74,9 +76,16 @@ class TierState:
         stale: the last entry that changed nothing since this node started.
     """
 
-    def __init__(self, metadata: TierMetadata, rows: TierRows, raft_index: int) -> None:
+    def __init__(
+        self,
+        metadata: TierMetadata,
+        rows: TierRows,
+        raft_index: int,
+        dropped: Collection[tuple[int, int]] = (),
+    ) -> None:
         self.metadata = metadata
         self._rows = rows
+        self._dropped = dropped
         self._local: OrderedDict[tuple[int, int], int] = OrderedDict()
         self.dispatch: Sequence[OffsetRange] = ()
         self.paused = False
@@ -176,6 +185,9 @@ class TierState:
                     f"has it up to {known.commit_offset if known else 'nowhere'}"
                 )
         for topic_id, queue, offset in queues:
+            if (DropKind.TOPIC, topic_id) in self._dropped:
+                # Decided before the drop was applied: no row may come back.
+                continue
             self._rows.local.put(batch, topic_id, queue, offset)
             self._local[topic_id, queue] = offset
         return ""
