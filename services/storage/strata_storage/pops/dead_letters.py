@@ -76,6 +76,15 @@ class DeadLetters:
         Raises:
             Refused: OUTCOME_INVALID_HANDLE, OUTCOME_CORRUPT, or not now.
         """
+        try:
+            await self._forward(ref, dead_letter_topic_id, repeated=repeated)
+        except Refused as refused:
+            if refused.outcome == pb.OUTCOME_INVALID_HANDLE:
+                # Only who still leads may say so: under another leader the handle may be good.
+                await self._proposer.applied()
+            raise
+
+    async def _forward(self, ref: LeaseRef, dead_letter_topic_id: int, *, repeated: bool) -> None:
         lease_set = self._sets.find(ref.key)
         if lease_set is None:
             raise invalid_handle(ref)

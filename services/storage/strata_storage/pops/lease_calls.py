@@ -142,13 +142,16 @@ class LeaseCalls:
         return valid, self._sets.propose(changes)
 
     async def settle(self, future: asyncio.Future[int] | None) -> None:
-        """Wait until acks are committed; a repeat waits for what may be the first one's entry.
+        """Wait until acks are committed; without any, until what memory says is certain.
+
+        A repeat waits for what may be the first one's entry; a handle is called void only by a
+        replica that still leads: under another leader it may be good.
 
         Raises:
             Refused: leadership was lost.
         """
         if future is None:
-            await self._proposer.settled()
+            await self._proposer.applied()
         else:
             await committed(future)
 
@@ -195,17 +198,16 @@ class LeaseCalls:
         """
         self._sets.check_open()
         lease_set = self._sets.find(ref.key)
-        if lease_set is None:
-            raise invalid_handle(ref)
-        leases, now_ms = lease_set.leases, self._proposer.now_ms()
-        handle = (ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms)
-        lease, change = leases.change_invisible(*handle, invisible_ms, now_ms)
-        if change is not None:
-            await committed(self._sets.propose([(lease_set, change)]))
-        elif repeated:
-            lease = leases.changed_before(*handle, invisible_ms, now_ms)
-            # It may be on its way still.
-            await self._proposer.settled()
+        lease, future = None, None
+        if lease_set is not None:
+            leases, now_ms = lease_set.leases, self._proposer.now_ms()
+            handle = (ref.offset, ref.lease_number, ref.generation, ref.visible_at_ms)
+            lease, change = leases.change_invisible(*handle, invisible_ms, now_ms)
+            if change is not None:
+                future = self._sets.propose([(lease_set, change)])
+            elif repeated:
+                lease = leases.changed_before(*handle, invisible_ms, now_ms)
+        await self.settle(future)
         if lease is None:
             raise invalid_handle(ref)
         return ref._replace(lease_number=lease.lease_number, visible_at_ms=lease.visible_at_ms)
