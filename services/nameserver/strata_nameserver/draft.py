@@ -54,6 +54,18 @@ class SpeculativeState:
             return self._overlay[key][1]
         return self._store.get(key)
 
+    def rows(self, first: bytes, end: bytes) -> list[bytes]:
+        """Return the rows from key `first` up to, not including, `end`, likewise; by key."""
+        found = dict(self._store.scan(first, end))
+        for key, (_, value) in self._overlay.items():
+            if not first <= key < end:
+                continue
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = value
+        return [value for _, value in sorted(found.items())]
+
     def stage(self, draft: Draft) -> None:
         """Let later drafts see this one. The draft was proposed and follows the last one."""
         revision = draft.counters.revision
@@ -111,6 +123,10 @@ class Draft:
     def get(self, key: bytes) -> bytes | None:
         """Return a row as it stands before this change."""
         return self._state.get(key)
+
+    def rows(self, first: bytes, end: bytes) -> list[bytes]:
+        """Return the rows from key `first` up to, not including, `end`, likewise; by key."""
+        return self._state.rows(first, end)
 
     def put(self, row: StoredRow) -> None:
         """Write a row; its revision becomes this change's."""

@@ -75,7 +75,10 @@ class MetadataMachine:
         return self._applied.counters.revision
 
     def rows(self, first: bytes, end: bytes) -> list[bytes]:
-        """Return the applied values of keys from `first` up to, not including, `end`."""
+        """Return the applied values of keys from `first` up to, not including, `end`.
+
+        To show them: what is decided is decided on `speculative` (rule 1).
+        """
         return [value for _, value in self._store.scan(first, end)]
 
     def applied_index(self) -> int:

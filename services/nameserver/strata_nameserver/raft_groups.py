@@ -130,8 +130,8 @@ def change_replicas(
 
     Raises:
         MetaRefused: NOT_FOUND: no such raft group or node; INVALID: nothing to do, a node has a
-            replica already or none, or no voter would be left; CONFLICT: an earlier change is
-            still being carried out.
+            replica already or none or is draining, or no voter would be left; CONFLICT: an earlier
+            change is still being carried out.
     """
     row = _stored(draft, raft_group)
     if not add_node_ids and not remove_node_ids:
@@ -157,12 +157,13 @@ def prefer_leader(draft: Draft, raft_group: int, node_id: str) -> meta_pb2.RaftG
     """Name the node that shall lead a raft group; empty: any may.
 
     Raises:
-        MetaRefused: NOT_FOUND; INVALID: the node has no voter of the raft group.
+        MetaRefused: NOT_FOUND; INVALID: the node has no voter of the raft group, or is draining.
     """
     row = _stored(draft, raft_group)
     voters = [replica.node_id for replica in row.replicas if not replica.learner]
     if node_id and node_id not in voters:
         raise invalid(f"node {node_id} has no voter of raft group {raft_group}")
+    _check_stays(draft, node_id)
     changed = _copy(row)
     if changed.preferred_leader_node_id != node_id:
         changed.preferred_leader_node_id = node_id
@@ -254,6 +255,17 @@ def _check_target(draft: Draft, row: meta_pb2.RaftGroup, node_id: str) -> None:
         raise MetaRefused(meta_pb2.META_OUTCOME_NOT_FOUND, f"storage node {node_id} does not exist")
     if any(replica.node_id == node_id for replica in (*row.replicas, *row.leaving)):
         raise invalid(f"node {node_id} has a replica of raft group {row.raft_group} already")
+    _check_stays(draft, node_id)
+
+
+def _check_stays(draft: Draft, node_id: str) -> None:
+    """Give nothing to a node that drains: placement would take it away again at once.
+
+    A plan may be older than the wish to drain, so it is looked at when a step begins.
+    """
+    node = draft.topology.nodes.get(node_id)
+    if node is not None and node.draining:
+        raise invalid(f"node {node_id} is draining; strata node drain --undo ends that")
 
 
 def _stored(draft: Draft, raft_group: int) -> meta_pb2.RaftGroup:

@@ -5,12 +5,13 @@ The storage nodes of these tests bear what their queues bring: moving a queue mo
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from strata.meta.v1 import meta_pb2
+from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_state.metadata_keys import RowKind, kind_range
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
@@ -138,6 +139,66 @@ async def test_a_proposed_plan_moves_nothing(loaded: Loaded) -> None:
 
     assert shown(loaded, plan).state == meta_pb2.PLAN_STATE_PROPOSED
     assert loaded.override(0) is None
+
+
+async def test_two_plans_do_not_run_at_once(loaded: Loaded) -> None:
+    """The second is refused, though the first one is not committed when it is decided (rule 1)."""
+    plans = [
+        await propose(loaded, queue_step(loaded, queue, loaded.raft_group_of(1)))
+        for queue in (0, 2)
+    ]
+    nameserver = loaded.nameserver
+    nameserver.replica.commit_at_once = False
+    calls = [asyncio.ensure_future(apply(loaded, plan)) for plan in plans]
+    await asyncio.sleep(0)
+    nameserver.replica.commit()
+    first, second = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert first is None
+    assert isinstance(second, MetaRefused)
+    assert f"plan {plans[0].plan_id} is running" in second.reason
+    running = meta_pb2.PLAN_STATE_RUNNING
+    assert [shown(loaded, plan).state == running for plan in plans] == [True, False]
+
+
+async def test_plans_in_flight_make_room_for_each_other(loaded: Loaded) -> None:
+    """Of six plans proposed at once the newest `max_plans` are kept, one deletion for each."""
+    nameserver = loaded.nameserver
+    nameserver.replica.commit_at_once = False
+    entries = len(nameserver.replica.entries)
+    step = queue_step(loaded, 0, loaded.raft_group_of(1))
+    calls = [asyncio.ensure_future(propose(loaded, step)) for _ in range(6)]
+    await asyncio.sleep(0)
+    nameserver.replica.commit()
+    proposed = [plan.plan_id for plan in await asyncio.gather(*calls)]
+
+    kept = [plan.plan_id for plan in nameserver.metadata.placement.plans()]
+    assert kept == proposed[:-4:-1]
+    commands = [
+        command_pb2.Command.FromString(b"".join(entry.payload))
+        for entry in nameserver.replica.entries[entries:]
+    ]
+    deleted = [
+        change.placement_plan.plan_id
+        for command in commands
+        for change in command.changes
+        if change.deleted
+    ]
+    assert deleted == proposed[:3]
+
+
+async def test_a_step_leaves_a_node_alone_that_drains_by_now(loaded: Loaded) -> None:
+    """The plan is older than the wish to drain: no replica is copied there and away again."""
+    await loaded.nameserver.metadata.register_node(storage("late"))
+    move = meta_pb2.MoveReplicaStep(raft_group=1, from_node_id=NODES[0], to_node_id="late")
+    plan = await propose(loaded, meta_pb2.PlacementStep(move_replica=move, reason="test"))
+    await loaded.nameserver.metadata.drain_node("late", draining=True)
+    await apply(loaded, plan)
+    await loaded.nameserver.metadata.placement.step()
+
+    [step] = shown(loaded, plan).steps
+    assert states(shown(loaded, plan)) == ["skipped"]
+    assert "node late is draining" in step.note
 
 
 async def test_steps_are_taken_one_after_another(loaded: Loaded) -> None:

@@ -145,6 +145,25 @@ async def test_a_leader_is_preferred_among_the_voters(three: Storage) -> None:
     assert (await metadata.prefer_leader(1, "")).preferred_leader_node_id == ""
 
 
+async def test_nothing_is_given_to_a_node_that_drains(three: Storage) -> None:
+    """Neither a replica nor a leadership, by whomever: placement would take it away again."""
+    metadata = three.nameserver.metadata
+    await metadata.register_node(storage("d"))
+    await metadata.drain_node("d", draining=True)
+    await metadata.drain_node("c", draining=True)
+    for learners in (False, True):
+        request = meta_pb2.ChangeReplicasRequest(
+            raft_group=1, add_node_ids=["d"], learners=learners
+        )
+        with pytest.raises(MetaRefused, match="node d is draining"):
+            await metadata.change_replicas(request)
+    with pytest.raises(MetaRefused, match="node c is draining"):
+        await metadata.prefer_leader(1, "c")
+    await metadata.drain_node("d", draining=False)
+    row = await metadata.change_replicas(request)
+    assert "d" in hosts(row)
+
+
 async def test_a_node_that_joins_gets_replicas_one_by_one(three: Storage) -> None:
     """Raft groups change one after another (max_moves_in_flight), leaders follow, then rest.
 

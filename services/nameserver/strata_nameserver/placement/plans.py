@@ -6,7 +6,7 @@ kept; the one that runs is never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
@@ -14,23 +14,37 @@ from strata_nameserver.config import NameserverConfig
 from strata_nameserver.draft import Draft
 from strata_nameserver.errors import invalid
 from strata_nameserver.placement.model import LoadModel, ModelError
-from strata_state.metadata_keys import PLACEMENT_MODEL_KEY, placement_plan_key
+from strata_state.metadata_keys import (
+    PLACEMENT_MODEL_KEY,
+    RowKind,
+    kind_range,
+    placement_plan_key,
+)
 
 _MAX_PLAN_BYTES = 256 * 1024
 
 
+class Rows(Protocol):
+    """Where plans are read: a draft and the speculative state to decide, the store to show."""
+
+    def rows(self, first: bytes, end: bytes) -> list[bytes]:
+        """Return the rows from key `first` up to, not including, `end`."""
+
+
+def plans_in(rows: Rows) -> list[meta_pb2.PlacementPlan]:
+    """Return the plans that are kept, newest first."""
+    found = map(meta_pb2.PlacementPlan.FromString, rows.rows(*kind_range(RowKind.PLACEMENT_PLAN)))
+    return sorted(found, key=lambda plan: -plan.plan_id)
+
+
 def propose(
-    draft: Draft,
-    wanted: meta_pb2.PlacementPlan,
-    known: Iterable[meta_pb2.PlacementPlan],
-    config: NameserverConfig,
+    draft: Draft, wanted: meta_pb2.PlacementPlan, config: NameserverConfig
 ) -> meta_pb2.PlacementPlan:
     """Keep a plan; the oldest ones that do not run make room.
 
     Args:
         draft: the change.
         wanted: the plan as it was made.
-        known: rows of all plans.
         config: limits.
 
     Raises:
@@ -52,17 +66,14 @@ def propose(
         step.measured_before = step.measured_after = 0.0
     if plan.ByteSize() > _MAX_PLAN_BYTES:
         raise invalid(f"the plan has {plan.ByteSize()} bytes, allowed are {_MAX_PLAN_BYTES}")
-    ended = [row for row in known if row.state != meta_pb2.PLAN_STATE_RUNNING]
-    ended.sort(key=lambda row: row.plan_id)
-    for row in ended[: max(0, len(ended) + 1 - config.max_plans)]:
+    ended = [row for row in plans_in(draft) if row.state != meta_pb2.PLAN_STATE_RUNNING]
+    for row in ended[config.max_plans - 1 :]:
         draft.delete(meta_pb2.PlacementPlan(plan_id=row.plan_id))
     draft.put(plan)
     return plan
 
 
-def apply(
-    draft: Draft, plan_id: int, known: Iterable[meta_pb2.PlacementPlan]
-) -> meta_pb2.PlacementPlan:
+def apply(draft: Draft, plan_id: int) -> meta_pb2.PlacementPlan:
     """Let a plan run; one that runs already goes on.
 
     Raises:
@@ -73,7 +84,7 @@ def apply(
         return plan
     if plan.state != meta_pb2.PLAN_STATE_PROPOSED:
         raise _conflict(f"plan {plan_id} has run; make a new one from the loads of today")
-    running = [row.plan_id for row in known if row.state == meta_pb2.PLAN_STATE_RUNNING]
+    running = [row.plan_id for row in plans_in(draft) if row.state == meta_pb2.PLAN_STATE_RUNNING]
     if running:
         raise _conflict(f"plan {running[0]} is running; wait for it or stop it")
     plan.state, plan.since_ms = meta_pb2.PLAN_STATE_RUNNING, draft.now_ms

@@ -23,7 +23,7 @@ from strata_nameserver.slowness import SlowNodes
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
-from strata_state.metadata_keys import PLACEMENT_MODEL_KEY, RowKind, kind_range
+from strata_state.metadata_keys import PLACEMENT_MODEL_KEY
 
 _LOST = (meta_pb2.META_OUTCOME_NOT_LEADER, meta_pb2.META_OUTCOME_UNAVAILABLE)
 
@@ -71,7 +71,8 @@ class Placement:
         Raises:
             MetaRefused: leadership was lost, or there is no room for the change.
         """
-        running = [plan for plan in self.plans() if plan.state == meta_pb2.PLAN_STATE_RUNNING]
+        known = plans.plans_in(self._machine.speculative)
+        running = [plan for plan in known if plan.state == meta_pb2.PLAN_STATE_RUNNING]
         if not running:
             return
         plan_id, facts, config = running[0].plan_id, self._facts(), self._config
@@ -94,25 +95,21 @@ class Placement:
         Raises:
             MetaRefused: see `plans.propose`; so for every method here.
         """
-        return await self._change(
-            lambda draft: plans.propose(draft, plan, self.plans(), self._config)
-        )
+        return await self._change(lambda draft: plans.propose(draft, plan, self._config))
 
     async def apply(self, plan_id: int, *, stop: bool) -> meta_pb2.PlacementPlan:
         """Let a plan run, or end it, and return its row."""
         if stop:
             return await self._change(lambda draft: plans.stop(draft, plan_id))
-        return await self._change(lambda draft: plans.apply(draft, plan_id, self.plans()))
+        return await self._change(lambda draft: plans.apply(draft, plan_id))
 
     async def set_model(self, model: meta_pb2.PlacementModel) -> meta_pb2.PlacementModel:
         """Take a model into use and return its row."""
         return await self._change(lambda draft: plans.set_model(draft, model))
 
     def plans(self) -> list[meta_pb2.PlacementPlan]:
-        """Return the plans that are kept, newest first."""
-        rows = self._machine.rows(*kind_range(RowKind.PLACEMENT_PLAN))
-        found = [meta_pb2.PlacementPlan.FromString(value) for value in rows]
-        return sorted(found, key=lambda plan: -plan.plan_id)
+        """Return the plans that are kept, newest first, as they are applied."""
+        return plans.plans_in(self._machine)
 
     def show(self) -> meta_pb2.GetPlacementResponse:
         """Return plans, loads, the model and the rule in force."""
