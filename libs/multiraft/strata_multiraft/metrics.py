@@ -28,7 +28,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_raft_reads_failed_total",
         "counter",
         "1",
-        "Reads of entries that the disk failed and that are tried again (rule 40).",
+        "Reads of entries that the disk failed and that are tried again.",
         ("purpose",),
     ),
     MetricSpec(
@@ -67,7 +67,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_raft_messages_dropped_total",
         "counter",
         "1",
-        "Messages that a full peer queue dropped (rule 15).",
+        "Messages that a full peer queue dropped.",
         ("class",),
     ),
     MetricSpec(
@@ -97,9 +97,7 @@ METRICS: tuple[MetricSpec, ...] = (
         ("code",),
     ),
     MetricSpec("strata_peers", "gauge", "1", "Other nodes that share raft groups.", ("state",)),
-    MetricSpec(
-        "strata_peer_support_lost_total", "counter", "1", "Times a peer fell silent (rule 13)."
-    ),
+    MetricSpec("strata_peer_support_lost_total", "counter", "1", "Times a peer fell silent."),
     MetricSpec("strata_peer_restarts_total", "counter", "1", "New boot ids of peers."),
     MetricSpec(
         "strata_raft_quiet", "gauge", "1", "Raft groups that rest: neither ticks nor messages."

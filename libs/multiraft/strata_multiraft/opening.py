@@ -83,7 +83,7 @@ class Opener:
         """
         found = self.log.replica(spec.replica_id)
         if found is not None and found.removed:
-            raise ValueError(f"replica {spec.replica_id} was removed from this node (rule 9)")
+            raise ValueError(f"replica {spec.replica_id} was removed from this node")
         floor = self._floor(spec.replica_id)
         if snapshots is not None and snapshots.is_installing():
             if found is not None:

@@ -35,7 +35,7 @@ def move_queue(
     topic = stored_topic(draft, request.namespace, request.topic)
     target = request.to_raft_group
     if topic.type == meta_pb2.TOPIC_TYPE_DEAD_LETTER:
-        raise invalid("dead-letter queues stay in their raft group (rule 26)")
+        raise invalid("dead-letter queues stay in their raft group")
     if is_table_topic(topic.name):
         raise invalid("key-value tables stay in their raft group")
     if request.queue >= topic.queue_count:
