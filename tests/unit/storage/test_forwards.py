@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from unittest.mock import patch
 
 from strata_mq.batch import OutgoingMessage, PartKey, PartKind
 from strata_mq.pending_commands import ResolveAction
@@ -76,6 +77,7 @@ async def test_a_message_whose_queues_moved_is_brought_there_and_dropped_then() 
         name = leader.wait_for(b"later", 1_000, queue=2)
         seal_all(leader)
         await let_pass(leader, 1)
+        await begin(leader)
         ((raft_group, key, bodies),) = elsewhere.calls
         assert (raft_group, key[:2], bodies) == (ELSEWHERE, (TOPIC_ID, 2), [b"later"])
         assert leader.machine.rows.pins.get(name) is not None
@@ -87,6 +89,52 @@ async def test_a_message_whose_queues_moved_is_brought_there_and_dropped_then() 
         assert isinstance(ended, Ended)
         assert ended.place == Place(TOPIC_ID, 0, 0)
     assert leader.count("forwarded") == 1
+
+
+async def begin(leader: LeaderUnderTest) -> None:
+    """Let it be written that messages are to be delivered; they are on their way then."""
+    assert {(item.action, item.checks) for item in proposed(leader)} == {
+        (ResolveAction.PUT_OFF, DELIVERING)
+    }
+    leader.commit()
+    await turns()
+
+
+async def test_a_message_is_on_its_way_only_when_no_leader_lets_it_be_recalled() -> None:
+    """The next leader's clock may be behind: it would take it back, and it arrives all the same."""
+    elsewhere = Elsewhere()
+    elsewhere.failures = 1
+    leader = LeaderUnderTest(QUICK, elsewhere)
+    async with running(leader):
+        name = leader.wait_for(b"later", 1_000)
+        seal_all(leader)
+        await let_pass(leader, 1)
+        assert elsewhere.calls == []
+        leader.clock.now_s -= 0.5
+        await begin(leader)
+        recall = await start(leader.recalls.recall(name, TOPIC_ID, id_of(b"later")))
+        assert "due" in str(recall.exception())
+
+
+async def test_a_timer_that_reads_rows_when_its_term_ends_decides_nothing() -> None:
+    """What it read is the next leader's to decide on (rule 38)."""
+    leader = LeaderUnderTest(QUICK, Elsewhere())
+    leader.wait_for(b"later", 1_000)
+    seal_all(leader)
+    leader.clock.now_s += 1
+    read = leader.timers._run_read
+
+    async def slowly(work: Callable[[], list[object]]) -> list[object]:
+        leader.timers.end()
+        return await read(work)
+
+    decided: list[object] = []
+    with (
+        patch.object(leader.timers, "_run_read", slowly),
+        patch.object(leader.timers, "decide", lambda keys, now_ms: decided.append(keys)),
+    ):
+        await leader.timers.run()
+    assert decided == []
 
 
 async def test_a_message_whose_queues_left_with_their_slots_is_brought_there() -> None:
@@ -132,8 +180,10 @@ async def test_a_forward_without_answer_is_repeated_and_arrives_once() -> None:
     async with running(leader):
         name = leader.wait_for(b"later", 1_000)
         seal_all(leader)
-        for _ in range(3):
-            await let_pass(leader, 1)
+        await let_pass(leader, 1)
+        await begin(leader)
+        for number in range(3):
+            await let_pass(leader, number and 1)
             leader.commit()
             await turns()
             recall = await start(leader.recalls.recall(name, TOPIC_ID, id_of(b"other")))
@@ -210,6 +260,7 @@ async def test_forwards_are_split_to_the_size_of_a_batch() -> None:
         leader.commit()
         seal_all(leader)
         await let_pass(leader, 1)
+        await begin(leader)
         assert [len(call[2]) for call in elsewhere.calls] == [256, 44]
         leader.commit()
     assert sorted(elsewhere.stored) == sorted(bodies)
@@ -231,6 +282,7 @@ async def test_what_finds_no_room_or_no_answer_is_spread_over_time() -> None:
         leader.commit()
         seal_all(leader)
         await let_pass(leader, 1)
+        await begin(leader)
         due = [item.offset_or_due - leader.now_ms() for item in proposed(leader)]
         assert sorted(each for each in due if each >= 0) == [100] * 10 + [200] * 10 + [300] * 5
         leader.commit()

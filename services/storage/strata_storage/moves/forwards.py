@@ -1,8 +1,8 @@
 """Messages of one leader that are on their way to another raft group (rules 17, 18).
 
 A message that is to be delivered while no queue of its topic is open here is appended where one of
-them is open now. Its row stays until that is confirmed; after a failure it is put off, so
-that what waits for a queue fills no memory.
+them is open now, after that was written down. Its row stays until that is confirmed; after a
+failure it is put off, so that what waits for a queue fills no memory.
 """
 
 from __future__ import annotations
@@ -87,8 +87,25 @@ class Forwards:
 
     # Deciding -----------------------------------------------------------------------------------
 
+    def begin(self, waiting: Waiting) -> None:
+        """Write down that a message is to be delivered, before it is sent anywhere.
+
+        Another leader, whose clock may be behind this one's, could else let it be recalled while
+        it is on its way, or after it has arrived (rule 38).
+
+        Raises:
+            Refused: not now.
+        """
+        if self._forwarder is None:
+            self.put_off(waiting)
+        else:
+            self._resolver.put_off(waiting, self._proposer.now_ms(), DELIVERING)
+
     def plan(self, waiting: Waiting) -> Forward | None:
-        """Return where a message goes, counted as being on its way; None: nowhere now."""
+        """Return where a message goes, counted as being on its way; None: nowhere now.
+
+        That it is to be delivered is written already: nobody recalls it any more.
+        """
         forwarder, row = self._forwarder, waiting.row
         if forwarder is None or self._in_flight >= self._options.forwards_max:
             return None

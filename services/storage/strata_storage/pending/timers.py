@@ -143,6 +143,9 @@ class Timers:
         self._wake.clear()
         if self._window.wants_rows:
             await self._read_rows()
+            if self._ended:
+                # The rows are another leader's to decide on by now (rule 38).
+                return
         room = min(self._options.batch, self._resolver.room)
         self._waits_for_room = not room
         if not room:
@@ -218,6 +221,8 @@ class Timers:
             self._resolver.place(waiting, target, End.COMMITTED if is_half else End.DELIVERED)
         elif self._is_dropped(waiting):
             self._resolver.drop(waiting, End.TOPIC_DROPPED)
+        elif waiting.row.checks != DELIVERING:
+            self._forwards.begin(waiting)
         else:
             forward = self._forwards.plan(waiting)
             if forward is not None:
