@@ -222,11 +222,11 @@ def forwarder(
         raise CliError(f"--listen {listen}: write HOST:PORT")
     if not broker and brokers_file is None:
         raise CliError("no broker: give --broker or --brokers-file")
-    run(
-        ForwarderOptions(host.strip("[]"), int(port)),
-        BrokerList(broker or (), brokers_file),
-        metrics_port,
-    )
+    try:
+        brokers = BrokerList(broker or (), brokers_file)
+    except ValueError as error:
+        raise CliError(f"--broker: {error}") from None
+    run(ForwarderOptions(host.strip("[]"), int(port)), brokers, metrics_port)
 
 
 def demo(

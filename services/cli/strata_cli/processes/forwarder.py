@@ -27,6 +27,7 @@ from strata_cli.processes.forwarder_link import Link, Side
 from strata_cli.processes.metrics import METRICS
 from strata_cli.processes.ready_line import ReadyLine
 from strata_runtime import logs, loop
+from strata_runtime.errors import one_line
 from strata_runtime.health import Health, Problem, ProcessHealth, Severity
 from strata_runtime.lifecycle import Lifecycle, Service
 from strata_runtime.logs import get_logger
@@ -45,6 +46,8 @@ _CHANNEL_OPTIONS = (
 _GRACE_S = 5.0
 # Brokers that one connection may be given to, should all close it without a word.
 _MAX_TRIES = 4
+_MAX_PORT = 65_535
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,30 +108,75 @@ def candidates(brokers: Iterable[Broker], silent: Sequence[str] = ()) -> list[Br
     )
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of `host:port`; an IPv6 address may stand in brackets.
+
+    Raises:
+        ValueError: it is none.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
+    if not host or not is_port or not 0 < int(port) <= _MAX_PORT:
+        raise ValueError(f"{address[:_SHOWN_CHARACTERS]!r} is not HOST:PORT")
+    # What a resolver would be asked for: a name that is none is refused here, not there.
+    host.encode("idna")
+    return host, int(port)
+
+
 class BrokerList:
     """The addresses of the brokers: fixed, or read from a file that may change.
+
+    Whoever writes the file may be at it, or have made a mistake: a line that is no address is left
+    out, and told once for each change of the file.
 
     Args:
         addresses: fixed ones.
         file: one host:port per line; None: there is no file.
+
+    Raises:
+        ValueError: a fixed one is no address.
     """
 
     def __init__(self, addresses: Iterable[str], file: Path | None) -> None:
         self._fixed = tuple(addresses)
+        for address in self._fixed:
+            host_and_port(address)
         self._file = file
         self._read_at = (0, 0)
         self._from_file: tuple[str, ...] = ()
+        self._unreadable = ""
+        self._log = get_logger("forwarder")
 
     def addresses(self) -> tuple[str, ...]:
-        """Return what holds now; a file that is away changes nothing."""
+        """Return what holds now; a file that is away or cannot be read changes nothing."""
         if self._file is not None:
-            with suppress(FileNotFoundError):
-                stat = self._file.stat()
-                version = (stat.st_mtime_ns, stat.st_ino)
-                if version != self._read_at:
-                    self._from_file = tuple(self._file.read_text(encoding="utf-8").split())
-                    self._read_at = version
+            try:
+                self._read(self._file)
+                self._unreadable = ""
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                if str(error) != self._unreadable:
+                    self._unreadable = str(error)
+                    self._log.warning("list of brokers stays as it is", reason=one_line(error))
         return (*self._fixed, *self._from_file)
+
+    def _read(self, file: Path) -> None:
+        stat = file.stat()
+        version = (stat.st_mtime_ns, stat.st_ino)
+        if version == self._read_at:
+            return
+        found: list[str] = []
+        for line in file.read_text(encoding="utf-8", errors="replace").split():
+            try:
+                host_and_port(line)
+            except ValueError as error:
+                self._log.warning("line of the brokers file left out", reason=one_line(error))
+            else:
+                found.append(line)
+        self._from_file = tuple(found)
+        self._read_at = version
 
 
 class Forwarder:
@@ -284,12 +332,10 @@ class Forwarder:
         return False
 
     async def _reach(self, broker: Broker, server: Side) -> bool:
-        host, _, port = broker.address.rpartition(":")
+        host, port = host_and_port(broker.address)
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1_000):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: server, host.strip("[]"), int(port)
-                )
+                await asyncio.get_running_loop().create_connection(lambda: server, host, port)
         except (OSError, TimeoutError):
             return False
         return True
@@ -331,10 +377,10 @@ class Forwarder:
         Then it stops, and serves its connections to their end, or it died, and its machine has
         closed them. Only one that takes connections and says nothing holds clients for nothing.
         """
-        host, _, port = broker.address.rpartition(":")
+        host, port = host_and_port(broker.address)
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1_000):
-                _, writer = await asyncio.open_connection(host, int(port))
+                _, writer = await asyncio.open_connection(host, port)
         except ConnectionRefusedError:
             return True
         except (OSError, TimeoutError):
