@@ -26,6 +26,7 @@ from strata_edge.ports import HotHandler
 from strata_mq.batch import BatchView
 from strata_mq.delivery import store_fragment
 from strata_runtime.clock import SystemClock
+from strata_runtime.health import Health
 from strata_runtime.metrics import Metrics
 
 METADATA = {
@@ -180,6 +181,10 @@ class BenchEdge:
     async def start(self) -> int:
         """Listen nowhere."""
         return 1
+
+    def health(self) -> Health:
+        """Nothing is wrong."""
+        return Health()
 
     async def drain(self, timeout_s: float) -> None:
         """Nobody is connected."""

@@ -19,6 +19,7 @@ from strata_edge.front_process import FrontError
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
+from strata_runtime.health import Severity
 from strata_runtime.metrics import Metrics
 from strata_runtime.tls import Certificate, self_signed
 from tests.contract.edge_ways import eventually
@@ -197,9 +198,15 @@ def test_the_end_of_a_certificate_is_known(
     with structlog.testing.capture_logs() as lines:
         watch.read()
     assert 3_649 - days < watch.days_left() < 3_650.1 - days
+    problems = watch.health().problems
     if event is None:
-        assert lines == []
+        assert (lines, problems) == ([], ())
         return
+    (problem,) = problems
+    assert (problem.kind, problem.name) == ("certificate", str(pairs[0].certificate_file))
+    assert (problem.state, problem.severity) == (
+        ("ENDED", Severity.DOWN) if days > 3_650 else ("ENDS_SOON", Severity.DEGRADED)
+    )
     (line,) = lines
     assert (line["log_level"], line["event"]) == (level, event)
     assert line["file"] == str(pairs[0].certificate_file)

@@ -1,4 +1,4 @@
-"""Until when the certificate is good: a metric, and warnings before it ends."""
+"""Until when the certificate is good: a metric, a problem and warnings before it ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from strata_edge.metrics import METRICS
 from strata_runtime import tls
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError
+from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 
@@ -15,6 +16,7 @@ _DAY_MS = 86_400_000
 _CHECK_INTERVAL_S = 6 * 3_600.0
 _WARN_DAYS = 30
 _URGENT_DAYS = 7
+_KIND = "certificate"
 
 
 class CertificateWatch:
@@ -64,6 +66,18 @@ class CertificateWatch:
             self._log.error("certificate ends within days", file=file, days_left=round(days, 1))
         elif days < _WARN_DAYS:
             self._log.warning("certificate ends soon", file=file, days_left=round(days, 1))
+
+    def health(self) -> Health:
+        """Return what is wrong with the certificate; nothing while its end is far away."""
+        days = self.days_left() if self._ends_ms is not None else _WARN_DAYS
+        if days >= _WARN_DAYS:
+            return Health()
+        name = str(self._certificate.certificate_file)
+        if days < 0:
+            detail = f"it ended {-days:.1f} days ago: clients that check it are refused"
+            return Health(problems=(Problem(_KIND, name, "ENDED", Severity.DOWN, detail),))
+        detail = f"it ends in {days:.1f} days; a new one in its place is read at once"
+        return Health(problems=(Problem(_KIND, name, "ENDS_SOON", Severity.DEGRADED, detail),))
 
     async def run(self) -> None:
         """Warn now and then, for ever."""

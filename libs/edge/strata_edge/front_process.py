@@ -21,6 +21,7 @@ from strata_edge.options import EdgeOptions
 from strata_edge.socket_folder import sweep
 from strata_runtime import tls
 from strata_runtime.errors import ConfigError, StrataError, one_line
+from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -123,6 +124,16 @@ class FrontProcess:
             await self.stop()
             raise FrontError(f"the front process did not come up: {self._failure}")
         self._watching = self._tasks.spawn("watch certificate", self._watch.run())
+
+    def health(self) -> Health:
+        """Return what is wrong with the certificate."""
+        health, error = self._watch.health(), self._report.certificate_error
+        if not error:
+            return health
+        # It stays the old one, whose end has its own problem, under the name of its file alone.
+        detail = f"the new files cannot be used, the old certificate stays: {error}"
+        problem = Problem("certificate", self._files, "NOT_READ", Severity.DEGRADED, detail)
+        return Health(problems=(*health.problems, problem))
 
     def drain(self) -> None:
         """Close the port and send clients away; the front ends with its last relay."""

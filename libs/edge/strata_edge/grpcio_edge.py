@@ -31,6 +31,7 @@ from strata_edge.ports import (
     UnaryHandler,
 )
 from strata_edge.socket_folder import FOLDER_PREFIX, SOCKET_NAME
+from strata_runtime.health import Health
 from strata_runtime.metrics import Metrics
 
 _MAX_REQUESTS_PER_READ = 32  # so that a flood of requests on one connection lets others in
@@ -115,6 +116,10 @@ class GrpcioEdge:
             await self.stop(0)
             raise
         return self.port
+
+    def health(self) -> Health:
+        """See `ports.Edge.health`."""
+        return self._front.health() if self._front is not None else Health()
 
     async def drain(self, timeout_s: float) -> None:
         """See `ports.Edge.drain`. Without a front nobody can be sent away before the stop."""

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from strata_runtime.health import Health
+
 HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
 
 
@@ -150,6 +152,9 @@ class Edge(Protocol):
 
     async def start(self) -> int:
         """Listen for TLS and plaintext on one port; return its number."""
+
+    def health(self) -> Health:
+        """Return what is wrong with the edge itself: with its certificate."""
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new connection and send clients elsewhere; wait until they have gone.

@@ -28,6 +28,7 @@ from strata_edge.ports import (
     StreamHandler,
     UnaryHandler,
 )
+from strata_runtime.health import Health
 from strata_runtime.tasks import Tasks
 from strata_sim.machine import Machine
 from strata_sim.network import Direction, SimNetwork
@@ -92,6 +93,10 @@ class SimEdge:
         """Listen."""
         self._network.listen(self.endpoint, self)
         return self._port
+
+    def health(self) -> Health:
+        """See `ports.Edge.health`: there is no certificate."""
+        return Health()
 
     async def drain(self, timeout_s: float) -> None:
         """See `ports.Edge.drain`: a simulated client makes a connection for each call."""

@@ -171,6 +171,7 @@ class BrokerApp:
         self._serve_clients()
         self._serve_operators(shown_config or config)
         self._serve_plugins()
+        self._storage.cluster.add(edge.health)
         self._serving = Serving(edge, self._storage.cluster, self._plugins)
         show_broker(metrics, self.sessions, self.view, lambda: bool(self.endpoint))
 

@@ -18,6 +18,7 @@ from strata_edge.ports import (
     StreamHandler,
     UnaryHandler,
 )
+from strata_runtime.health import Health
 
 MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 ADMIN = "/strata.admin.v1.AdminService/"
@@ -91,6 +92,7 @@ class FakeEdge:
         self.hot: HotHandler | None = None
         self.running = False
         self.draining = False
+        self.told = Health()
         # Clients go at once unless a test wants it otherwise.
         self.drained = asyncio.Event()
         self.drained.set()
@@ -117,6 +119,9 @@ class FakeEdge:
     async def start(self) -> int:
         self.running = True
         return 18081
+
+    def health(self) -> Health:
+        return self.told
 
     async def drain(self, timeout_s: float) -> None:
         self.draining = True

@@ -15,6 +15,7 @@ from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.config import BrokerConfig
 from strata_broker.storage.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
+from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import message
 from tests.unit.broker.fake_cluster import NODES, FakeCluster
@@ -130,6 +131,21 @@ async def test_an_outage_is_told_everywhere_and_taken_back(broker: Broker) -> No
         broker.cluster.elect(raft_group, node_id)
     await until(lambda: broker.app.health().serves)
     assert await broker.serving()
+    assert (await broker.health()).status == "healthy"
+
+
+async def test_a_certificate_near_its_end_is_a_reason(broker: Broker) -> None:
+    """The cluster is degraded for who asks this broker, which serves on; a new one ends that."""
+    problem = Problem("certificate", "a.crt", "ENDS_SOON", Severity.DEGRADED, "in 3 days")
+    broker.edge.told = Health(problems=(problem,))
+    health = await broker.health()
+    assert health.status == "degraded"
+    [told] = health.problems
+    assert (told.kind, told.name, told.state) == ("certificate", "a.crt", "ENDS_SOON")
+    assert told.detail == "in 3 days"
+    assert problem in broker.app.health().problems
+    assert await broker.serving()
+    broker.edge.told = Health()
     assert (await broker.health()).status == "healthy"
 
 
