@@ -249,6 +249,48 @@ async def test_uploads_that_do_not_end(open_way: OpenWay) -> None:
     del reader
 
 
+async def test_large_requests_wait_for_room(open_way: OpenWay) -> None:
+    """Of large requests the server has so many bytes; the others wait, small ones do not."""
+    options = EdgeOptions(port=0, max_large_request_bytes=MIB)
+    way = await open_way("plaintext", options)
+    reader, writer = await raw.connect(way.port)
+    writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, raw.request_headers(SEND)))
+    writer.write(raw.data_frames(1, raw.message(bytes(2 * MIB))[:1_000], end=False))
+    await eventually(lambda: way.gauge("strata_edge_large_request_bytes") == 2 * MIB)
+    requests = [bytes([number]) * (MIB // 2) for number in range(8)]
+    calls = [asyncio.ensure_future(way.send(request, timeout=60)) for request in requests]
+    await eventually(lambda: way.gauge("strata_edge_large_requests_waiting") == 8)
+    assert await way.send(b"small") == b"small"
+    assert len(way.broker.calls) == 1
+    writer.close()
+    assert await asyncio.gather(*calls) == requests
+    await eventually(lambda: way.gauge("strata_edge_large_request_bytes") == 0)
+    assert way.gauge("strata_edge_large_requests_waiting") == 0
+    del reader
+
+
+async def test_a_block_of_headers_without_end(open_way: OpenWay) -> None:
+    """Headers that go on and on end their connection; who has too many of them is refused."""
+    way = await open_way("plaintext", EdgeOptions(port=0, max_metadata_bytes=4_096))
+    reader, writer = await raw.connect(way.port)
+    writer.write(raw.frame(raw.HEADERS, 0, 1, raw.request_headers(SEND)))
+    longer = raw.request_headers(SEND, **{f"x{number}": "y" * 100 for number in range(9)})
+    more = longer[len(raw.request_headers(SEND)) :]
+    with contextlib.suppress(ConnectionError):
+        for _ in range(20):
+            writer.write(raw.frame(raw.CONTINUATION, 0, 1, more))
+            await writer.drain()
+        async with asyncio.timeout(30):
+            while await reader.read(1_000):
+                pass
+    ended = way.metrics.counter("strata_edge_ended_connections_total")
+    await eventually(lambda: ended.value() == 1)
+    status = await _status(way.send(b"on", metadata=(("x", "y" * 20_000),)))
+    assert status is not grpc.StatusCode.OK
+    assert await way.send(b"on") == b"on"
+    writer.close()
+
+
 async def test_an_upload_has_a_limited_time(open_way: OpenWay) -> None:
     """A request that never ends is given up."""
     way = await open_way("plaintext", EdgeOptions(port=0, slow_upload_ms=20, max_upload_ms=60))

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from strata_edge.connection_guard import ConnectionGuard, Debt, GuardLimits
 from strata_edge.front import Front, FrontConfig, tls_context
 from strata_edge.http2_frames import GOAWAY
+from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
 from strata_runtime.tls import Certificate, self_signed
+from tests.contract import http2_raw as raw
 
 BUFFER_BYTES = 4_096
 
@@ -37,6 +40,17 @@ class Ends:
         raise AssertionError("the relay does not come to rest")
 
 
+class _AnyBytes(ConnectionGuard):
+    """Clients here say what is no HTTP/2."""
+
+    def __init__(self) -> None:
+        debt = Debt(lambda: 0.0)
+        super().__init__(GuardLimits(1 << 30, 1 << 30), LargeRequests(1 << 30), debt, debt)
+
+    def from_client(self, data: memoryview) -> float:
+        return 0.0
+
+
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     client, relay_client = socket.socketpair()
@@ -46,7 +60,15 @@ def ends() -> Iterator[Ends]:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
     poller, closed = Poller(), list[bool]()
     buffer = memoryview(bytearray(BUFFER_BYTES))
-    relay = Relay(poller, relay_client, relay_server, buffer, lambda: closed.append(True))
+    relay = Relay(
+        poller,
+        relay_client,
+        relay_server,
+        buffer,
+        lambda: closed.append(True),
+        _AnyBytes(),
+        lambda _relay, _seconds: None,
+    )
     yield Ends(poller, relay, client, server, closed)
     relay.close()
     client.close()
@@ -210,6 +232,7 @@ def test_stale_events_are_ignored() -> None:
 
 
 TIMEOUT_MS = 10_000
+LARGE_BYTES, MAX_LARGE_BYTES = 10_000, 40_000
 
 
 class FrontUnderTest:
@@ -235,6 +258,9 @@ class FrontUnderTest:
             max_connections_per_address=100,
             relay_buffer_bytes=BUFFER_BYTES,
             handshake_timeout_ms=TIMEOUT_MS,
+            max_header_bytes=64 << 10,
+            large_request_bytes=LARGE_BYTES,
+            max_large_request_bytes=MAX_LARGE_BYTES,
         )
         tls = tls_context(config.certificate_file, config.key_file)
         self.front = Front(config, tls, lambda: self.now_s)
@@ -357,3 +383,60 @@ def test_a_drain_sends_everybody_away(front: FrontUnderTest) -> None:
     assert _is_closed(silent), "nobody waits long for who says nothing"
     for end in (its_server, late_server):
         end.close()
+
+
+def _large_request(stream: int, sent_bytes: int) -> bytes:
+    begun = raw.message(bytes(MAX_LARGE_BYTES))[:sent_bytes]
+    headers = raw.frame(raw.HEADERS, raw.END_HEADERS, stream, b"h")
+    return headers + raw.data_frames(stream, begun, end=False)
+
+
+def test_a_large_request_that_stands_still_is_ended(front: FrontUnderTest) -> None:
+    """Who holds room that others wait for and sends nothing for 5 s loses the connection."""
+    still = front.connect(raw.hello() + _large_request(1, 1_000))
+    slow = front.connect(raw.hello() + _large_request(1, 1_000))
+    front.front.end_standstill()
+    front.pass_time(4)
+    front.front.end_standstill()
+    assert not _is_closed(still)
+    front.pass_time(2)
+    front.front.end_standstill()
+    assert _is_closed(still)
+    assert not _is_closed(slow)
+    assert front.front._report.ended == 1
+    front.pass_time(60)
+    front.front.end_standstill()
+    assert not _is_closed(slow), "nobody waits for its room"
+
+
+def test_a_large_request_that_goes_on_is_not_ended(front: FrontUnderTest) -> None:
+    """Slow is not still."""
+    slow = front.connect(raw.hello() + _large_request(1, 1_000))
+    front.connect(raw.hello() + _large_request(1, 1_000))
+    for _ in range(10):
+        front.front.end_standstill()
+        slow.sendall(raw.data_frames(1, bytes(10), end=False))
+        front.pass_time(3)
+    assert not _is_closed(slow)
+
+
+def test_who_resets_without_end_is_not_read(front: FrontUnderTest) -> None:
+    """After too many resets a connection is not read until its debt is paid."""
+    resets = b"".join(raw.frame(raw.RST_STREAM, 0, 1, bytes(4)) for _ in range(1_500))
+    client = front.connect(raw.hello() + resets)
+    for _ in range(20):
+        front.serve()
+    assert front.front._report.pauses == 1
+    [relay] = front.front._relays.values()
+    seen = relay.received_bytes
+    client.sendall(raw.frame(raw.SETTINGS, 0, 0))
+    front.serve()
+    assert relay.received_bytes == seen
+    front.pass_time(11)
+    assert relay.received_bytes == len(raw.hello() + resets) + 9
+    client.sendall(resets)
+    front.serve()
+    assert front.front._report.connections == 1
+    client.close()
+    front.serve()
+    assert front.front._report.connections == 0, "who leaves in debt is not read to the end"

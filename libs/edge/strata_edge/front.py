@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import heapq
 import json
 import os
 import resource
@@ -35,6 +36,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from strata_edge.connection_guard import ConnectionGuard, Debt, GuardLimits
+from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
 
 _TLS_HANDSHAKE = b"\x16"
@@ -43,6 +46,7 @@ _MAX_ACCEPTS = 64  # per round, so that connected clients are served in between
 _REPORT_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 0.02
 _DRAIN_HANDSHAKE_S = 1.0
+_STANDSTILL_S = 5.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -60,6 +64,9 @@ class FrontConfig:
     max_connections_per_address: int
     relay_buffer_bytes: int
     handshake_timeout_ms: int
+    max_header_bytes: int
+    large_request_bytes: int
+    max_large_request_bytes: int
 
     def to_json(self) -> str:
         """For the command line."""
@@ -75,6 +82,12 @@ class FrontReport:
     tls_failures: int = 0
     handshake_timeouts: int = 0
     plaintext_refused: int = 0
+    # Times a connection was not read for a while, and connections that were ended.
+    pauses: int = 0
+    ended: int = 0
+    # Now: bytes of large requests under way, and how many of them wait.
+    large_bytes: int = 0
+    large_waiting: int = 0
     # Times the certificate was read again, and why it could not be the last time.
     certificates: int = 0
     certificate_error: str = ""
@@ -118,6 +131,14 @@ class Front:
         # Of every client by its descriptor, and how many each address has.
         self._address_of: dict[int, str] = {}
         self._of_address: Counter[str] = Counter()
+        # Connections that are not read, with the time at which they are again.
+        self._paused: list[tuple[float, int, Relay]] = []
+        self._pauses = 0
+        self._debts: dict[str, Debt] = {}
+        self._large = LargeRequests(config.max_large_request_bytes)
+        self._guard_limits = GuardLimits(config.large_request_bytes, config.max_header_bytes)
+        # What had been received of requests that others wait for, and when that was.
+        self._progress: dict[Relay, tuple[int, float]] = {}
         self._report = FrontReport()
         self._reported = FrontReport()
         self._certificate_seen = _versions(config)
@@ -133,6 +154,7 @@ class Front:
             self.serve_once(_REPORT_INTERVAL_S)
             if self._monotonic_s() >= next_report_s:
                 self.read_certificate_again()
+                self.end_standstill()
                 self._send_report()
                 next_report_s = self._monotonic_s() + _REPORT_INTERVAL_S
 
@@ -147,10 +169,40 @@ class Front:
     def serve_once(self, timeout_s: float) -> None:
         """Do what can be done now; wait for it at most `timeout_s`."""
         hurry = self._waiting or not (self._accepting or self._draining)
+        if self._paused:
+            timeout_s = min(timeout_s, max(0.0, self._paused[0][0] - self._monotonic_s()))
         self._poller.run_once(_RETRY_INTERVAL_S if hurry else timeout_s)
         if hurry:
             self._retry()
         self._close_late_newcomers()
+        while self._paused and self._paused[0][0] <= self._monotonic_s():
+            heapq.heappop(self._paused)[2].resume()
+
+    def end_standstill(self) -> None:
+        """End connections whose large request does not come while others wait for its place.
+
+        Called once a second or so.
+        """
+        now_s = self._monotonic_s()
+        self._debts = {
+            address: debt
+            for address, debt in self._debts.items()
+            if debt.left_s or address in self._of_address
+        }
+        if not self._large.waiting:
+            self._progress.clear()
+            return
+        standing = [relay for relay in self._relays.values() if relay.guard.stands_still]
+        self._progress = {
+            relay: seen
+            if (seen := self._progress.get(relay)) and seen[0] == relay.received_bytes
+            else (relay.received_bytes, now_s)
+            for relay in standing
+        }
+        for relay, (_, since_s) in list(self._progress.items()):
+            if now_s - since_s >= _STANDSTILL_S:
+                self._report.ended += 1
+                relay.close()
 
     def read_certificate_again(self) -> None:
         """Take a pair of files that has changed for new connections; a bad one changes nothing."""
@@ -310,11 +362,30 @@ class Front:
             return
         descriptor = client.fileno()
         on_closed = partial(self._on_relay_closed, descriptor)
-        relay = Relay(self._poller, client, server, self._buffer, on_closed)
+        guard = self._guard(self._address_of[descriptor])
+        relay = Relay(
+            self._poller,
+            client,
+            server,
+            self._buffer,
+            on_closed,
+            guard,
+            self._on_paused,
+        )
         if not relay.closed:
             self._relays[descriptor] = relay
             if self._draining:
                 relay.send_away()
+
+    def _guard(self, address: str) -> ConnectionGuard:
+        debt = self._debts.setdefault(address, Debt(self._monotonic_s))
+        own = Debt(self._monotonic_s)
+        return ConnectionGuard(self._guard_limits, self._large, own, debt)
+
+    def _on_paused(self, relay: Relay, pause_s: float) -> None:
+        self._report.pauses += 1
+        self._pauses += 1
+        heapq.heappush(self._paused, (self._monotonic_s() + pause_s, self._pauses, relay))
 
     def _name_of(self, client: socket.socket) -> str:
         """An abstract socket name that ends with the client's address: the server's `peer`."""
@@ -323,7 +394,9 @@ class Front:
         return f"\0strata-front/{os.getpid()}/{self._serial}/{host}:{port}"
 
     def _on_relay_closed(self, descriptor: int) -> None:
-        self._relays.pop(descriptor, None)
+        relay = self._relays.pop(descriptor, None)
+        if relay is not None and relay.guard.fault:
+            self._report.ended += 1
         self._forget(descriptor)
 
     def _close(self, descriptor: int, client: socket.socket) -> None:
@@ -347,6 +420,8 @@ class Front:
             self._accepting = False
 
     def _send_report(self) -> None:
+        self._report.large_bytes = self._large.held_bytes
+        self._report.large_waiting = self._large.waiting
         if self._report != self._reported:
             self._reported = FrontReport(**asdict(self._report))
             self._tell(json.dumps(asdict(self._report)))

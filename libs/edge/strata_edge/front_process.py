@@ -27,6 +27,8 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
 _BACKLOG = 4_096
+# The server refuses a call with more headers than it may have; who sends so many more is cut off.
+_HEADERS_ON_THE_WIRE = 4
 _DRAIN_TIMEOUT_S = 2.0
 _MIN_RESTART_PAUSE_S = 0.05
 _MAX_RESTART_PAUSE_S = 5.0
@@ -66,12 +68,19 @@ class FrontProcess:
         self._refused = metrics.counter("strata_edge_refused_connections_total")
         self._tls_failures = metrics.counter("strata_edge_tls_failures_total")
         self._handshake_timeouts = metrics.counter("strata_edge_handshake_timeouts_total")
+        self._pauses = metrics.counter("strata_edge_connection_pauses_total")
+        self._ended = metrics.counter("strata_edge_ended_connections_total")
         self._plaintext_refused = metrics.counter("strata_edge_plaintext_refused_total")
         self._watch = CertificateWatch(self._certificate, metrics)
         self._gauges = (
             metrics.gauge("strata_edge_connections", lambda: self._report.connections),
             metrics.gauge("strata_edge_connections_maximum", lambda: options.max_connections),
+            metrics.gauge("strata_edge_large_request_bytes", lambda: self._report.large_bytes),
+            metrics.gauge("strata_edge_large_requests_waiting", self._large_waiting),
         )
+
+    def _large_waiting(self) -> int:
+        return self._report.large_waiting
 
     @property
     def pid(self) -> int | None:
@@ -190,6 +199,9 @@ class FrontProcess:
             max_connections_per_address=self._options.max_connections_per_address,
             relay_buffer_bytes=self._options.relay_buffer_bytes,
             handshake_timeout_ms=self._options.handshake_timeout_ms,
+            max_header_bytes=_HEADERS_ON_THE_WIRE * self._options.max_metadata_bytes,
+            large_request_bytes=self._options.large_request_bytes,
+            max_large_request_bytes=self._options.max_large_request_bytes,
         )
         try:
             self._process = await asyncio.to_thread(_start_process, config)
@@ -224,6 +236,8 @@ class FrontProcess:
         self._tls_failures.add(report.tls_failures - self._report.tls_failures)
         self._handshake_timeouts.add(report.handshake_timeouts - self._report.handshake_timeouts)
         self._plaintext_refused.add(report.plaintext_refused - self._report.plaintext_refused)
+        self._pauses.add(max(0, report.pauses - self._report.pauses))
+        self._ended.add(max(0, report.ended - self._report.ended))
         if report.certificates != self._report.certificates:
             self._log.warning("certificate read again, new connections get it", file=self._files)
             self._watch.read()

@@ -154,6 +154,9 @@ class GrpcioEdge:
             # gRPC's own protection counts streams that have ended and that it has not cleared away
             # yet: it refuses calls of clients that keep to the limit.
             ("grpc.http.overload_protection", 0),
+            # The window of a stream stays what it is until somebody wants its message, so that a
+            # front can let large ones wait.
+            ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.max_requests_per_read", _MAX_REQUESTS_PER_READ),
             ("grpc.max_receive_message_length", min(largest_bytes, options.max_receive_bytes)),
             ("grpc.max_send_message_length", -1),

@@ -56,6 +56,30 @@ METRICS: tuple[MetricSpec, ...] = (
         "Client connections closed because they spoke plaintext (edge.tls_only).",
     ),
     MetricSpec(
+        "strata_edge_connection_pauses_total",
+        "counter",
+        "1",
+        "Times a client connection was not read for a while: too many resets, pings or headers.",
+    ),
+    MetricSpec(
+        "strata_edge_ended_connections_total",
+        "counter",
+        "1",
+        "Client connections ended for headers without end, or a large request that stood still.",
+    ),
+    MetricSpec(
+        "strata_edge_large_request_bytes",
+        "gauge",
+        "bytes",
+        "Large requests that the server receives or has not answered.",
+    ),
+    MetricSpec(
+        "strata_edge_large_requests_waiting",
+        "gauge",
+        "1",
+        "Large requests that wait at their clients for room.",
+    ),
+    MetricSpec(
         "strata_edge_certificate_days_left",
         "gauge",
         "d",

@@ -11,6 +11,9 @@ Every adapter holds to `tests/contract/test_edge*.py`:
 - Requests are not compressed: one that says so is refused (UNIMPLEMENTED) and never inflated.
 - Connections, calls and unread answers have limits, and no connection and no address has more
   than its share.
+- Large requests have so many bytes of room from their first byte until they are answered; those
+  above wait at their clients, in order, and keep no small one back.
+- Who resets streams, pings or sends headers without end is not read for a while, or is cut off.
 - Times that clients choose are clamped.
 - Each call is answered or ended, whatever a handler does; whoever answers learns what was not
   taken.

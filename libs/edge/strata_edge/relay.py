@@ -7,7 +7,9 @@ most one buffer per direction and slows nobody but its own peer.
 
 TLS is invisible here: `ssl.SSLSocket` receives and sends like a socket, with other exceptions for
 "not now". The end of one direction is passed on as a half-close; an error ends both. A relay can
-tell its client to go elsewhere (HTTP/2's GOAWAY), between two frames of the server's.
+say frames of its own to its client between two of the server's: to go elsewhere (HTTP/2's GOAWAY).
+What the client may ask is its guard's matter (connection_guard.py): the relay does not read it for
+a while, or ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
-from strata_edge.http2_frames import GOAWAY, FrameBoundary
+from strata_edge.connection_guard import ConnectionGuard
+from strata_edge.http2_frames import GOAWAY
 
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -94,9 +97,22 @@ class Relay:
         server: non-blocking, connected; not registered.
         buffer: shared read buffer; its size bounds what a direction keeps.
         on_closed: told once, when both sockets are closed.
+        guard: of this connection.
+        on_paused: told for how many seconds the client is not read; `resume` is called then.
     """
 
-    __slots__ = ("_boundary", "_buffer", "_ends", "_goaway_due", "_on_closed", "_poller")
+    __slots__ = (
+        "_between",
+        "_buffer",
+        "_due",
+        "_ends",
+        "_on_closed",
+        "_on_paused",
+        "_paused",
+        "_poller",
+        "guard",
+        "received_bytes",
+    )
 
     def __init__(
         self,
@@ -105,13 +121,21 @@ class Relay:
         server: socket.socket,
         buffer: memoryview,
         on_closed: Callable[[], None],
+        guard: ConnectionGuard,
+        on_paused: Callable[[Relay, float], None],
     ) -> None:
         self._poller = poller
         self._buffer = buffer
         self._on_closed = on_closed
-        # Of what the server sends.
-        self._boundary = FrameBoundary()
-        self._goaway_due = False
+        self._on_paused = on_paused
+        self._paused = False
+        self.guard = guard
+        self.received_bytes = 0
+        # What the guard has seen of the server's bytes has been passed on, too.
+        self._between = True
+        # Frames for the client that wait for a place between two of the server's.
+        self._due = b""
+        guard.insert_by(self._say)
         front, back = _End(client), _End(server)
         self._ends: tuple[_End, ...] = (front, back)
         front.incoming = back.outgoing = _Flow(front, back)
@@ -128,9 +152,15 @@ class Relay:
 
     def send_away(self) -> None:
         """Tell the client to make its next calls over another connection, as soon as possible."""
-        self._goaway_due = True
-        if self._ends and self._boundary.reached:
-            self._say_goaway(self._ends[1].incoming)
+        self._say(GOAWAY)
+
+    def resume(self) -> None:
+        """Read the client again after a pause."""
+        self._paused = False
+        if self._ends:
+            self._watch(self._ends[0])
+            if self._ends[0].incoming.kept is None:
+                self._read(self._ends[0].incoming)
 
     def close(self) -> None:
         """Close both sockets."""
@@ -142,6 +172,7 @@ class Relay:
                 self._poller.remove(end.descriptor)
             end.socket.close()
             del end.incoming, end.outgoing  # breaks the cycle: no work for the collector
+        self.guard.close()
         self._on_closed()
 
     def _on_events(self, end: _End, events: int) -> None:
@@ -149,7 +180,7 @@ class Relay:
         if events & select.EPOLLOUT and end.events & select.EPOLLOUT:
             self._flush(end.outgoing)
         elif not reading:
-            # Hung up while only writing was of interest: nothing can be sent any more.
+            # Hung up while only writing was of interest, or not even that.
             self.close()
         if self._ends and reading and events & ~select.EPOLLOUT:
             self._read(end.incoming)
@@ -157,6 +188,9 @@ class Relay:
     def _read(self, flow: _Flow) -> None:
         """Receive what is there, send on what the sink takes, keep the rest."""
         source, sink, buffer = flow.source.socket, flow.sink.socket, self._buffer
+        from_client = flow.source is self._ends[0]
+        if from_client and self._paused:
+            return
         for _ in range(_MAX_ROUNDS):
             try:
                 received = source.recv_into(buffer)
@@ -165,39 +199,59 @@ class Relay:
                     self._finish(flow)
                     return
                 data = buffer[:received]
-                if flow.source is self._ends[1]:
-                    self._boundary.pass_over(data)
-                sent = _send(sink, data)
+                if from_client:
+                    self._follow_client(data)
+                else:
+                    self._between = False
+                    data = self.guard.from_server(data)
+                    self._between = True
+                sent = _send(sink, data) if data and self._ends else 0
             except _NOT_NOW:
                 return
             except OSError:
                 self.close()
                 return
-            if sent < received:
+            if self.closed:
+                return
+            if sent < len(data):
                 flow.kept = memoryview(bytes(data[sent:]))
                 self._watch(flow.source)
                 self._watch(flow.sink)
-            if self._goaway_due and self._boundary.reached:
-                self._say_goaway(self._ends[1].incoming)
-            if flow.kept is not None or self.closed:
+            if self._due:
+                self._say(b"")
+            if flow.kept is not None or self.closed or (from_client and self._paused):
                 return
             if not (isinstance(source, ssl.SSLSocket) and source.pending()):
                 return
 
-    def _say_goaway(self, flow: _Flow) -> None:
-        """Put the frame behind what the server has sent."""
-        self._goaway_due = False
-        frame = memoryview(GOAWAY)
+    def _follow_client(self, data: memoryview) -> None:
+        """Let the guard see what the client sent; what it may not ends or pauses it."""
+        self.received_bytes += len(data)
+        pause_s = self.guard.from_client(data)
+        if self.guard.fault:
+            self.close()
+        elif pause_s and self._ends:
+            self._paused = True
+            self._watch(self._ends[0])
+            self._on_paused(self, pause_s)
+
+    def _say(self, frames: bytes) -> None:
+        """Put frames behind what the server has sent, as soon as they may stand there."""
+        self._due += frames
+        if not (self._ends and self._between and self.guard.reached):
+            return
+        flow = self._ends[1].incoming
+        left, self._due = memoryview(self._due), b""
         if flow.ended:
             return
         if flow.kept is None:
             try:
-                frame = frame[_send(flow.sink.socket, frame) :]
+                left = left[_send(flow.sink.socket, left) :]
             except OSError:
                 self.close()
                 return
-        if frame:
-            flow.kept = memoryview(bytes(flow.kept or b"") + bytes(frame))
+        if left:
+            flow.kept = memoryview(bytes(flow.kept or b"") + bytes(left))
             self._watch(flow.source)
             self._watch(flow.sink)
 
@@ -236,8 +290,11 @@ class Relay:
     def _watch(self, end: _End) -> None:
         """Register an end for exactly what it can make progress with now."""
         events = 0
-        if not end.incoming.ended and end.incoming.kept is None:
+        paused = self._paused and end is self._ends[0]
+        if not (end.incoming.ended or paused) and end.incoming.kept is None:
             events |= select.EPOLLIN
+        if paused:
+            events |= select.EPOLLRDHUP  # who leaves in debt need not be read to the end
         if end.outgoing.kept is not None:
             events |= select.EPOLLOUT
         if events == end.events:

@@ -20,6 +20,6 @@ def test_front_needs_a_certificate() -> None:
 def test_front_config_survives_its_command_line() -> None:
     """What the parent writes on the command line is what the front reads."""
     config = FrontConfig(
-        3, 4, "/a b/edge.sock", "c.crt", "c.key", True, 20_000, 10_000, 131_072, 10_000
+        3, 4, "/a b/edge.sock", "c.crt", "c.key", True, 20_000, 10_000, 131_072, 10_000, 1, 2, 3
     )
     assert FrontConfig(**json.loads(config.to_json())) == config

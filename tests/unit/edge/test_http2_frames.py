@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_edge.http2_frames import GOAWAY, FrameBoundary
+from strata_edge.http2_frames import GOAWAY, ServerFrames
 
 frames = st.lists(st.integers(0, 70_000), min_size=1, max_size=5)
 
@@ -20,7 +20,7 @@ def test_only_the_end_of_a_frame_is_one(sizes: list[int], cuts: list[int]) -> No
     """After every chunk it is told whether a frame has just ended."""
     stream = b"".join(map(frame, sizes))
     ends = {sum(9 + size for size in sizes[: at + 1]) for at in range(len(sizes))}
-    boundary = FrameBoundary()
+    boundary = ServerFrames()
     assert not boundary.reached, "nothing may stand before the server's first frame"
     at = 0
     for cut in [*cuts, *[1] * 20, len(stream)]:
@@ -34,7 +34,7 @@ def test_only_the_end_of_a_frame_is_one(sizes: list[int], cuts: list[int]) -> No
 
 def test_goaway_is_a_whole_frame() -> None:
     """Type 7 of stream 0, eight bytes: no stream is refused, no error."""
-    boundary = FrameBoundary()
+    boundary = ServerFrames()
     boundary.pass_over(memoryview(GOAWAY))
     assert boundary.reached
     assert GOAWAY[3:9] == b"\x07\x00\x00\x00\x00\x00"
@@ -54,7 +54,7 @@ def test_nothing_stands_in_a_block_of_headers(sizes: list[int], cut: int) -> Non
     )
     stream = frame(10) + block + frame(10)
     ends = {19, 19 + len(block), len(stream)}
-    boundary = FrameBoundary()
+    boundary = ServerFrames()
     for at in range(0, len(stream), cut):
         boundary.pass_over(memoryview(stream[at : at + cut]))
         assert boundary.reached == (min(at + cut, len(stream)) in ends)

@@ -51,6 +51,8 @@ def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeO
         max_unread_bytes=edge.max_unread_bytes,
         max_unread_bytes_per_address=edge.max_unread_bytes_per_address,
         max_unread_bytes_per_connection=edge.max_unread_bytes_per_connection,
+        large_request_bytes=edge.large_request_bytes,
+        max_large_request_bytes=edge.max_large_request_bytes,
         slow_upload_ms=edge.slow_upload_ms,
         max_upload_ms=edge.max_upload_ms,
         max_slow_uploads=edge.max_slow_uploads,

@@ -85,6 +85,15 @@ class EdgeSection(Section):
     max_unread_bytes_per_connection: int = Field(
         default=32 * 1024 * 1024, ge=1, description="The same for one connection."
     )
+    large_request_bytes: int = Field(
+        default=64 * 1024, ge=1024, description="A larger request waits at its client for room."
+    )
+    max_large_request_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        ge=1,
+        description="Room for large requests that are on their way or not answered; one always "
+        "has room. With edge.tls.",
+    )
     slow_upload_ms: int = Field(
         default=1_000, ge=1, description="A request that takes longer to arrive is a slow upload."
     )

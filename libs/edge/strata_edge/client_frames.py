@@ -1,0 +1,169 @@
+"""What a client's frames ask of the server, told from their headers, chunk by chunk.
+
+Most calls are HEADERS and one DATA frame that ends the request: of these nothing is kept. A request
+of several frames is followed through its messages, since each says its length before its bytes.
+"""
+
+from __future__ import annotations
+
+from strata_edge.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADER_BYTES,
+    HEADERS,
+    RST_STREAM,
+    WINDOW_UPDATE,
+    unpack_header,
+)
+
+PREFACE_BYTES = 24
+_PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its length
+_SMALL_HEADERS_BYTES = 1 << 10
+_MAX_REQUESTS = 16_384  # of several frames, under way on one connection
+
+# What a frame costs the server more than its bytes do, in seconds of one connection's time.
+RESET_COST_S = 0.01
+CONTROL_COST_S = 0.0005
+HEADER_BYTE_COST_S = 1 / (8 << 20)
+
+
+class _Message:
+    """Where a stream stands in its messages."""
+
+    __slots__ = ("left", "prefix")
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.prefix = b""
+
+
+class ClientFrames:
+    """Follows what a client sends, from its first byte on.
+
+    Args:
+        large_bytes: a longer message is a large one.
+        max_header_bytes: of one block of headers.
+
+    Attributes:
+        cost_s: of frames that are no requests; whoever takes it in sets it back.
+        begun: streams with the length of a large message that has begun, cleared so, too.
+        reset: streams that the client has reset, cleared so, too.
+        fault: why the connection cannot go on; empty: it can.
+    """
+
+    __slots__ = (
+        "_block_bytes",
+        "_current",
+        "_head",
+        "_large_bytes",
+        "_left",
+        "_max_header_bytes",
+        "_requests",
+        "begun",
+        "cost_s",
+        "fault",
+        "reset",
+    )
+
+    def __init__(self, large_bytes: int, max_header_bytes: int) -> None:
+        self._large_bytes = large_bytes
+        self._max_header_bytes = max_header_bytes
+        self.cost_s = 0.0
+        self.begun: list[tuple[int, int]] = []
+        self.reset: list[int] = []
+        self.fault = ""
+        self._head = b""
+        self._left = PREFACE_BYTES
+        self._block_bytes = 0
+        # Requests of several frames, and the one whose frame goes on in the next chunk.
+        self._requests: dict[int, _Message] = {}
+        self._current: tuple[int, _Message] | None = None
+
+    def is_unfinished(self, stream: int) -> bool:
+        """Whether the client has more of a request to send."""
+        return stream in self._requests
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a request of several frames."""
+        return bool(self._requests)
+
+    def forget(self, stream: int) -> None:
+        """A stream has ended."""
+        self._requests.pop(stream, None)
+
+    def pass_over(self, data: memoryview) -> None:
+        """Take in the next chunk; it is not empty."""
+        if self._head:
+            data = memoryview(self._head + bytes(data))
+        at, size = self._left, len(data)
+        if self._current is not None:
+            self._read(*self._current, data[:at])
+        while at + HEADER_BYTES <= size:
+            high, low, kind, flags, stream = unpack_header(data, at)
+            length = high << 8 | low
+            at += HEADER_BYTES
+            if kind == DATA:
+                if self._requests or not flags & END_STREAM or length > self._large_bytes:
+                    self._data(stream, flags, length, data[at : at + length])
+            elif kind != WINDOW_UPDATE and not (
+                kind == HEADERS and flags & END_HEADERS and length <= _SMALL_HEADERS_BYTES
+            ):
+                self._other(kind, flags, stream, length)
+            at += length
+        self._left = max(0, at - size)
+        self._head = bytes(data[at:])
+        if not self._left:
+            self._current = None
+
+    def _data(self, stream: int, flags: int, length: int, piece: memoryview) -> None:
+        self._current = None
+        if flags & END_STREAM:
+            if self._requests.pop(stream, None) is None and length > self._large_bytes:
+                self.begun.append((stream, length))
+            return
+        if not length:
+            self.cost_s += CONTROL_COST_S
+        message = self._requests.get(stream)
+        if message is None:
+            message = self._requests[stream] = _Message()
+            if len(self._requests) > _MAX_REQUESTS:
+                self.fault = "requests"
+        self._current = stream, message
+        self._read(stream, message, piece)
+
+    def _read(self, stream: int, message: _Message, piece: memoryview) -> None:
+        """Follow the messages of a stream through a piece of its data."""
+        at, size = 0, len(piece)
+        while at < size:
+            if message.left:
+                step = min(message.left, size - at)
+                message.left -= step
+                at += step
+                continue
+            step = min(_PREFIX_BYTES - len(message.prefix), size - at)
+            message.prefix += bytes(piece[at : at + step])
+            at += step
+            if len(message.prefix) == _PREFIX_BYTES:
+                message.left = int.from_bytes(message.prefix[1:])
+                message.prefix = b""
+                if message.left > self._large_bytes:
+                    self.begun.append((stream, message.left))
+
+    def _other(self, kind: int, flags: int, stream: int, length: int) -> None:
+        if kind in (HEADERS, CONTINUATION):
+            self._block_bytes = length + (self._block_bytes if kind == CONTINUATION else 0)
+            self.cost_s += length * HEADER_BYTE_COST_S
+            if self._block_bytes > self._max_header_bytes:
+                self.fault = "headers"
+            if not flags & END_HEADERS:
+                self.cost_s += CONTROL_COST_S
+        elif kind == RST_STREAM:
+            self.cost_s += RESET_COST_S
+            self.reset.append(stream)
+            self._requests.pop(stream, None)
+        elif not flags & ACK:
+            self.cost_s += CONTROL_COST_S

@@ -1,0 +1,164 @@
+"""What one connection may ask of the server beside its calls, and when its turn comes.
+
+- Frames that are no requests (resets, pings, settings, long headers) cost a connection time: it may
+  be in debt for a while, then nothing of it is read until the debt is paid. An address pays, too.
+- A large request comes when there is room (`LargeRequests`): until then the client is not told
+  that the server would take more of it (flow control, RFC 9113, 5.2).
+- Headers without end, and a request that holds room and does not go on, end the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strata_edge.client_frames import RESET_COST_S, ClientFrames
+from strata_edge.http2_frames import ServerFrames, window_update
+from strata_edge.large_requests import LargeRequests
+
+_CREDIT_S = 10.0
+_CONNECTIONS_OF_AN_ADDRESS = 20  # so many times what a connection may ask, an address may
+_LONGEST_PAUSE_S = 10.0
+_CONSPICUOUS_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """Limits of one connection.
+
+    Attributes:
+        large_request_bytes: a larger request waits for room.
+        max_header_bytes: of one call, as they are on the wire.
+    """
+
+    large_request_bytes: int
+    max_header_bytes: int
+
+
+class Debt:
+    """Seconds that somebody has yet to pay, by waiting.
+
+    Args:
+        monotonic_s: time.
+    """
+
+    __slots__ = ("_due_s", "_monotonic_s")
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._due_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """What is not paid."""
+        return max(0.0, self._due_s - self._monotonic_s())
+
+    def add(self, cost_s: float) -> None:
+        """Owe more."""
+        self._due_s = max(self._due_s, self._monotonic_s()) + cost_s
+
+
+class ConnectionGuard:
+    """Follows one connection; see the module docstring.
+
+    Args:
+        limits: of the connection.
+        large: room for large requests, of all connections.
+        own: the connection's debt.
+        address: the debt of all connections of the client's address.
+    """
+
+    def __init__(self, limits: GuardLimits, large: LargeRequests, own: Debt, address: Debt) -> None:
+        self._large = large
+        self._own = own
+        self._address = address
+        self._client = ClientFrames(limits.large_request_bytes, limits.max_header_bytes)
+        self._server = ServerFrames()
+        # Of large requests: those under way, and those that wait, with what the server would take.
+        self._under_way: set[int] = set()
+        self._held: dict[int, int] = {}
+        self._insert: Callable[[bytes], None] = lambda _: None
+
+    def insert_by(self, insert: Callable[[bytes], None]) -> None:
+        """Say frames to the client by `insert`, which finds the place for them."""
+        self._insert = insert
+
+    @property
+    def reached(self) -> bool:
+        """Whether a frame may stand behind what was sent to the client."""
+        return self._server.reached
+
+    @property
+    def fault(self) -> str:
+        """Why the connection cannot go on; empty: it can."""
+        return self._client.fault
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether others may be waiting for a request that the client has not finished."""
+        return any(map(self._client.is_unfinished, self._under_way - self._held.keys()))
+
+    def from_client(self, data: memoryview) -> float:
+        """Take in what the client sent; return for how long nothing more of it is read."""
+        client = self._client
+        client.pass_over(data)
+        if client.reset:
+            for stream in client.reset:
+                self._ended(stream)
+            client.reset.clear()
+        if client.begun:
+            for stream, size_bytes in client.begun:
+                self._under_way.add(stream)
+                self._held[stream] = self._held.get(stream, 0)
+                if self._large.ask(self, stream, size_bytes):
+                    self.admit(stream)
+            client.begun.clear()
+        self._server.listening = client.follows or bool(self._under_way)
+        if not client.cost_s:
+            return 0.0
+        return self._pay()
+
+    def from_server(self, data: memoryview) -> memoryview:
+        """Take in what the server sent; return what goes on to the client, which may be empty."""
+        server = self._server
+        if self._held or server.withholds:
+            data = memoryview(server.sift(data, self._held))
+        else:
+            server.pass_over(data)
+        if server.ended:
+            for stream in server.ended:
+                self._ended(stream)
+            server.ended.clear()
+        if server.resets:
+            self._client.cost_s += server.resets * RESET_COST_S
+            server.resets = 0
+        return data
+
+    def admit(self, stream: int) -> None:
+        """See `Uploader`: pass on what the server has let the client send meanwhile."""
+        increment = self._held.pop(stream, 0)
+        if increment:
+            self._insert(window_update(stream, increment))
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._insert = lambda _: None
+        for stream in list(self._under_way):
+            self._ended(stream)
+
+    def _ended(self, stream: int) -> None:
+        self._client.forget(stream)
+        self._held.pop(stream, None)
+        if stream in self._under_way:
+            self._under_way.discard(stream)
+            self._large.end(self, stream)
+
+    def _pay(self) -> float:
+        """Return how long the connection has to wait for what it asked."""
+        cost_s, self._client.cost_s = self._client.cost_s, 0.0
+        self._own.add(cost_s)
+        self._address.add(cost_s / _CONNECTIONS_OF_AN_ADDRESS)
+        wait_s = self._own.left_s - _CREDIT_S
+        if self._own.left_s > _CONSPICUOUS_S:
+            wait_s = max(wait_s, self._address.left_s - _CREDIT_S)
+        return min(max(0.0, wait_s), _LONGEST_PAUSE_S)

@@ -1,0 +1,83 @@
+"""Large requests on their way to the server or unanswered, of all connections, in bytes.
+
+A server collects a request before anybody sees it, copies it and holds it until it is answered. So
+many bytes of large requests may be under way; the others wait their turn at their clients, in the
+order in which they began. Small ones are not counted: a stream's first window is theirs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+
+class Uploader(Protocol):
+    """One connection, as the budget sees it."""
+
+    def admit(self, stream: int) -> None:
+        """Let a stream that waited go on."""
+
+
+class LargeRequests:
+    """See the module docstring.
+
+    Invariant: who waits fits in as soon as nobody holds anything, whatever its size.
+
+    Args:
+        limit_bytes: of all requests under way.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.held_bytes = 0
+        self._held: dict[tuple[Uploader, int], int] = {}
+        self._waiting: OrderedDict[tuple[Uploader, int], int] = OrderedDict()
+        self._granting = False
+
+    @property
+    def waiting(self) -> int:
+        """How many wait their turn."""
+        return len(self._waiting)
+
+    def ask(self, who: Uploader, stream: int, size_bytes: int) -> bool:
+        """Return whether a request may come at once; if not, `admit` is called in its turn.
+
+        The next message of a stream takes the place of the one before.
+        """
+        key = who, stream
+        self.held_bytes -= self._held.pop(key, 0)
+        self._waiting.pop(key, None)
+        if not self._waiting and self._fits(size_bytes):
+            self._hold(key, size_bytes)
+            return True
+        self._waiting[key] = size_bytes
+        self._grant()
+        return key not in self._waiting
+
+    def end(self, who: Uploader, stream: int) -> None:
+        """A request was answered, or given up; nothing if it is unknown."""
+        key = who, stream
+        self._waiting.pop(key, None)
+        self.held_bytes -= self._held.pop(key, 0)
+        self._grant()
+
+    def _fits(self, size_bytes: int) -> bool:
+        return not self._held or self.held_bytes + size_bytes <= self._limit_bytes
+
+    def _hold(self, key: tuple[Uploader, int], size_bytes: int) -> None:
+        self._held[key] = size_bytes
+        self.held_bytes += size_bytes
+
+    def _grant(self) -> None:
+        # To let one go on may end a connection, and with it what another holds.
+        if self._granting:
+            return
+        self._granting = True
+        while self._waiting:
+            key, size_bytes = next(iter(self._waiting.items()))
+            if not self._fits(size_bytes):
+                break
+            del self._waiting[key]
+            self._hold(key, size_bytes)
+            key[0].admit(key[1])
+        self._granting = False
