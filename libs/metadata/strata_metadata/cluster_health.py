@@ -61,6 +61,7 @@ class Facts(NamedTuple):
         told: storage node -> what it said last of itself.
         unreached: storage nodes that cannot be reached from here.
         metadata_age_s: since a nameserver with a majority confirmed the rows.
+        metadata_trouble: why nameservers that answer are not followed; empty: they are.
     """
 
     nodes: Sequence[meta_pb2.Node]
@@ -69,6 +70,7 @@ class Facts(NamedTuple):
     told: Mapping[str, meta_pb2.StorageHealth]
     unreached: AbstractSet[str] = frozenset()
     metadata_age_s: float = 0.0
+    metadata_trouble: str = ""
 
 
 class GroupCondition(NamedTuple):
@@ -340,7 +342,8 @@ def _names(prefix: str, names: Sequence[str]) -> str:
 def _metadata_problems(facts: Facts, *, is_stale: bool) -> list[Problem]:
     if not is_stale:
         return []
-    detail = f"{facts.metadata_age_s:.0f} s old: no nameserver with a majority answers"
+    why = facts.metadata_trouble or "no nameserver with a majority answers"
+    detail = f"{facts.metadata_age_s:.0f} s old: {why}"
     return [Problem("metadata", "", "STALE", Severity.DEGRADED, detail)]
 
 

@@ -8,6 +8,10 @@ copies) are only asked what they know, once per round, while no nameserver answe
 Invariants: the sink's revision never goes back, a source that knows less is left, and so is one of
 another cluster before anything it says is taken in (rule 32). A large snapshot
 comes to the sink in parts, so that other work goes on between two of them.
+
+Nameservers that were put back to an older state (an old backup in their folders) are not followed:
+their rows would name other things by ids that are in use. That is told, and once they know more
+than what is known here, all of it is taken in anew: the same revision is not the same change.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from strata_metadata.metrics import METRICS
 from strata_metadata.options import MetadataFollowerOptions
 from strata_runtime.backoff import Backoff
 from strata_runtime.clock import Clock
+from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 
 _MAX_CHANNELS = 64
@@ -53,7 +58,7 @@ class MetadataSink(Protocol):
 
 
 class _Left(Exception):
-    """The source is of no use now."""
+    """The source knows less than the sink."""
 
 
 class MetadataFollower:
@@ -101,6 +106,17 @@ class MetadataFollower:
         self._known_revision = sink.revision
         # When a nameserver that has a leader last told anything, by monotonic time.
         self._confirmed_at_s = clock.monotonic_s()
+        # Since when nameservers that have a leader know less than the sink; None: they do not.
+        self._knew_less_at_s: float | None = None
+        # What the last of them knew in this round, and where it is.
+        self._knew_less: tuple[str, int] | None = None
+        self._trouble = ""
+        self._logger = get_logger("metadata")
+
+    @property
+    def trouble(self) -> str:
+        """Why nameservers that answer are not followed, for people; empty: they are."""
+        return self._trouble
 
     def age_s(self) -> float:
         """Return the time since a nameserver with a majority confirmed what the sink has."""
@@ -111,6 +127,7 @@ class MetadataFollower:
         heard_at_s = self._clock.monotonic_s()
         try:
             while True:
+                self._knew_less = None
                 for _ in self._endpoints:
                     endpoint = self._endpoints[self._next]
                     # A source that was lost is asked again last.
@@ -119,12 +136,31 @@ class MetadataFollower:
                         heard_at_s = self._clock.monotonic_s()
                         break
                 else:
+                    self._judge_round()
                     silence_ms = (self._clock.monotonic_s() - heard_at_s) * 1_000
                     if silence_ms >= self._options.fallback_after_ms:
                         await self._ask_fallbacks()
                 await asyncio.sleep(self._backoff.next_s())
         finally:
             await self._channels.close()
+
+    def _judge_round(self) -> None:
+        """No nameserver was of use: tell it when that is because they know less for long."""
+        if self._knew_less is None:
+            return
+        now_s = self._clock.monotonic_s()
+        if self._knew_less_at_s is None:
+            self._knew_less_at_s = now_s
+        if (now_s - self._knew_less_at_s) * 1_000 < self._options.went_back_after_ms:
+            return
+        endpoint, revision = self._knew_less
+        trouble = (
+            f"nameserver {endpoint} leads with revision {revision}, {self._known_revision} is known"
+            " here: it was put back to an older state and is not followed"
+        )
+        if not self._trouble:
+            self._logger.error("nameservers went back", what=trouble)
+        self._trouble = trouble
 
     async def _ask_fallbacks(self) -> None:
         """Take in what the fallback sources know; the newest may be any of them."""
@@ -134,9 +170,10 @@ class MetadataFollower:
     async def _follow(self, endpoint: str, kind: str, *, once: bool = False) -> bool:
         """Take in what a source tells until it is lost; return whether it was of use."""
         heard = used = False
-        request = meta_pb2.WatchRequest(
-            from_revision=self._sink.revision, cluster_id=self._cluster.value
-        )
+        # Of nameservers that went back, the same revision is another change.
+        anew = self._trouble and kind == _NAMESERVER
+        from_revision = 0 if anew else self._sink.revision
+        request = meta_pb2.WatchRequest(from_revision=from_revision, cluster_id=self._cluster.value)
         stream = self._channels.get(endpoint).stream(
             SERVICE + "Watch", request, meta_pb2.WatchResponse
         )
@@ -146,12 +183,15 @@ class MetadataFollower:
                     response = await self._next_response(responses, first=not heard)
                     heard = True
                     self._cluster.check(response.cluster_id, endpoint)
+                    self._check_revision(response, endpoint, kind)
                     self._sink.apply(response)
                     if response.is_fresh and kind == _NAMESERVER:
                         self._confirmed_at_s = self._clock.monotonic_s()
                     if not response.revision:
                         continue
                     self._known_revision = max(self._known_revision, response.revision)
+                    if kind == _NAMESERVER:
+                        self._knew_less_at_s, self._trouble = None, ""
                     if not used:
                         used = True
                         self._sources_total.add(1, {"kind": kind})
@@ -165,14 +205,23 @@ class MetadataFollower:
         """Return the next response.
 
         Raises:
-            _Left: the source knows less than the sink.
             TimeoutError: the source is silent.
             AngeliaError, StopAsyncIteration: the stream ended.
         """
         options = self._options
         timeout_ms = options.first_response_timeout_ms if first else options.silence_timeout_ms
         async with asyncio.timeout(timeout_ms / 1_000):
-            response = await anext(responses)
-        if max(response.revision, response.snapshot_revision) < self._known_revision:
-            raise _Left
-        return response
+            return await anext(responses)
+
+    def _check_revision(self, response: meta_pb2.WatchResponse, endpoint: str, kind: str) -> None:
+        """Leave a source that knows less than the sink.
+
+        Raises:
+            _Left: so it is.
+        """
+        revision = max(response.revision, response.snapshot_revision)
+        if revision >= self._known_revision:
+            return
+        if response.is_fresh and kind == _NAMESERVER:
+            self._knew_less = endpoint, revision
+        raise _Left

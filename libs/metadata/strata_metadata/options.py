@@ -35,6 +35,8 @@ class MetadataFollowerOptions:
             left for the next one.
         silence_timeout_ms: the same later on; above the sources' `WatchOptions.keepalive_ms`.
         fallback_after_ms: with no nameserver answering for so long, fallback sources are asked.
+        went_back_after_ms: when the only nameservers that answer have led for so long with less
+            than was told before, they were put back to an older state.
         first_retry_ms: pause after a round over all sources without success.
         max_retry_ms: no pause is longer.
     """
@@ -42,6 +44,7 @@ class MetadataFollowerOptions:
     first_response_timeout_ms: int = 1_000
     silence_timeout_ms: int = 2_000
     fallback_after_ms: int = 1_000
+    went_back_after_ms: int = 5_000
     first_retry_ms: int = 50
     max_retry_ms: int = 500
 

@@ -410,7 +410,7 @@ class BrokerApp:
 
     async def _start(self) -> None:
         self._tasks.spawn("follow metadata", self._follower.run())
-        self._storage.cluster.follow(self._follower.age_s)
+        self._storage.cluster.follow(self._follower)
         # Revision 0 is reached by the first snapshot.
         timeout_s = self._config.metadata.start_timeout_ms / 1000
         if not await self.view.wait_for_revision(0, timeout_s):

@@ -440,7 +440,7 @@ class StorageMember:
             self._directory,
             running.channels,
             peering.heard_nodes,
-            follower.age_s,
+            follower,
             self._clock,
             self._metrics,
         )

@@ -43,6 +43,7 @@ class Source:
     def __init__(self, network: InprocNetwork, name: str) -> None:
         self.endpoint = f"inproc:{name}"
         self.cache = MetadataCache(MemoryMetadataStore(), WATCH, Metrics.disabled())
+        self.leads = True
         self.watches: list[int] = []
         self.calls: list[str] = []
         self.status = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
@@ -61,6 +62,14 @@ class Source:
         server, self._server = self._server, None
         if server is not None:
             await server.stop(0)
+
+    async def go_back_to(self, revision: int, *rows: meta_pb2.Change) -> None:
+        """Start again with other rows, as after an old backup was put into the folder."""
+        await self.stop()
+        self.cache.close()
+        self.cache = MetadataCache(MemoryMetadataStore(), WATCH, Metrics.disabled())
+        self.tell(revision, *rows)
+        await self.start()
 
     def tell(self, revision: int, *changes: meta_pb2.Change) -> None:
         """Apply changes that lead to a revision."""
@@ -100,6 +109,7 @@ class _Servicer(CachedMetaServicer):
         self._source.watches.append(request.from_revision)
         await self._source.paused.wait()
         async for response in super().watch(request, context):
+            response.is_fresh = self._source.leads
             yield response
 
 

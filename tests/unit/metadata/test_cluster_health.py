@@ -146,6 +146,8 @@ def test_old_metadata_say_that_they_are_old() -> None:
     }
     [stale] = [each for each in picture.problems if each.kind == "metadata"]
     assert stale.detail == "12 s old: no nameserver with a majority answers"
+    picture = Looking().look(facts(nodes=nodes, metadata_age_s=12.0, metadata_trouble="went back"))
+    assert "12 s old: went back" in {each.detail for each in picture.problems}
     assert picture.status == "degraded"
 
 

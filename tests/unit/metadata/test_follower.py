@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+import structlog
+
 from strata.meta.v1 import meta_pb2
 from strata_angelia.inproc import InprocNetwork
 from strata_metadata import (
@@ -31,6 +33,7 @@ OPTIONS = MetadataFollowerOptions(
     first_response_timeout_ms=60,
     silence_timeout_ms=100,
     fallback_after_ms=50,
+    went_back_after_ms=20,
     first_retry_ms=1,
     max_retry_ms=4,
 )
@@ -57,7 +60,7 @@ async def following(
     sink: Sink,
     endpoints: Sequence[str],
     fallbacks: Sequence[str] = (),
-) -> AsyncIterator[None]:
+) -> AsyncIterator[MetadataFollower]:
     follower = MetadataFollower(
         endpoints,
         network.channel,
@@ -70,7 +73,7 @@ async def following(
     )
     task = asyncio.ensure_future(follower.run())
     try:
-        yield
+        yield follower
         assert not task.done(), task
     finally:
         task.cancel()
@@ -157,6 +160,51 @@ async def test_a_source_that_knows_less_is_left(
 
     assert sink.revisions == [5, 6]
     assert sources[1].watches == [5]
+
+
+async def test_nameservers_that_went_back_are_told_and_not_followed(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """An old state in a nameserver's folder: told once, with both revisions, and never taken in.
+
+    When it knows more than the sink everything is taken in anew: its revision 6 is another change
+    than the one that the sink knows.
+    """
+    sources[0].tell(6, topic("t0", 1), topic("t1", 2))
+    sink = Sink()
+    endpoint = sources[0].endpoint
+    with structlog.testing.capture_logs() as lines:
+        async with following(network, sink, [endpoint]) as follower:
+            await until(lambda: sink.revision == 6)
+            assert follower.trouble == ""
+            await sources[0].go_back_to(4, topic("t0", 1))
+            await until(lambda: bool(follower.trouble))
+            asked = len(sources[0].watches)
+            await until(lambda: len(sources[0].watches) > asked + 3)
+            assert (sink.revision, sink.retention_ms(2)) == (6, 1_000)
+            assert f"{endpoint} leads with revision 4, 6 is known" in follower.trouble
+            sources[0].tell(7, topic("other", 3))
+            await until(lambda: sink.revision == 7)
+            assert follower.trouble == ""
+    assert [line["event"] for line in lines] == ["nameservers went back"]
+    assert [sink.retention_ms(topic_id) for topic_id in (1, 2, 3)] == [1_000, None, 1_000]
+    assert sink.revisions == [6, 7]
+
+
+async def test_a_nameserver_without_a_leader_may_lag(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """One that is cut off from the others knows less and is no sign of anything."""
+    sources[0].tell(6, topic("t0", 1))
+    sources[1].tell(4, topic("t0", 1))
+    sources[1].leads = False
+    sink = Sink()
+    endpoints = [source.endpoint for source in sources[:2]]
+    async with following(network, sink, endpoints) as follower:
+        await until(lambda: sink.revision == 6)
+        await sources[0].stop()
+        await until(lambda: len(sources[1].watches) > 20)
+        assert follower.trouble == ""
 
 
 async def test_a_silent_source_is_left(network: InprocNetwork, sources: list[Source]) -> None:

@@ -13,6 +13,7 @@ from strata_broker.storage.leaders import LeaderMap
 from strata_broker.storage.metadata import MetadataView
 from strata_broker.storage.node_reports import NodeReports
 from strata_metadata.cluster_health import SERVING, ClusterPicture, Facts
+from strata_metadata.follower import MetadataFollower
 from strata_metadata.health_watch import HealthWatch
 from strata_runtime.clock import Clock
 from strata_runtime.health import Health, HealthSource, Problem, Severity
@@ -45,15 +46,17 @@ class ClusterWatch:
         self._reports = reports
         self._clock = clock
         self._metadata_age_s: Callable[[], float] = float
+        self._metadata_trouble: Callable[[], str] = str
         self._more: list[HealthSource] = []
         self._serves = False
         self._on_serving: Callable[[bool], None] = lambda serves: None
         self._watch = HealthWatch("broker", self._facts, clock, metrics, self._looked)
         metrics.gauge("strata_broker_unreachable_raft_groups", self._unserved)
 
-    def follow(self, metadata_age_s: Callable[[], float]) -> None:
-        """Learn how old the rows are."""
-        self._metadata_age_s = metadata_age_s
+    def follow(self, metadata: MetadataFollower) -> None:
+        """Learn how old the rows are, and why."""
+        self._metadata_age_s = metadata.age_s
+        self._metadata_trouble = lambda: metadata.trouble
 
     def add(self, source: HealthSource) -> None:
         """Tell of problems that another part of this process sees: of its certificate."""
@@ -133,6 +136,7 @@ class ClusterWatch:
             self._leaders.version,
             self._reports.version,
             self._watch.is_stale(age_s),
+            self._metadata_trouble(),
         )
         return version, lambda: Facts(
             self._view.nodes(),
@@ -141,6 +145,7 @@ class ClusterWatch:
             self._reports.told,
             frozenset(self._reports.unreached),
             age_s,
+            self._metadata_trouble(),
         )
 
     def _looked(self, picture: ClusterPicture) -> None:

@@ -16,6 +16,7 @@ from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView
 from strata_metadata.channels import Channels
 from strata_metadata.cluster_health import Facts
+from strata_metadata.follower import MetadataFollower
 from strata_metadata.health_watch import HealthWatch
 from strata_multiraft import Replica
 from strata_runtime.clock import Clock
@@ -48,7 +49,7 @@ class MemberHealth:
         directory: where replicas and nodes are.
         channels: to other storage nodes.
         heard_nodes: whom it hears.
-        metadata_age_s: since a nameserver with a majority confirmed the rows.
+        metadata: says how old the rows are, and why.
         clock: time.
         metrics: where the picture shows.
     """
@@ -62,7 +63,7 @@ class MemberHealth:
         directory: Directory,
         channels: Channels,
         heard_nodes: HeardNodes,
-        metadata_age_s: Callable[[], float],
+        metadata: MetadataFollower,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -73,7 +74,7 @@ class MemberHealth:
         self._directory = directory
         self._channels = channels
         self._heard_nodes = heard_nodes
-        self._metadata_age_s = metadata_age_s
+        self._metadata = metadata
         # Raft group -> what its leader had committed when it was asked last; once the replica
         # here has that, it goes. None: not asked yet.
         self._behind: dict[int, int | None] = dict.fromkeys(node.replicas())
@@ -111,13 +112,14 @@ class MemberHealth:
             number: self._directory.node_of(replica.leader_replica_id) or ""
             for number, replica in replicas.items()
         }
-        age_s = self._metadata_age_s()
+        age_s, trouble = self._metadata.age_s(), self._metadata.trouble
         version = (
             self._view.version,
             self._own.version,
             unheard,
             tuple(leaders.items()),
             self.watch.is_stale(age_s),
+            trouble,
         )
 
         def get() -> Facts:
@@ -129,6 +131,7 @@ class MemberHealth:
                 {self._node_id: self._own.said},
                 frozenset(unheard),
                 age_s,
+                trouble,
             )
 
         return version, get
