@@ -251,6 +251,7 @@ class StorageNode:
         for name, work in (
             ("expiry", self._expiry.run(self._parts.options.expiry_interval_s)),
             ("flush", self._flush_loop()),
+            ("checkpoint", self._checkpoint_loop()),
             ("retention", self._retention_loop()),
             ("disk", self._disk_loop()),
             ("scrub", self._scrub_loop()),
@@ -391,6 +392,11 @@ class StorageNode:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             if self._flushes.is_due():
                 await self.flush_once()
+
+    async def _checkpoint_loop(self) -> None:
+        # Apart from flushes, which must not wait until the rows of a large table are written.
+        while True:
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             await self._checkpointer.write_due(self.engines(), self._replicas)
 
     async def flush_once(self) -> bool:
@@ -405,11 +411,13 @@ class StorageNode:
     async def retain_once(self) -> None:
         """Trim what is too old or too much, then give segments back to the disk."""
         floors = self.tiering.floors = self._reclaimer.floor_indexes()
-        for engine in self.engines():
-            leader = engine.active_leader()
-            if leader is not None:
-                floor_index = floors.get(engine.replica_id, 0)
-                await self._trim(engine, leader, floor_index)
+        # Side by side: one that waits for its quorum, or has many queues, holds up no other.
+        async with asyncio.TaskGroup() as trims:
+            for engine in self.engines():
+                leader = engine.active_leader()
+                if leader is not None:
+                    floor_index = floors.get(engine.replica_id, 0)
+                    trims.create_task(self._trim(engine, leader, floor_index))
         await self._removals.clean(disk_is_low=False)
         if len(self._parts.log.segments()) < 2:
             return
@@ -437,8 +445,8 @@ class StorageNode:
             if trim is not None:
                 await committed(leader.proposer.propose((encode_trim(trim),)))
                 await engine.barrier()
-        except Refused as refused:
-            self._logger.info("trim waits", raft_group=engine.raft_group, reason=refused.reason)
+        except (Refused, StateError) as error:
+            self._logger.info("trim waits", raft_group=engine.raft_group, reason=str(error))
 
     async def _disk_loop(self) -> None:
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -18,6 +18,8 @@ from strata_storage.config import RetentionOptions
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.recovery.checkpointer import Checkpointer, CheckpointReplica
+
+Writes = Callable[[Sequence[Frame]], Awaitable[int]]
 
 MIB = 1024 * 1024
 DUE_BYTES = 4 * MIB
@@ -170,8 +172,44 @@ async def test_a_replica_that_begins_an_install_while_another_is_written_is_left
     node.small.append(1)
     await node.write_due()
     assert set(node.large.written) == {2}
-    assert settled == []
+    assert True not in settled
     assert node.small.written == []
+    assert node.small.replica_id not in node.checkpointer.indexes
+
+
+async def test_replicas_take_turns_at_writing(node: Node) -> None:
+    """One with many rows does not keep the others waiting (rule 39)."""
+    order: list[int] = []
+    for engine in (node.large, node.small):
+        write = engine.write_checkpoint
+
+        async def noted(
+            frames: Sequence[Frame], number: int = engine.replica_id, write: Writes = write
+        ) -> int:
+            order.append(number)
+            return await write(frames)
+
+        engine.write_checkpoint = noted  # type: ignore[method-assign]
+    node.large.append(DUE_BYTES)
+    node.small.append(1)
+    await node.write_due()
+    assert order[:2] == [1, 2]
+    assert order.count(1) > order.count(2)
+    assert node.checkpointer.indexes == {1: 2, 2: 2}
+
+
+async def test_more_replicas_than_turns_are_all_written() -> None:
+    """So many pictures of the rows are kept at once, the others begin when one has ended."""
+    log = FakeLog()
+    engines = [FakeEngine(log, number, row_count=2) for number in range(1, 21)]
+    options = RetentionOptions(checkpoint_log_bytes=DUE_BYTES)
+    checkpointer = Checkpointer(cast(CommitLog, log), options, run_read)
+    for engine in engines:
+        checkpointer.opened(engine.replica_id)
+        engine.append(DUE_BYTES)
+    replicas = cast(Mapping[int, CheckpointReplica], {each.raft_group: each for each in engines})
+    await checkpointer.write_due(cast(Sequence[GroupEngine], engines), replicas)
+    assert checkpointer.indexes == {number: 1 for number in range(1, 21)}
 
 
 @pytest.mark.parametrize("is_done", [False, True])

@@ -1,12 +1,14 @@
 """When checkpoints are written, and up to which entry the newest one of a replica is (rule 6).
 
 A checkpoint is of whole rows: of a replica that takes in a snapshot none is begun, and one that was
-begun before is left without its last part, so that it counts as none (rule 38).
+begun before is left without its last part, so that it counts as none (rule 38). Replicas take turns
+of a few MiB each: one with very many rows holds up no other (rule 39).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -23,6 +25,8 @@ from strata_storage.recovery.checkpoint import encode_checkpoint
 
 # Of one group commit, unless one frame alone has more; it must fit into the smallest segment.
 _WRITE_BYTES = 2 * 1024 * 1024
+# Checkpoints that take turns: each keeps a picture of the rows, and with it what changed since.
+_OPEN_MAX = 8
 
 
 class CheckpointReplica(Protocol):
@@ -30,6 +34,32 @@ class CheckpointReplica(Protocol):
 
     def write_checkpoint(self, frames: Sequence[Frame]) -> Awaitable[int]:
         """Write frames with the next group commit."""
+
+
+class _Writing:
+    """A checkpoint in the making.
+
+    Attributes:
+        generation, applied: of the rows that it is of.
+        position: where the log ended when it began.
+        frames: those that are not written.
+    """
+
+    __slots__ = ("applied", "engine", "frames", "generation", "position", "replica")
+
+    def __init__(self, engine: GroupEngine, replica: CheckpointReplica, position: int) -> None:
+        self.engine = engine
+        self.replica = replica
+        self.position = position
+        self.generation = engine.whole_rows()
+        engine.machine.settle()
+        rows, self.applied = engine.machine.rows.checkpoint(), engine.machine.state
+        self.frames = encode_checkpoint(rows, engine.raft_group, engine.replica_id, self.applied)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the rows are still those that it is of."""
+        return self.engine.whole_rows() == self.generation
 
 
 RunFrames = Callable[[Callable[[], "list[Frame]"]], Awaitable["list[Frame]"]]
@@ -101,16 +131,14 @@ class Checkpointer:
         self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
     ) -> None:
         """Write a checkpoint where enough log came since the last one, or one is wanted."""
+
+        def is_due(engine: GroupEngine) -> bool:
+            since = self._log_bytes() - self._marks.get(engine.replica_id, 0)
+            due = since >= self._options.checkpoint_log_bytes
+            return (due or engine.replica_id in self._wanted) and self._has_news(engine)
+
         async with self._writing:
-            for engine in engines:
-                since = self._log_bytes() - self._marks.get(engine.replica_id, 0)
-                is_due = since >= self._options.checkpoint_log_bytes
-                if (
-                    (is_due or engine.replica_id in self._wanted)
-                    and self._has_news(engine)
-                    and self._is_whole(engine)
-                ):
-                    await self._write(engine, replicas.get(engine.raft_group))
+            await self._write_all(engines, replicas, is_due)
 
     async def write_behind(
         self, engines: Sequence[GroupEngine], replicas: Mapping[int, CheckpointReplica]
@@ -119,12 +147,13 @@ class Checkpointer:
         async with self._writing:
             segments = self._log.segments()
             second = segments[1].first_position if len(segments) > 1 else 0
-            for engine in engines:
-                replica_id = engine.replica_id
-                in_first = self._positions.get(replica_id, 0) < second
-                too_old = self.indexes.get(replica_id, 0) + 1 < engine.machine.low_index
-                if (in_first or too_old) and self._is_whole(engine):
-                    await self._write(engine, replicas.get(engine.raft_group))
+
+            def is_behind(engine: GroupEngine) -> bool:
+                in_first = self._positions.get(engine.replica_id, 0) < second
+                known = self.indexes.get(engine.replica_id, 0)
+                return in_first or known + 1 < engine.machine.low_index
+
+            await self._write_all(engines, replicas, is_behind)
 
     def _log_bytes(self) -> int:
         """Return where the log ends, without the checkpoints that were written here."""
@@ -138,39 +167,70 @@ class Checkpointer:
     def _has_news(self, engine: GroupEngine) -> bool:
         return engine.machine.applied_index() > self.indexes.get(engine.replica_id, 0)
 
-    async def _write(self, engine: GroupEngine, replica: CheckpointReplica | None) -> None:
-        """Write a checkpoint of a replica that was just found to be whole."""
-        if replica is None:
-            # It was removed since the caller looked.
-            return
-        generation, position = engine.whole_rows(), self._log.end_position
+    async def _write_all(
+        self,
+        engines: Sequence[GroupEngine],
+        replicas: Mapping[int, CheckpointReplica],
+        is_wanted: Callable[[GroupEngine], bool],
+    ) -> None:
+        """Write checkpoints by turns; what is wanted is asked right before each one begins."""
+        waiting, writing = deque(engines), deque[_Writing]()
+        while waiting or writing:
+            while waiting and len(writing) < _OPEN_MAX:
+                engine = waiting.popleft()
+                replica = replicas.get(engine.raft_group)
+                # Without a replica: it was removed since the caller looked.
+                if replica is not None and is_wanted(engine) and self._is_whole(engine):
+                    begun = self._begin(engine, replica)
+                    if begun is not None:
+                        writing.append(begun)
+            if writing:
+                turn = writing.popleft()
+                if await self._turn(turn):
+                    writing.append(turn)
+
+    def _begin(self, engine: GroupEngine, replica: CheckpointReplica) -> _Writing | None:
+        """Begin a checkpoint of a replica that was just found to be whole; None: not now."""
         try:
-            # The rows are as of now; a thread reads them, for there may be many.
-            engine.machine.settle()
-            rows, applied = engine.machine.rows.checkpoint(), engine.machine.state
-            frames = encode_checkpoint(rows, engine.raft_group, engine.replica_id, applied)
-            # Some at a time: the rows of key-value tables may be more than memory.
-            while some := await self._run_read(lambda: _some(frames)):
-                if engine.whole_rows() != generation:
-                    return
-                await replica.write_checkpoint(some)
+            return _Writing(engine, replica, self._log.end_position)
+        except (StateError, Refused) as error:
+            self._waits(engine, error)
+            return None
+
+    async def _turn(self, writing: _Writing) -> bool:
+        """Write some of a checkpoint; False: it is done, or given up."""
+        try:
+            # A thread reads the rows, for there may be many; those of key-value tables may be more
+            # than memory.
+            some = await self._run_read(lambda: _some(writing.frames))
+            # A snapshot may come meanwhile: a checkpoint of its rows is wanted then.
+            if some and writing.is_whole:
+                await writing.replica.write_checkpoint(some)
                 self._checkpoint_bytes += sum(_size_bytes(frame) for frame in some)
+                return True
         except DiskFull:
             # The older one still holds; it is tried again.
-            return
+            return False
         except (StateError, Refused) as error:
-            self._logger.warning(
-                "checkpoint waits", raft_group=engine.raft_group, reason=str(error)
-            )
+            self._waits(writing.engine, error)
+            return False
+        if writing.is_whole:
+            self._written(writing)
+        return False
+
+    def _written(self, writing: _Writing) -> None:
+        replica_id = writing.engine.replica_id
+        if replica_id not in self._marks:
+            # It was removed meanwhile.
             return
-        if engine.whole_rows() != generation:
-            # A snapshot came: one of its rows is wanted now.
-            return
-        self._wanted.discard(engine.replica_id)
-        self._positions[engine.replica_id] = position
-        self._marks[engine.replica_id] = self._log_bytes()
-        self.indexes[engine.replica_id] = applied.raft_index
+        self._wanted.discard(replica_id)
+        self._positions[replica_id] = writing.position
+        self._marks[replica_id] = self._log_bytes()
+        self.indexes[replica_id] = writing.applied.raft_index
         self._on_written()
+
+    def _waits(self, engine: GroupEngine, error: StateError | Refused) -> None:
+        self._logger.warning("checkpoint waits", raft_group=engine.raft_group, reason=str(error))
 
 
 def _some(frames: Iterator[Frame]) -> list[Frame]:
