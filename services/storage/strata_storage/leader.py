@@ -10,6 +10,7 @@ from strata_mq.leases import Lease
 from strata_mq.pending_rows import PendingKey
 from strata_mq.rare_commands import DropKind
 from strata_runtime.clock import Clock
+from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.appends.append import Appender
 from strata_storage.config import EngineOptions
@@ -140,13 +141,21 @@ class Leader:
     # Timer --------------------------------------------------------------------------------------
 
     def see_leases(self, limit: int) -> bool:
-        """Take in at most `limit` lease rows found at the start; whether all were seen."""
+        """Take in at most `limit` lease rows found at the start; whether all were seen.
+
+        Raises:
+            StateError: they cannot be read; the next call begins anew.
+        """
         if self._unseen is None:
             return True
-        for count, (key, lease) in enumerate(self._unseen, 1):
-            self.sets.note_row(key, lease)
-            if count == limit:
-                return False
+        try:
+            for count, (key, lease) in enumerate(self._unseen, 1):
+                self.sets.note_row(key, lease)
+                if count == limit:
+                    return False
+        except StateError:
+            self._unseen = self._machine.rows.leases.all()
+            raise
         self._unseen = None
         return True
 

@@ -22,6 +22,7 @@ from strata_runtime.logs import get_logger
 from strata_seglog.errors import CorruptFrame, DiskFull, MissingEntry, ReadFailed, WriteFailed
 from strata_seglog.index import VOID_INDEX
 from strata_seglog.log import CommitLog, SegmentInfo
+from strata_state.ports import StateError
 from strata_storage.config import RetentionOptions
 from strata_storage.disk.pin_sweep import holds_entry
 from strata_storage.disk.retention import low_indexes
@@ -36,6 +37,17 @@ from strata_storage.recovery.checkpointer import Checkpointer, CheckpointReplica
 _ROWS_PER_TURN = 500
 # Copied in one visit to the writer's thread: what a group commit may have to wait for.
 _STEP_BYTES = 4 * 1024 * 1024
+
+# What a turn may meet; the next one tries again.
+_NOT_NOW = (
+    DiskFull,
+    WriteFailed,
+    CorruptFrame,
+    ReadFailed,
+    MissingEntry,
+    Refused,
+    StateError,
+)
 
 IsNeeded = Callable[[int, int], bool]
 """Says of (replica id, index) whether the entry must stay in the log."""
@@ -97,7 +109,7 @@ class Reclaimer:
             freed = await self._run_write(lambda: self._log.free_before(low))
             self._instruments.freed_segments.add(len(freed))
             self.at_limit = await self._relocate(engines, replicas, disk_is_low=disk_is_low)
-        except (DiskFull, WriteFailed, CorruptFrame, ReadFailed, MissingEntry, Refused) as error:
+        except _NOT_NOW as error:
             self._logger.warning("the oldest segment stays", reason=str(error))
 
     def floor_indexes(self) -> dict[int, int]:

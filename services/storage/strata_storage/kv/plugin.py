@@ -18,6 +18,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Counter, Metrics
 from strata_runtime.tasks import Tasks
+from strata_state.ports import StateError
 from strata_storage.config import StorageConfig
 from strata_storage.errors import Refused
 from strata_storage.kv.group import KvGroup
@@ -73,8 +74,8 @@ class KvPlugin:
                     continue
                 try:
                     expired.add(group.leader.expire())
-                except Refused as refused:
-                    self._logger.info("expiry waits", raft_group=raft_group, reason=refused.reason)
+                except (Refused, StateError) as error:
+                    self._logger.info("expiry waits", raft_group=raft_group, reason=str(error))
 
     def _used(self) -> list[tuple[float, dict[str, str]]]:
         groups = list(self._groups.values())

@@ -13,6 +13,7 @@ from strata_mq.rare_commands import OwnCommand
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError
+from strata_state.ports import StateError
 from strata_storage.appends.window_loader import load_window
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
@@ -57,10 +58,8 @@ class NewLeaders:
                     await asyncio.sleep(0)
                     seen = leader.see_leases(_SEEN_LEASES_PER_TURN)
                 await self._load_window(engine, leader)
-            except Refused as refused:
-                self._logger.info(
-                    "leader waits", raft_group=engine.raft_group, reason=refused.reason
-                )
+            except (Refused, StateError) as error:
+                self._logger.info("leader waits", raft_group=engine.raft_group, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
             except LogError as error:
                 # Ids stay in rows, where each is looked up: slower, and right.

@@ -18,6 +18,7 @@ from strata_mq.batch import MAX_BATCH_BYTES, BatchError, BatchView, OutgoingMess
 from strata_mq.commands import CommandError
 from strata_mq.pending_rows import PendingKey
 from strata_runtime.logs import get_logger
+from strata_state.ports import StateError
 from strata_storage.config import PendingOptions
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
@@ -179,17 +180,17 @@ class Forwards:
 
     def _settle(self, batch: Sequence[Forward], places: Sequence[Place | None]) -> None:
         for forward, place in zip(batch, places, strict=True):
-            # Its topic may have been dropped meanwhile.
-            waiting = self._resolver.find_due(forward.waiting.key)
-            if waiting is None:
-                continue
             try:
+                # Its topic may have been dropped meanwhile.
+                waiting = self._resolver.find_due(forward.waiting.key)
+                if waiting is None:
+                    continue
                 if place is None:
                     self.put_off(waiting, failed=True)
                 else:
                     self._resolver.drop(waiting, End.FORWARDED)
-            except Refused:
-                self.on_returned(waiting.key)
+            except (Refused, StateError):
+                self.on_returned(forward.waiting.key)
 
     async def _read(self, waiting: Waiting) -> OutgoingMessage:
         """Read a message with its columns.

@@ -25,6 +25,7 @@ from strata_mq.rows import MoveRow
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_state.ports import StateError
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.membership.directory import Directory
@@ -183,7 +184,7 @@ class QueueMoves:
                 await self._open(engine, topic_id, queue, leader)
             else:
                 await self._report_drained(engine, topic_id, queue)
-        except (MoveFailed, Refused, MetaRefused, AngeliaError) as error:
+        except (MoveFailed, Refused, StateError, MetaRefused, AngeliaError) as error:
             result = "failed"
             self._logger.info("queue move waits", topic=topic_id, queue=queue, reason=str(error))
             await asyncio.sleep(self._options.interval_ms / 1_000)

@@ -28,6 +28,7 @@ from strata_mq.slots import slot_of
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_state.ports import StateError
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
@@ -132,7 +133,7 @@ class SlotMoves:
             await self._take(engine)
             _check_leads(engine, term)
             self._settled[raft_group] = (term, version)
-        except (MoveWaits, Refused, MetaRefused, AngeliaError) as error:
+        except (MoveWaits, Refused, StateError, MetaRefused, AngeliaError) as error:
             result = "failed"
             self._logger.info("slots wait", raft_group=raft_group, reason=str(error))
             await asyncio.sleep(self._options.interval_ms / 1_000)

@@ -18,6 +18,7 @@ from strata_mq.commands import CommandError, PartResolution, encode_append
 from strata_mq.leases import Lease, LeaseChange
 from strata_mq.rare_commands import DropKind, encode_dead_letter
 from strata_mq.rows import day_of
+from strata_state.ports import StateError
 from strata_storage.appends.append import Appender
 from strata_storage.appends.rows import find_append
 from strata_storage.errors import Refused
@@ -142,6 +143,8 @@ class DeadLetters:
     async def _move(self, lease_set: LeaseSet, offset: int, lease: Lease) -> _Move:
         try:
             return await self._propose_move(lease_set, offset, lease)
+        except StateError:
+            return _Move("unreadable")
         except Refused as refusal:
             unreadable = refusal.outcome == pb.OUTCOME_CORRUPT
             return _Move("unreadable" if unreadable else "refused")
@@ -173,19 +176,19 @@ class DeadLetters:
         now_ms = self._proposer.now_ms()
         builder = BatchBuilder(google_crc32c.value)
         builder.add(PartKey(topic_id, queue, 0, 0), [message])
-        base_offset = self._appender.next_offset(topic_id, queue)
-        head = encode_dead_letter(
-            self._sets.encode([(lease_set, change)]),
-            encode_append(now_ms, 0, 0, [PartResolution(queue, base_offset)]),
-        )
 
         def applied() -> None:
             lease_set.in_flight -= 1
             self._appender.applied_reserved(topic_id, queue)
 
         try:
+            base_offset = self._appender.next_offset(topic_id, queue)
+            head = encode_dead_letter(
+                self._sets.encode([(lease_set, change)]),
+                encode_append(now_ms, 0, 0, [PartResolution(queue, base_offset)]),
+            )
             future = self._proposer.propose((head, builder.build()), applied)
-        except Refused:
+        except (Refused, StateError):
             # The row is gone from memory but not from the log: read the set again.
             self._sets.reload(lease_set)
             raise

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks
+from strata_state.ports import StateError
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.leader import Leader
@@ -79,8 +80,8 @@ class Expiry:
                 self._instruments.released.add(leader.release(self._holders))
             if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
                 exhausted = leader.expire()
-        except Refused as refused:
-            self._logger.info("expiry waits", raft_group=engine.raft_group, reason=refused.reason)
+        except (Refused, StateError) as error:
+            self._logger.info("expiry waits", raft_group=engine.raft_group, reason=str(error))
         trimmed, leader.sets.trimmed_leases = leader.sets.trimmed_leases, 0
         self._instruments.trimmed_leases.add(trimmed)
         filtered, leader.sets.filtered = leader.sets.filtered, 0

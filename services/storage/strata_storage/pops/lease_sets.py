@@ -18,6 +18,7 @@ from strata_mq.commands import encode_leases
 from strata_mq.leases import Lease, LeaseChange, LeaseState, QueueLeases
 from strata_mq.rare_commands import DropKind
 from strata_mq.rows import QueueRow
+from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
@@ -119,7 +120,7 @@ class LeaseSets:
         """Return a set; None: the consumer group never took or skipped anything of this queue.
 
         Raises:
-            Refused: OUTCOME_OVERLOADED, the set must be read again and cannot be yet.
+            Refused: OUTCOME_OVERLOADED, the set must be read and cannot be yet.
         """
         found = self._sets.get(key)
         if found is not None and not found.stale:
@@ -127,14 +128,17 @@ class LeaseSets:
             return found
         if found is not None and found.in_flight:
             raise Refused(pb.OUTCOME_OVERLOADED, "leases of this queue are being written")
-        head = self._machine.rows.heads.get(key)
-        if head is None:
-            return None
-        rows = self._machine.rows.leases.of_queue(key)
-        leases = QueueLeases(
-            head=head.head, generation=head.generation, rows=rows, lost=self.lost_brokers
-        )
-        return self._add(key, leases)
+        try:
+            head = self._machine.rows.heads.get(key)
+            if head is None:
+                return None
+            rows = self._machine.rows.leases.of_queue(key)
+            leases = QueueLeases(
+                head=head.head, generation=head.generation, rows=rows, lost=self.lost_brokers
+            )
+            return self._add(key, leases)
+        except StateError as error:
+            raise _unreadable(error) from error
 
     def in_memory(self, key: ConsumerKey) -> LeaseSet | None:
         """Return a set that is in memory, as it is there."""
@@ -155,11 +159,14 @@ class LeaseSets:
         found = self.find(key)
         if found is not None:
             return found
-        queue = self._machine.queues.get(key[1], key[2]) or _EMPTY_QUEUE
-        # A later epoch of a queue goes on where the one before ended: the group's start was there.
-        latest = latest and not queue.epoch
-        start = queue.next_offset if latest else queue.min_offset
-        started = self._add(key, QueueLeases(head=start, lost=self.lost_brokers))
+        try:
+            queue = self._machine.queues.get(key[1], key[2]) or _EMPTY_QUEUE
+            # A later epoch goes on where the one before ended: the group's start was there.
+            latest = latest and not queue.epoch
+            start = queue.next_offset if latest else queue.min_offset
+            started = self._add(key, QueueLeases(head=start, lost=self.lost_brokers))
+        except StateError as error:
+            raise _unreadable(error) from error
         if latest:
             # Else the group would start later after a change of leader or of the slot's owner.
             self.keep(started, started.leases.write_head())
@@ -182,6 +189,8 @@ class LeaseSets:
         return list(self._by_queue.get((topic_id, queue), {}).values())
 
     def _add(self, key: ConsumerKey, leases: QueueLeases) -> LeaseSet:
+        # Read before anything changes: `_trim` needs it.
+        self._machine.queues.get(key[1], key[2])
         added = self._sets[key] = LeaseSet(key, leases)
         self._by_queue.setdefault(key[1:], {})[key] = added
         self._trim(added)
@@ -417,6 +426,11 @@ class LeaseSets:
             raise Refused(pb.OUTCOME_WRONG_GROUP, f"topic {topic_id} was dropped")
         if (DropKind.CONSUMER_GROUP, consumer_group_id) in dropped:
             raise Refused(pb.OUTCOME_WRONG_GROUP, f"consumer group {consumer_group_id} was dropped")
+
+
+def _unreadable(error: StateError) -> Refused:
+    """Return the refusal of who may come again: a read that fails ends nothing else (rule 40)."""
+    return Refused(pb.OUTCOME_OVERLOADED, f"leases cannot be read: {error}")
 
 
 def _frees(change: LeaseChange) -> bool:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from strata.storage.v1 import storage_pb2 as pb
 from strata.storage.v1 import tier_pb2
 from strata_mq.tier_commands import encode_tier_pause
+from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError
 from strata_state.ports import StateError, StateStore
@@ -67,6 +68,7 @@ class NodeTiering:
         self._parts = parts
         self._messages = messages
         self._tasks = tasks
+        self._logger = get_logger("tier")
         # Raft group -> what its leader here does.
         self._led: dict[int, _Led] = {}
         self._outside = None if parts is None else OutsideWork(parts)
@@ -136,7 +138,11 @@ class NodeTiering:
         led = self._led.get(engine.raft_group)
         if led is None or not led.uploader.leads:
             return
-        await led.uploader.rescan()
+        try:
+            await led.uploader.rescan()
+        except StateError as error:
+            self._logger.info("tier waits", raft_group=engine.raft_group, reason=str(error))
+            return
         await led.retention.turn(led.uploader.now_ms(), self.floors.get(engine.replica_id, 0))
         if led.publisher.is_due():
             await led.publisher.publish()

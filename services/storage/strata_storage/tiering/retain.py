@@ -22,6 +22,7 @@ from strata_mq.tier_commands import (
 )
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
+from strata_state.ports import StateError
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.reads.offsets import Offsets
@@ -85,11 +86,11 @@ class TierRetention:
             await self._give_up(now_ms, floor_index)
             await self._delete(now_ms)
             await self._compactor.turn()
-        except Refused as refused:
+        except (Refused, StateError) as error:
             self._logger.info(
                 "retention of the tier waits",
                 raft_group=self._engine.raft_group,
-                reason=refused.reason,
+                reason=str(error),
             )
         except (StoreError, TierError, LogError) as error:
             self._parts.instruments.failures.add(1, {"work": "retention"})

@@ -18,6 +18,7 @@ from strata_mq.tier_rows import OffsetRange
 from strata_runtime.backoff import Backoff
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
+from strata_state.ports import StateError
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
 from strata_storage.leader import Leader
@@ -95,17 +96,19 @@ class Uploader:
     async def run(self) -> None:
         """Upload until the term is over."""
         self._leader.on_new_messages = self.backlog.appended
-        await self.rescan()
+        try:
+            await self.rescan()
+        except StateError as error:
+            # Retention looks again.
+            self._waits(error)
         while self.leads:
             await asyncio.sleep(self._options.check_interval_ms / 1_000)
             try:
                 while self.leads and await self.step():
                     self.last_failure = ""
                     self._pauses.reset()
-            except Refused as refused:
-                self._logger.info(
-                    "upload waits", raft_group=self._engine.raft_group, reason=refused.reason
-                )
+            except (Refused, StateError) as error:
+                self._waits(error)
             except (StoreError, TierError, LogError) as error:
                 self.last_failure = str(error)
                 self._parts.instruments.failures.add(1, {"work": "upload"})
@@ -115,6 +118,9 @@ class Uploader:
                 await asyncio.sleep(self._pauses.next_s())
                 if isinstance(error, StaleEntryError):
                     await self._look_anew()
+
+    def _waits(self, error: Exception) -> None:
+        self._logger.info("upload waits", raft_group=self._engine.raft_group, reason=str(error))
 
     async def flush(self) -> None:
         """Upload what was stored up to now, however young it is.

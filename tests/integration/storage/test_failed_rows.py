@@ -1,0 +1,131 @@
+"""A row store that fails to read: what cannot be done is tried again, the process goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.leases import Lease
+from strata_mq.rows import RowKind
+from strata_state.memory_store import MemoryCursor, MemoryStore
+from strata_state.ports import Row, StateError
+from strata_state.rows import ConsumerKey
+from strata_storage.disk.retention import FixedRetention
+from tests.integration.storage.storage_node import (
+    CONTEXT,
+    DEAD_LETTER_TOPIC_ID,
+    GROUP,
+    NodeUnderTest,
+    TestClock,
+    lease_of,
+    pop_request,
+)
+
+
+class FailingStore(MemoryStore):
+    """Rows of some kinds cannot be read for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: set[int] = set()
+        self.refused = 0
+
+    def _check(self, key: bytes) -> None:
+        if len(key) > 4 and key[4] in self.broken:
+            self.refused += 1
+            raise StateError("input/output error")
+
+    def get(self, key: bytes) -> bytes | None:
+        self._check(key)
+        return super().get(key)
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[Row]:
+        self._check(begin)
+        return super().scan(begin, end)
+
+    def cursor(self, begin: bytes, end: bytes) -> MemoryCursor:
+        self._check(begin)
+        return super().cursor(begin, end)
+
+    def last_before(self, lower: bytes, key: bytes) -> Row | None:
+        self._check(key)
+        return super().last_before(lower, key)
+
+
+async def turn(node: NodeUnderTest) -> None:
+    """Have a turn of all that time demands."""
+    (engine,) = node.app.node.engines()
+    await node.app.node.expire_once(engine, engine.leading())
+    await node.app.node.retain_once()
+
+
+@pytest.mark.parametrize(
+    "kind", [RowKind.HEAD, RowKind.LEASE, RowKind.CQ, RowKind.QUEUE, RowKind.PIN, RowKind.ID]
+)
+async def test_leases_run_out_when_rows_can_be_read_again(tmp_path: Path, kind: RowKind) -> None:
+    """Meanwhile calls are refused, and nothing ends; the last attempt ends in a dead letter."""
+    store, clock = FailingStore(), TestClock()
+    retention = FixedRetention(10_000_000)
+    async with NodeUnderTest(tmp_path, store=store, clock=clock, retention=retention) as node:
+        await node.append([b"again"], queue=1)
+        await node.append([b"last"], queue=2)
+        await node.pop(queue=1)
+        await node.pop(queue=2, max_attempts=1)
+        (engine,) = node.app.node.engines()
+        sets = engine.leading().sets
+        for lease_set in sets.loaded():
+            # They are read again when they are due.
+            sets.reload(lease_set)
+        engine.machine.consume_queues.forget()
+        engine.machine.queues.forget()
+        store.broken = {kind}
+        clock.advance(31)
+        for _ in range(3):
+            await turn(node)
+            clock.advance(2)
+        store.broken = set()
+
+        async def dead_letter() -> list[bytes]:
+            clock.advance(61)
+            await turn(node)
+            fetch = pb.FetchRequest(
+                raft_group=GROUP, topic_id=DEAD_LETTER_TOPIC_ID, queue=GROUP, max_messages=9
+            )
+            return [each.message for each in (await node.rpc.fetch(fetch, CONTEXT)).messages]
+
+        found: list[bytes] = []
+        for _ in range(5):
+            found = found or await dead_letter()
+        assert found == [b"last"]
+        again = await node.rpc.pop(pop_request(queue=1), CONTEXT)
+        assert [each.message for each in again.messages] == [b"again"]
+        assert list((await node.ack(lease_of(again.messages[0]))).outcomes) == [pb.OUTCOME_OK]
+        assert not node.fatal
+
+
+async def test_a_new_leader_whose_rows_cannot_be_read_goes_on_when_they_can(
+    tmp_path: Path,
+) -> None:
+    """It sees all leases then: one that an earlier leader gave runs out."""
+    store, clock = FailingStore(), TestClock()
+    async with NodeUnderTest(tmp_path, store=store, clock=clock) as node:
+        await node.append([b"a"], queue=0)
+        await node.pop(queue=0)
+        (engine,) = node.app.node.engines()
+        leader = engine.leading()
+        store.broken = {RowKind.LEASE}
+        leader._unseen = failing_rows()
+        with pytest.raises(StateError):
+            leader.see_leases(10)
+        store.broken = set()
+        assert leader.see_leases(10)
+        assert leader.sets.next_deadline_ms() is not None
+
+
+def failing_rows() -> Iterator[tuple[ConsumerKey, Lease]]:
+    """Return rows whose reading fails."""
+    raise StateError("input/output error")
+    yield
