@@ -27,6 +27,7 @@ _CHECKPOINT_BYTES = 64 << 10
 
 def _nameserver() -> NameserverConfig:
     return NameserverConfig(
+        ballast_bytes=0,
         log_segment_bytes=_MIB,
         raft_groups_per_storage_node=1,
         replica_repair_delay_ms=20_000,

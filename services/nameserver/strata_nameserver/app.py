@@ -8,9 +8,10 @@
                                         |
                               Controller, MetaServicer
 
-Tasks: the driver's own; `controller`; `housekeeping`, which makes the rows durable in a thread now
-and then and frees the log before them (the raft log holds what a power failure takes from the
-rows); and those of `quorum.Quorum` when there are other nameservers.
+Tasks: the driver's own; `controller`; `disk`, which refuses changes in time; `housekeeping`, which
+makes the rows durable in a thread now and then and frees the log before them (the raft log holds
+what a power failure takes from the rows); and those of `quorum.Quorum` when there are other
+nameservers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from strata_multiraft.node import MultiRaft, MultiRaftOptions, Replica, ReplicaS
 from strata_multiraft.writer import WriterThread
 from strata_nameserver.cluster import NameserverCluster
 from strata_nameserver.config import NameserverConfig
+from strata_nameserver.disk_watch import DiskWatch
 from strata_nameserver.draft import applied_state
 from strata_nameserver.health import NameserverHealth
 from strata_nameserver.identity import NameserverIdentity
@@ -75,6 +77,7 @@ _MAX_COMMAND_BYTES = 1024 * 1024
 class _Running:
     """What exists between start and stop."""
 
+    disk: Disk
     log: CommitLog
     store: MetadataStore
     writer: WriterThread
@@ -241,7 +244,7 @@ class NameserverApp:
         """Open log and rows; nothing runs yet."""
         writer = WriterThread("nameserver-log")
         try:
-            log, store = await writer(self._open)
+            disk, log, store = await writer(self._open)
         except BaseException:
             writer.close()
             raise
@@ -254,6 +257,7 @@ class NameserverApp:
             cluster=self._cluster_id,
         )
         return _Running(
+            disk,
             log,
             store,
             writer,
@@ -262,7 +266,7 @@ class NameserverApp:
             MetadataMachine(store, hub, self._config, self._metrics),
             MetaServicer(self._leader, self._cluster_id, partial(knows_node, store)),
             self._quorum(),
-            Tasks("nameserver", self._on_fatal, max_tasks=4),
+            Tasks("nameserver", self._on_fatal, max_tasks=5),
         )
 
     def _quorum(self) -> Quorum | None:
@@ -314,17 +318,27 @@ class NameserverApp:
         await raft.start()
         running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
         running.tasks.spawn("controller", metadata.controller.run())
+        disk = DiskWatch(
+            running.disk,
+            raft,
+            self._config.refuse_changes_free_bytes,
+            self._config.ballast_bytes,
+            self._metrics,
+        )
+        await disk.look()
+        running.tasks.spawn("disk", disk.run())
         health = running.health = NameserverHealth(
-            replica, machine, metadata.reports, self._config, self._clock, self._metrics
+            replica, machine, metadata.reports, disk, self._config, self._clock, self._metrics
         )
         running.tasks.spawn("health", health.run())
         running.servicer.serve(metadata)
         if quorum is not None:
             await quorum.start(replica, machine, metadata)
 
-    def _open(self) -> tuple[CommitLog, MetadataStore]:
+    def _open(self) -> tuple[Disk, CommitLog, MetadataStore]:
+        disk = self._disk or _real_disk(self._folder / "log")
         log = CommitLog.open(
-            self._disk or _real_disk(self._folder / "log"),
+            disk,
             LogOptions(
                 segment_bytes=self._config.log_segment_bytes,
                 recent_bytes=_RECENT_BYTES,
@@ -341,7 +355,7 @@ class NameserverApp:
         except BaseException:
             log.close()
             raise
-        return log, store
+        return disk, log, store
 
     def _leader(self) -> Leader:
         """Return node id and address of the leader, as far as they are known."""

@@ -172,6 +172,18 @@ class NameserverConfig(Section):
         description="A model of loads is not used when it puts more than this share of the load on "
         "other nodes than is measured.",
     )
+    refuse_changes_free_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="Free disk below which no change of the metadata is taken; another nameserver "
+        "leads if it has more.",
+    )
+    ballast_bytes: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="File given back when the disk is all but full, so that what is decided finds "
+        "room; 0: none. A standalone node has that of its storage.",
+    )
     max_plans: int = Field(default=32, ge=1, le=1_000, description="Placement plans kept.")
     max_plan_steps: int = Field(default=200, ge=1, description="Steps of a placement plan.")
     plan_step_timeout_ms: int = Field(
@@ -223,8 +235,16 @@ class NameserverConfig(Section):
         )
 
     def alone(self) -> Self:
-        """Return these settings for a process that is the whole cluster."""
-        changes = {"replication_factor": 1, "initial_storage_nodes": 1, "failure_detection": False}
+        """Return these settings for a process that is the whole cluster.
+
+        Its storage node keeps room on the same disk, with a ballast of its own.
+        """
+        changes = {
+            "replication_factor": 1,
+            "initial_storage_nodes": 1,
+            "failure_detection": False,
+            "ballast_bytes": 0,
+        }
         return self.model_copy(update=changes)
 
     def detector_options(self) -> DetectorOptions:

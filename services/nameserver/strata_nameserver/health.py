@@ -14,6 +14,7 @@ from strata_metadata.cluster_health import Facts
 from strata_metadata.health_watch import INTERVAL_S, HealthWatch
 from strata_multiraft.node import Replica
 from strata_nameserver.config import NameserverConfig
+from strata_nameserver.disk_watch import DiskWatch
 from strata_nameserver.machine import MetadataMachine
 from strata_nameserver.reports import Reports
 from strata_runtime.clock import Clock
@@ -32,6 +33,7 @@ class NameserverHealth:
         replica: of the metadata raft group.
         machine: rows and leadership.
         reports: what storage nodes say.
+        disk: how full it is.
         config: times.
         clock: monotonic time.
         metrics: where the picture shows.
@@ -42,6 +44,7 @@ class NameserverHealth:
         replica: Replica,
         machine: MetadataMachine,
         reports: Reports,
+        disk: DiskWatch,
         config: NameserverConfig,
         clock: Clock,
         metrics: Metrics,
@@ -49,6 +52,7 @@ class NameserverHealth:
         self._replica = replica
         self._machine = machine
         self._reports = reports
+        self._disk = disk
         self._clock = clock
         self._judges = config.failure_detection
         self._patience_s = config.down_after_ms / 1_000 + _REPORTED_AFTER_S
@@ -68,10 +72,24 @@ class NameserverHealth:
     def health(self) -> Health:
         """Return how the nameserver does: it serves while it leads or follows a leader."""
         own = self._own()
+        serves = all(problem.severity < Severity.DOWN for problem in own)
         lags = self._replica.installing or self._replica.applied_index < self._replica.commit_index
-        return Health(not own, not lags, (*own, *self._watch.picture.problems))
+        return Health(serves, not lags, (*own, *self._watch.picture.problems))
 
     def _own(self) -> tuple[Problem, ...]:
+        return (*self._quorum(), *self._room())
+
+    def _room(self) -> tuple[Problem, ...]:
+        """Return what its disk forbids: nothing that is read, so it serves on."""
+        if not self._disk.is_full:
+            return ()
+        detail = (
+            f"{self._disk.free_bytes} bytes are free on the nameserver's disk: it takes no changes "
+            "of the metadata (nameserver.refuse_changes_free_bytes)"
+        )
+        return (Problem("disk", "nameserver", "STOP", Severity.DEGRADED, detail),)
+
+    def _quorum(self) -> tuple[Problem, ...]:
         now_s = self._clock.monotonic_s()
         if self._replica.read_only:
             return (

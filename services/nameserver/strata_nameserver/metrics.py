@@ -5,6 +5,13 @@ from __future__ import annotations
 from strata_runtime.metrics import MetricSpec
 
 METRICS: tuple[MetricSpec, ...] = (
+    MetricSpec(
+        "strata_metadata_disk_full",
+        "gauge",
+        "1",
+        "Whether the nameserver's disk is so full that it takes no changes.",
+    ),
+    MetricSpec("strata_metadata_disk_free", "gauge", "bytes", "Free room on that disk."),
     MetricSpec("strata_metadata_revision", "gauge", "1", "Revision of the applied metadata."),
     MetricSpec("strata_metadata_rows", "gauge", "1", "Rows that exist, by kind.", ("kind",)),
     MetricSpec(

@@ -27,7 +27,9 @@ from strata_nameserver.config import NameserverConfig
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
+from strata_seglog.simulated_disk import SimulatedDisk
 
+MIB = 1024 * 1024
 CONFIG = NameserverConfig(
     raft_groups_per_storage_node=1,
     peer_interval_ms=100,
@@ -36,6 +38,8 @@ CONFIG = NameserverConfig(
     sync_interval_ms=100,
     log_segment_bytes=1024 * 1024,
     log_kept_entries=10,
+    ballast_bytes=0,
+    refuse_changes_free_bytes=8 * MIB,
 )
 
 
@@ -48,6 +52,8 @@ class Member:
         self.number = number
         self.boots = 0
         self.app: NameserverApp | None = None
+        # Where its log lies; None: in its folder.
+        self.disk: SimulatedDisk | None = None
         self.empty()
 
     def empty(self) -> None:
@@ -162,6 +168,7 @@ class NameserverSet:
             clock=SystemClock(),
             metrics=Metrics.disabled(),
             on_fatal=self._failed,
+            disk=member.disk,
             cluster=NameserverCluster(
                 endpoint=member.endpoint,
                 endpoints=self.endpoints,
@@ -186,13 +193,17 @@ def free_endpoints(count: int) -> list[str]:
     return endpoints
 
 
-@pytest.fixture
-async def nameservers(tmp_path: Path) -> AsyncIterator[NameserverSet]:
-    """Three nameservers, formed."""
+@pytest.fixture(params=[0])
+async def nameservers(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[NameserverSet]:
+    """Three nameservers, formed; a parameter above 0: with logs on disks of so many bytes."""
     members = [
         Member(number, endpoint, tmp_path / f"nameserver-{number}")
         for number, endpoint in enumerate(free_endpoints(3), start=1)
     ]
+    for member in members if request.param else ():
+        member.disk = SimulatedDisk(capacity_bytes=request.param)
     nameservers = NameserverSet(members, CONFIG)
     try:
         await nameservers.start()

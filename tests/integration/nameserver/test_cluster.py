@@ -12,6 +12,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel
 from strata_metadata import MetadataClient
+from strata_metadata.errors import MetaRefused
 from tests.limits import within
 
 if TYPE_CHECKING:
@@ -91,6 +92,51 @@ async def test_three_nameservers_form_one_cluster(nameservers: NameserverSet) ->
             assert refused.status.leader_endpoint == leader.endpoint
             assert refused.status.leader_node_id == leader.node_id
         await channel.close()
+
+
+@pytest.mark.parametrize("nameservers", [64 * 1024 * 1024], indirect=True)
+async def test_who_leads_on_a_full_disk_lets_another_lead(nameservers: NameserverSet) -> None:
+    """Changes go on at one with room; with two full disks of three none is taken until one has."""
+    client = nameservers.client()
+    await register_storage(client)
+    fillers = []
+    for number in range(2):
+        leader = await nameservers.leader()
+        assert leader.disk is not None
+        assert leader.app is not None
+        filler = leader.disk.open("stranger", create=True)
+        filler.allocate(leader.disk.space().free_bytes - 1024 * 1024)
+        fillers.append(leader.disk)
+        await until(lambda at=leader.app: bool(at.health().problems))  # type: ignore[misc]
+        if number == 0:
+            await until(lambda at=leader.app: not at.is_leader)  # type: ignore[misc]
+            assert (await create_topic(client, "with-room")).topic_id
+    # The third one leads now, or will in a moment, and hears of the others' disks.
+    refusal = ""
+    async with asyncio.timeout(30):
+        for number in range(1_000_000):
+            try:
+                await create_topic(client, f"in-between-{number}")
+            except MetaRefused as refused:
+                refusal = refused.reason
+            if "disk is full" in refusal:
+                break
+            await asyncio.sleep(0.05)
+    assert "too many replicas" in refusal
+    fillers[0].delete("stranger")
+    fillers[1].delete("stranger")
+    made = await until_made(client, "taken-again")
+    assert made.topic_id
+
+
+async def until_made(client: MetadataClient, name: str) -> meta_pb2.Topic:
+    """Make a topic as soon as a nameserver takes it."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                return await create_topic(client, name)
+            except MetaRefused:
+                await asyncio.sleep(0.05)
 
 
 async def test_writes_and_watches_go_on_without_the_leader(nameservers: NameserverSet) -> None:

@@ -21,6 +21,8 @@ from strata_nameserver.config import NameserverConfig
 from strata_nameserver.slowness import SlowNodes
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_seglog.simulated_disk import SimulatedDisk
+from tests.integration.nameserver.test_cluster import until
 from tests.limits import within
 
 Response = TypeVar("Response", bound=Message)
@@ -62,7 +64,7 @@ class Nameserver:
 
 @asynccontextmanager
 async def running(
-    folder: Path, config: NameserverConfig | None = None
+    folder: Path, config: NameserverConfig | None = None, disk: SimulatedDisk | None = None
 ) -> AsyncIterator[Nameserver]:
     network = InprocNetwork()
     failures: list[str] = []
@@ -74,6 +76,7 @@ async def running(
         clock=SystemClock(),
         metrics=Metrics.disabled(),
         on_fatal=lambda name, failure: failures.append(f"{name}: {failure!r}"),
+        disk=disk,
     )
     await app.start()
     channel = network.channel("inproc:nameserver")
@@ -175,6 +178,31 @@ async def test_old_log_segments_are_freed(tmp_path: Path) -> None:
     assert made.topic.topic_id == 61
     assert len(segments) <= 3
     assert segments[0] != "00000000000000000000.log"
+
+
+async def test_a_full_disk_refuses_changes_and_serves_reads(tmp_path: Path) -> None:
+    """Before a row finds no room; with room again changes are taken, and all is as it was."""
+    mib = 1024 * 1024
+    disk = SimulatedDisk(capacity_bytes=64 * mib)
+    config = NameserverConfig(log_segment_bytes=mib, refuse_changes_free_bytes=8 * mib)
+    async with running(tmp_path, config, disk) as nameserver:
+        await nameserver.register(STORAGE)
+        assert nameserver.app.health().problems == ()
+        stranger = disk.open("stranger", create=True)
+        stranger.allocate(disk.space().free_bytes - 7 * mib)
+        await until(lambda: bool(nameserver.app.health().problems))
+        [problem] = nameserver.app.health().problems
+        assert (problem.kind, problem.name, problem.state) == ("disk", "nameserver", "STOP")
+        assert nameserver.app.health().serves
+        refused = await nameserver.create_topic("refused")
+        assert refused.status.outcome == meta_pb2.META_OUTCOME_UNAVAILABLE
+        assert "disk is full" in refused.status.reason
+        revision = (await nameserver.snapshot()).revision
+        disk.delete("stranger")
+        await until(lambda: not nameserver.app.health().problems)
+        made = await nameserver.create_topic("taken")
+        assert made.status.outcome == meta_pb2.META_OUTCOME_OK
+        assert made.topic.revision == revision + 1
 
 
 async def test_ten_thousand_topics(tmp_path: Path) -> None:
