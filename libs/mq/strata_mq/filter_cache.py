@@ -38,6 +38,9 @@ class FilterCache:
         """Length of all expressions that are remembered."""
         return self._characters
 
+    def __contains__(self, key: tuple[FilterKind, str]) -> bool:
+        return key in self._filters
+
     def of(self, kind: FilterKind, expression: str) -> MessageFilter:
         """Return the filter of an expression.
 

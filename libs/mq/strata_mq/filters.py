@@ -7,6 +7,7 @@ Parsing is not cached here.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -14,6 +15,7 @@ from typing import Protocol
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import text_hash
 from strata_mq.sql import SqlCondition, compile_sql
+from strata_mq.sql.stepwise import Stepwise, compile_stepwise
 from strata_mq.stored_properties import PropertyReader, tag_of
 
 MAX_EXPRESSION_LENGTH = 65_536
@@ -21,6 +23,8 @@ MAX_EXPRESSION_LENGTH = 65_536
 _EVERYTHING = "*"
 _SEPARATOR = "||"
 _TAG_PROPERTY = "TAGS"
+# Reading the properties, or the tag, of a message: as long as so many nodes of an expression.
+_READING_STEPS = 32
 
 
 class FilterKind(IntEnum):
@@ -45,6 +49,9 @@ class MessageFilter(Protocol):
     def matches(self, message: bytes) -> bool:
         """Whether a stored message is wanted."""
 
+    def work(self, message: bytes) -> Generator[int, None, bool]:
+        """Return the same in pieces, each of which tells before what it costs (`sql.stepwise`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
@@ -67,16 +74,23 @@ class TagFilter:
         except ValueError:
             return False
 
+    def work(self, message: bytes) -> Generator[int, None, bool]:
+        """See `MessageFilter`."""
+        yield _READING_STEPS
+        return self.matches(message)
+
 
 class SqlFilter:
     """Which properties a subscription wants."""
 
-    __slots__ = ("_condition", "_reader", "tag_hashes")
+    __slots__ = ("_condition", "_reader", "_stepwise", "tag_hashes")
 
     def __init__(self, condition: SqlCondition) -> None:
         tags = condition.texts_of(_TAG_PROPERTY)
         self.tag_hashes = None if tags is None else frozenset(map(text_hash, tags))
         self._condition = condition
+        # Made when it is needed: whoever checks expressions only evaluates none.
+        self._stepwise: Stepwise | None = None
         self._reader = PropertyReader(condition.names)
 
     @property
@@ -90,6 +104,17 @@ class SqlFilter:
             return self._condition.evaluate(self._reader.read(message)) is True
         except ValueError:
             # A text that is no number, or bytes that are no message.
+            return False
+
+    def work(self, message: bytes) -> Generator[int, None, bool]:
+        """See `MessageFilter`."""
+        stepwise = self._stepwise
+        if stepwise is None:
+            stepwise = self._stepwise = compile_stepwise(self._condition.tree)
+        yield _READING_STEPS
+        try:
+            return (yield from stepwise(self._reader.read(message))) is True
+        except ValueError:
             return False
 
 

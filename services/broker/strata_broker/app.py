@@ -196,7 +196,7 @@ class BrokerApp:
             view, self._metadata, self._quotas, config.metadata, self.requests, clock
         )
         recorder = self._recorder = Recorder(clock, metrics)
-        filters = Filters(config.receive, metrics)
+        filters = Filters(config.receive, clock, metrics)
         producers = self._watch_producers()
         self._follow_transactions(producers, provisioner)
         self._routes = Routes(view, config.route, config.route.advertised_endpoint)

@@ -160,6 +160,13 @@ METRICS: tuple[MetricSpec, ...] = (
         ("of",),
     ),
     MetricSpec(
+        "strata_broker_unread_filters_total",
+        "counter",
+        "1",
+        "SQL92 expressions that were refused unread, because too many characters of new ones came"
+        " (receive.filter_characters_per_second).",
+    ),
+    MetricSpec(
         "strata_broker_quota_refused_total",
         "counter",
         "1",

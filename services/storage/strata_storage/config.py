@@ -64,6 +64,9 @@ class EngineOptions:
         pop_scan_offsets: offsets that a pop with a filter looks at before others get their turn.
         pop_scan_messages: messages that it reads and gives to a filter in that time.
         pop_scan_bytes: their bytes; one message always goes.
+        pop_scan_filter_steps: what the filter may cost in that time (`strata_mq.sql.stepwise`).
+        pop_filter_steps: the same for a whole pop or fetch; it ends with what it has, and the next
+            one goes on from there.
         passed_write_ms: how long the way of a filter over messages that nobody wants may be
             unwritten; a new leader goes it again.
         filters_max: compiled filters kept.
@@ -95,6 +98,8 @@ class EngineOptions:
     pop_scan_offsets: int = 4_096
     pop_scan_messages: int = 256
     pop_scan_bytes: int = 4 * 1024 * 1024
+    pop_scan_filter_steps: int = 500_000
+    pop_filter_steps: int = 20_000_000
     passed_write_ms: int = 1_000
     filters_max: int = 4_096
     filter_characters_max: int = 1024 * 1024
@@ -149,6 +154,7 @@ class StorageOptions:
         disk: marks at which work is refused (rule 11).
         aside: how long removed replicas are kept.
         watch: streams to brokers.
+        filter_steps_per_turn: what all filters together may cost in one turn of the event loop.
         reader_threads: threads that read messages from disk.
         reads_max: disk reads waiting for those threads; more are refused.
         expiry_interval_s: how often leases that ran out are looked for.
@@ -163,6 +169,7 @@ class StorageOptions:
     disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
     aside: AsideOptions = field(default_factory=AsideOptions)
     watch: WatchOptions = field(default_factory=WatchOptions)
+    filter_steps_per_turn: int = 10_000
     reader_threads: int = 4
     reads_max: int = 1_000
     expiry_interval_s: float = 0.1
@@ -233,6 +240,18 @@ class StorageConfig(Section):
     waiters_max: int = Field(
         default=10_000, ge=1, description="Pops that may wait for messages, per raft group."
     )
+    filter_steps_per_turn: int = Field(
+        default=10_000,
+        ge=100,
+        description="What SQL92 filters may cost before everything else gets its turn; a step is a "
+        "node of an expression or 64 characters of a text, about 0.1 us.",
+    )
+    filter_steps_per_receive: int = Field(
+        default=20_000_000,
+        ge=1_000,
+        description="The same for one receive or pull of one client: it ends with what it found, "
+        "and the next one goes on from there.",
+    )
     scrub_bytes_per_second: int = Field(
         default=8 * _MIB, ge=0, description="Speed of the background check of the log; 0: off."
     )
@@ -296,6 +315,8 @@ class StorageConfig(Section):
             engine=EngineOptions(
                 dedupe=DedupeOptions(self.dedupe_window_ms, self.dedupe_max_ids),
                 waiters_max=self.waiters_max,
+                pop_scan_filter_steps=min(self.filter_steps_per_receive, 500_000),
+                pop_filter_steps=self.filter_steps_per_receive,
                 pending=PendingOptions(
                     window=self.pending_window,
                     turn_interval_ms=self.timer_interval_ms,
@@ -318,6 +339,7 @@ class StorageConfig(Section):
                 stop_free_bytes=self.refuse_appends_free_bytes // 8,
             ),
             aside=AsideOptions(self.removed_replica_retention_ms, self.removed_replica_max_bytes),
+            filter_steps_per_turn=self.filter_steps_per_turn,
             reader_threads=self.reader_threads,
             scrub_bytes_per_second=self.scrub_bytes_per_second,
         )

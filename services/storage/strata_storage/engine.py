@@ -23,6 +23,7 @@ from strata_mq.rare_commands import (
 from strata_mq.rows import QueueRow
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.clock import Clock
+from strata_runtime.turns import Turns
 from strata_state.flush import Flusher
 from strata_state.ports import StateStore
 from strata_storage.appends.append import Sealing
@@ -57,6 +58,8 @@ class EngineParts:
     reader: MessageReader
     payloads: PayloadReader
     pending: PendingPorts
+    # Of all filters of the node.
+    turns: Turns
     # Told (raft group, leads now) after every change.
     on_role: Callable[[int, bool], None]
     plugins: Sequence[StoragePlugin] = ()
@@ -94,7 +97,9 @@ class GroupEngine:
         )
         self.offsets = Offsets(self.machine)
         self.lookup = Lookup(self.machine, parts.reader)
-        self.fetches = Fetches(self.machine, parts.reader)
+        self.fetches = Fetches(
+            self.machine, parts.reader, parts.turns, parts.options.pop_filter_steps
+        )
         self.traces = Traces(self.machine, self.lookup)
         self.pending_list = PendingList(self.machine, parts.reader, parts.options)
         self.leader: Leader | None = None
@@ -335,6 +340,7 @@ class GroupEngine:
             parts.clock,
             parts.options,
             parts.pending,
+            parts.turns,
         )
         self.machine.listener = self.leader
         for plugin in self._plugins:

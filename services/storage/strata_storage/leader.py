@@ -10,6 +10,7 @@ from strata_mq.leases import Lease
 from strata_mq.pending_rows import PendingKey
 from strata_mq.rare_commands import DropKind
 from strata_runtime.clock import Clock
+from strata_runtime.turns import Turns
 from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.appends.append import Appender
@@ -61,6 +62,7 @@ class Leader:
         clock: Clock,
         options: EngineOptions,
         pending: PendingPorts,
+        turns: Turns,
     ) -> None:
         self.term = term
         self.ready = False
@@ -79,7 +81,9 @@ class Leader:
             machine.rows.client_names, self.proposer, options.client_names_max
         )
         self.appends = Appender(machine, self.proposer, options)
-        self.pops = Popper(machine, self.proposer, self.sets, self.waiters, reader, clock, options)
+        self.pops = Popper(
+            machine, self.proposer, self.sets, self.waiters, reader, clock, options, turns
+        )
         self.leases = LeaseCalls(machine, self.proposer, self.sets, self.waiters, Offsets(machine))
         self.dead_letters = DeadLetters(
             machine, self.proposer, self.sets, self.appends, reader, payloads

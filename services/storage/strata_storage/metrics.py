@@ -113,6 +113,26 @@ METRICS: tuple[MetricSpec, ...] = (
         "1",
         "Messages that consumer groups passed over because of their filters.",
     ),
+    MetricSpec(
+        "strata_storage_filter_steps_total",
+        "counter",
+        "steps",
+        "What SQL92 filters cost: nodes of expressions and texts that they looked at.",
+    ),
+    MetricSpec(
+        "strata_storage_filter_waits_total",
+        "counter",
+        "1",
+        "Times that a filter waited for another turn of the event loop, because this one's steps"
+        " (storage.filter_steps_per_turn) were used up.",
+    ),
+    MetricSpec(
+        "strata_storage_filter_limited_total",
+        "counter",
+        "1",
+        "Receives and pulls that ended before their time because their filter had cost what one"
+        " may (storage.filter_steps_per_receive); the next one goes on.",
+    ),
     MetricSpec("strata_storage_acked_total", "counter", "1", "Messages acked."),
     MetricSpec(
         "strata_storage_dead_letters_total",

@@ -83,6 +83,7 @@ class StorageNode:
         engine_options = parts.options.engine
         self.filters = FilterCache(engine_options.filters_max, engine_options.filter_characters_max)
         self.instruments = Instruments(parts.metrics)
+        self._turns = self.instruments.turns(parts.options.filter_steps_per_turn)
         self._expiry = Expiry(
             self.engines,
             self.holders,
@@ -170,6 +171,7 @@ class StorageNode:
                 reader,
                 PayloadReader(parts.log, replica_id, parts.run_read),
                 self._pending,
+                self._turns,
                 self._role_changed,
                 parts.plugins,
                 self.tiering.metadata,

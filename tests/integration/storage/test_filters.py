@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from apache.rocketmq.v2 import definition_pb2 as wire
 from strata.storage.v1 import storage_pb2 as pb
 from strata_broker.wire import stored_message
 from strata_mq.delivery import store_fragment
+from strata_runtime.metrics import Metrics
 from strata_storage.config import EngineOptions
 from strata_storage.errors import Refused
 from tests.integration.storage.storage_node import (
@@ -20,6 +22,7 @@ from tests.integration.storage.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    small_config,
 )
 
 LOOK = EngineOptions().pop_scan_offsets
@@ -317,3 +320,110 @@ async def test_fetch_takes_filters_too(node: NodeUnderTest) -> None:
         fetched = await node.rpc.fetch(request, CONTEXT)
         assert [name_of(message.message) for message in fetched.messages] == expected
         assert fetched.resume_offset == 4
+
+
+# What it costs ----------------------------------------------------------------------------------
+
+# Two hundred looks at 8,000 characters: about 25,000 steps for each message.
+COSTLY = " OR ".join(f"text CONTAINS 'no {number}'" for number in range(200))
+TEXT = "x" * 8_000
+MESSAGE_STEPS = 200 * len(TEXT) // 64
+
+
+async def append_texts(node: NodeUnderTest, count: int, **last: str) -> None:
+    """Append messages that are costly to filter; the last one has these properties, too."""
+    bodies = [stored(str(at), text=TEXT) for at in range(count - 1)]
+    await node.append([*bodies, stored(str(count - 1), text=TEXT, **last)])
+
+
+async def test_costly_filters_leave_others_their_turns(tmp_path: Path) -> None:
+    """However many receives filter at once, a turn of the loop has one slice of their work."""
+    config = small_config(filter_steps_per_turn=5_000)
+    async with NodeUnderTest(tmp_path, config=config) as node:
+        await append_texts(node, 20, last="yes")
+        loop_turns = 0
+
+        async def others() -> None:
+            nonlocal loop_turns
+            while True:
+                await asyncio.sleep(0)
+                loop_turns += 1
+
+        ticking = asyncio.ensure_future(others())
+        costly = [
+            asyncio.ensure_future(
+                node.pop(
+                    consumer_group_id=group,
+                    filter=sql(f"{COSTLY} OR last = 'yes'"),
+                    wait_ms=600_000,
+                )
+            )
+            for group in range(10, 20)
+        ]
+        await asyncio.sleep(0)
+        assert len(names(await node.pop(max_messages=32))) == 20
+        assert not any(pop.done() for pop in costly)
+        assert [names(pop) for pop in await asyncio.gather(*costly)] == [["19"]] * 10
+        ticking.cancel()
+    assert loop_turns >= 10 * 20 * MESSAGE_STEPS // (5_000 + 24 * len(TEXT) // 64)
+
+
+async def test_a_receive_whose_filter_cost_too_much_ends_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
+    """It ends empty before its time, where it is; what it passed is passed."""
+    metrics = Metrics()
+    config = small_config(filter_steps_per_receive=4 * MESSAGE_STEPS)
+    async with NodeUnderTest(tmp_path, config=config, metrics=metrics) as node:
+        await append_texts(node, 10, last="yes")
+        wanted = sql(f"{COSTLY} OR last = 'yes'")
+        heads = []
+        popped: list[str] = []
+        while not popped:
+            popped = names(await node.pop(filter=wanted, wait_ms=600_000))
+            heads.append((await consumer(node)).head)
+        assert (popped, heads) == (["9"], [4, 8, 10])
+        await tick(node, 1)
+        scraped = metrics.render().decode()
+    assert "strata_storage_filter_limited_total 2.0" in scraped
+    steps = re.search(r"strata_storage_filter_steps_total (\d\S*)", scraped)
+    assert steps is not None
+    assert float(steps[1]) >= 9 * MESSAGE_STEPS
+
+
+async def test_a_receive_gives_what_it_found_before_its_filter_cost_too_much(
+    tmp_path: Path,
+) -> None:
+    """It does not go on to fill its answer."""
+    config = small_config(filter_steps_per_receive=3 * MESSAGE_STEPS)
+    async with NodeUnderTest(tmp_path, config=config) as node:
+        await node.append([stored("first", text=TEXT, last="yes")])
+        await append_texts(node, 10, last="yes")
+        wanted = sql(f"{COSTLY} OR last = 'yes'")
+        assert names(await node.pop(filter=wanted, max_messages=8)) == ["first"]
+        assert (await consumer(node)).head <= 4
+
+
+async def test_a_fetch_ends_where_its_filter_cost_too_much(tmp_path: Path) -> None:
+    """It says where the next one goes on."""
+    config = small_config(filter_steps_per_receive=4 * MESSAGE_STEPS)
+    async with NodeUnderTest(tmp_path, config=config) as node:
+        await append_texts(node, 10, last="yes")
+        offset = 0
+        found: list[str] = []
+        ends: list[int] = []
+        while not found:
+            request = pb.FetchRequest(
+                raft_group=GROUP,
+                topic_id=7,
+                queue=0,
+                offset=offset,
+                max_messages=32,
+                filter=sql(f"{COSTLY} OR last = 'yes'"),
+            )
+            fetched = await node.rpc.fetch(request, CONTEXT)
+            assert not fetched.HasField("refusal")
+            found = [name_of(message.message) for message in fetched.messages]
+            offset = fetched.resume_offset
+            ends.append(offset)
+    assert (found, ends) == (["9"], [4, 8, 10])

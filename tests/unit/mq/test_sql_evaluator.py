@@ -8,12 +8,15 @@ more, so the parser is compared too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_mq.sql import EvaluationError, compile_sql
+from strata_mq.sql import EvaluationError, compile_sql, stepwise
 
 Tree = tuple[Any, ...]
 
@@ -367,3 +370,68 @@ def test_compiled_and_naive_evaluation_agree(
     for properties in several:
         expected = naive_outcome(tree, properties)
         assert outcome(expression, properties) == expected, expression
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    tree=conditions(),
+    several=several_properties,
+    piece_nodes=st.sampled_from((3, 6, 24)),
+    chance=st.randoms(use_true_random=False),
+)
+def test_an_evaluation_in_pieces_comes_to_the_same(
+    tree: Tree, several: list[dict[str, str]], piece_nodes: int, chance: Any
+) -> None:
+    """Outcome and errors are those of the whole, wherever an expression is cut."""
+    condition = compile_sql(Writer(chance).write(tree)).tree
+    with mock.patch.object(stepwise, "_PIECE_NODES", piece_nodes):
+        evaluate = stepwise.compile_stepwise(condition)
+    for properties in several:
+        assert outcome_of_pieces(evaluate, properties) == naive_outcome(tree, properties)
+
+
+def outcome_of_pieces(
+    evaluate: stepwise.Stepwise, properties: Mapping[str, str]
+) -> bool | str | None:
+    work = evaluate(properties)
+    try:
+        while True:
+            assert next(work) > 0
+    except StopIteration as end:
+        outcome: bool | None = end.value
+        return outcome
+    except EvaluationError:
+        return "fails"
+
+
+LONG = "x" * 16_000
+LARGE = " OR ".join(["a CONTAINS 'y'"] * 500)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        LARGE,
+        " AND ".join(["a CONTAINS 'x'"] * 500),
+        f"NOT ({LARGE})",
+        f"({LARGE}) IS NULL",
+        f"({LARGE}) = TRUE",
+        f"b = 'z' AND (({LARGE}) IS NOT NULL OR NOT ({LARGE}))",
+        " OR ".join(["a < 1"] * 500),
+        " OR ".join(["a IN ('y')"] * 500),
+        " OR ".join(["a"] * 500),
+        " OR ".join(["a = TRUE"] * 500),
+    ],
+)
+def test_no_piece_of_an_evaluation_is_large(expression: str) -> None:
+    """However an expression is built: 500 looks at 16,000 characters are many pieces."""
+    work = stepwise.compile_stepwise(compile_sql(expression).tree)({"a": LONG, "b": "z"})
+    steps: list[int] = []
+    with suppress(EvaluationError):
+        steps.extend(work)
+    if "<" in expression:
+        # A text that is no number ends it at the first piece.
+        assert len(steps) == 1
+    else:
+        assert sum(steps) >= 500 * len(LONG) // 64
+    assert max(steps) <= 24 * (1 + len(LONG) // 64)

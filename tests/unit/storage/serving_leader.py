@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from strata_mq.commands import encode_leases
 from strata_mq.leases import Lease, LeaseChange, LeaseState
+from strata_runtime.metrics import Metrics
+from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey
 from strata_storage.config import EngineOptions
 from strata_storage.leader import Leader
@@ -25,6 +27,12 @@ CONSUMER_GROUP_ID = 5
 KEY: ConsumerKey = (CONSUMER_GROUP_ID, TOPIC_ID, 1)
 
 
+def unlimited_turns() -> Turns:
+    """Filters are never made to wait."""
+    uncounted = Metrics.disabled()
+    return Turns(1 << 40, uncounted.counter("steps"), uncounted.counter("waits"))
+
+
 class ServingLeader(LeaderUnderTest):
     """`leading` serves pops, acks and dead letters beside messages that wait."""
 
@@ -40,6 +48,7 @@ class ServingLeader(LeaderUnderTest):
             self.clock,
             options or EngineOptions(),
             ports,
+            unlimited_turns(),
         )
         self.machine.listener = self.leading
 

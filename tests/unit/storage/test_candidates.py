@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
@@ -18,9 +18,12 @@ from strata_storage.pops.candidates import Budget, Candidates
 from strata_storage.pops.lease_sets import LeaseSet
 from strata_storage.pops.matches import Matches
 from strata_storage.reads.reader import Location
+from tests.unit.storage.serving_leader import unlimited_turns
 
 KEY = (5, 7, 0)
 LENGTH = 10
+# Of a filter for one message.
+STEPS = 3
 TAGS = (11, 22)
 DAMAGED = -1
 
@@ -85,6 +88,10 @@ class Wanted:
     def matches(self, message: bytes) -> bool:
         return message == b"\x01"
 
+    def work(self, message: bytes) -> Generator[int, None, bool]:
+        yield STEPS
+        return self.matches(message)
+
     def wants(self, message: Message) -> bool:
         if self.tag_hashes is not None and message.tag not in self.tag_hashes:
             return False
@@ -117,7 +124,7 @@ class Consumer:
         self._wanted = wanted
         self._options = options
         self.lease_set = LeaseSet(KEY, QueueLeases(head=0))
-        self.candidates = Candidates(queue, queue)  # type: ignore[arg-type]
+        self.candidates = Candidates(queue, queue, unlimited_turns())  # type: ignore[arg-type]
         self.given: list[int] = []
 
     async def pop(self, max_messages: int) -> None:
@@ -132,12 +139,16 @@ class Consumer:
 
 
 small_budgets = st.builds(
-    lambda offsets, messages, message_bytes: EngineOptions(
-        pop_scan_offsets=offsets, pop_scan_messages=messages, pop_scan_bytes=message_bytes
+    lambda offsets, messages, message_bytes, filter_steps: EngineOptions(
+        pop_scan_offsets=offsets,
+        pop_scan_messages=messages,
+        pop_scan_bytes=message_bytes,
+        pop_scan_filter_steps=filter_steps,
     ),
     st.sampled_from((1, 7, 4_096)),
     st.sampled_from((1, 5, 256)),
     st.sampled_from((1, 25, 1 << 20)),
+    st.sampled_from((1, 3 * STEPS, 1 << 20)),
 )
 
 

@@ -62,7 +62,8 @@ def wrong_filter(
             if entry.expression.type:
                 check_filter(entry.expression)
         except RequestError as wrong:
-            return wrong
+            # One that cannot be read now is checked where it is used.
+            return None if wrong.code is Code.TOO_MANY_REQUESTS else wrong
     return None
 
 

@@ -103,6 +103,11 @@ class ReceiveSection(Section):
     max_cached_filter_characters: int = Field(
         default=1024 * 1024, ge=1, description="Their expressions together."
     )
+    filter_characters_per_second: int = Field(
+        default=128 * 1024,
+        ge=1,
+        description="SQL92 expressions that nobody sent lately; what is more is TOO_MANY_REQUESTS.",
+    )
 
 
 class PullSection(Section):

@@ -9,6 +9,7 @@ from typing import Protocol
 from strata_mq.batch import PartKind
 from strata_runtime.metrics import Histogram, Labels, Metrics
 from strata_runtime.quantiles import HistogramWindow
+from strata_runtime.turns import Turns
 from strata_storage.disk.disk_guard import DiskGuard, DiskMark
 from strata_storage.engine import GroupEngine
 from strata_storage.leader import Leader
@@ -38,6 +39,9 @@ class Instruments:
         "corrupt",
         "dead_letters",
         "dead_letters_sent",
+        "filter_limited",
+        "filter_steps",
+        "filter_waits",
         "filtered",
         "flush_ms",
         "freed_segments",
@@ -57,6 +61,9 @@ class Instruments:
         self.corrupt = metrics.counter("strata_storage_corrupt_total")
         self.dead_letters = metrics.counter("strata_storage_dead_letters_total")
         self.dead_letters_sent = metrics.counter("rocketmq_send_to_dlq_messages_total")
+        self.filter_limited = metrics.counter("strata_storage_filter_limited_total")
+        self.filter_steps = metrics.counter("strata_storage_filter_steps_total")
+        self.filter_waits = metrics.counter("strata_storage_filter_waits_total")
         self.filtered = metrics.counter("strata_storage_filtered_total")
         self.flush_ms = metrics.histogram("strata_storage_flush_ms")
         self.freed_segments = metrics.counter("strata_storage_freed_segments_total")
@@ -71,6 +78,10 @@ class Instruments:
         self._appends = 0
         self._append_ms = 0.0
         self._syncs = HistogramWindow(_histogram(metrics, "strata_log_sync_ms"), {"log": "storage"})
+
+    def turns(self, filter_steps: int) -> Turns:
+        """Return the slices of the filters' work, each of so many steps, counted here."""
+        return Turns(filter_steps, self.filter_steps, self.filter_waits)
 
     def served(self, size_bytes: int) -> None:
         """Take in how many bytes of messages an answer has."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from strata_mq.cq_rows import CqRow
 from strata_mq.filters import MessageFilter
 from strata_mq.leases import Columns
+from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey
 from strata_storage.config import EngineOptions
 from strata_storage.machine import GroupMachine
@@ -34,19 +35,22 @@ class Budget:
     Attributes:
         offsets: to be looked at in the index.
         messages, message_bytes: to be read and given to a filter.
+        filter_steps: of the filter (`strata_mq.sql.stepwise`).
     """
 
-    __slots__ = ("message_bytes", "messages", "offsets")
+    __slots__ = ("filter_steps", "message_bytes", "messages", "offsets")
 
     def __init__(self, options: EngineOptions) -> None:
         self.offsets = options.pop_scan_offsets
         self.messages = options.pop_scan_messages
         self.message_bytes = options.pop_scan_bytes
+        self.filter_steps = options.pop_scan_filter_steps
 
     @property
     def spent(self) -> bool:
         """Whether no more messages may be read."""
-        return self.messages <= 0 or self.message_bytes <= 0 or self.offsets <= 0
+        left = min(self.messages, self.message_bytes, self.offsets, self.filter_steps)
+        return left <= 0
 
 
 class _Reading(NamedTuple):
@@ -60,9 +64,10 @@ class _Reading(NamedTuple):
 class Candidates:
     """See the module docstring."""
 
-    def __init__(self, machine: GroupMachine, reader: MessageReader) -> None:
+    def __init__(self, machine: GroupMachine, reader: MessageReader, turns: Turns) -> None:
         self._machine = machine
         self._reader = reader
+        self._turns = turns
 
     def columns(
         self,
@@ -185,16 +190,21 @@ class Candidates:
     ) -> None:
         reading = self._choose(key, matches.end, next_offset, matches, budget)
         messages = await self._reader.read(reading.locations, key[0])
-        wants = matches.message_filter.matches
-        matches.extend(
-            reading.end,
-            [
-                offset
-                for offset, message in zip(reading.offsets, messages, strict=True)
-                # A damaged one is not passed over: it may be repaired.
-                if message is None or wants(message)
-            ],
-        )
+        matched: list[int] = []
+        for offset, message in zip(reading.offsets, messages, strict=True):
+            # A damaged one is not passed over: it may be repaired.
+            is_wanted = message is None
+            if message is not None:
+                is_wanted, steps = await self._turns.do(matches.message_filter.work(message))
+                matches.steps_per_message = steps
+                budget.filter_steps -= steps
+            if is_wanted:
+                matched.append(offset)
+            if budget.filter_steps <= 0:
+                # What was found so far may be given now.
+                matches.extend(offset + 1, matched)
+                return
+        matches.extend(reading.end, matched)
 
     def _choose(
         self, key: ConsumerKey, first: int, end: int, matches: Matches, budget: Budget
@@ -202,7 +212,9 @@ class Candidates:
         """Return the next messages to read; at least one if there is one."""
         offsets: list[int] = []
         locations: list[Location] = []
-        at_most = min(_READ_AT_ONCE, budget.messages)
+        # Of a filter that takes long little is read ahead: the rest would be read for nothing.
+        affordable = budget.filter_steps // max(matches.steps_per_message, 1)
+        at_most = min(_READ_AT_ONCE, budget.messages, max(affordable, 1))
         at = first
         for base, row in self._runs(key, first, end):
             for ordinal in _possible(row, matches.message_filter):

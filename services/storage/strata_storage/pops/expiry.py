@@ -86,6 +86,8 @@ class Expiry:
         self._instruments.trimmed_leases.add(trimmed)
         filtered, leader.sets.filtered = leader.sets.filtered, 0
         self._instruments.filtered.add(filtered)
+        limited, leader.sets.filter_limited = leader.sets.filter_limited, 0
+        self._instruments.filter_limited.add(limited)
         return exhausted
 
     async def _move(self, leader: Leader, exhausted: Sequence[Exhausted]) -> None:

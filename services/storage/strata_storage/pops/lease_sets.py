@@ -77,6 +77,7 @@ class LeaseSets:
         "_proposer",
         "_sets",
         "_wake",
+        "filter_limited",
         "filtered",
         "held_queues",
         "lost_brokers",
@@ -106,6 +107,7 @@ class LeaseSets:
         self._passed_since_ms = 0
         self.trimmed_leases = 0
         self.filtered = 0
+        self.filter_limited = 0
         # (topic, queue) of which pops take nothing for now.
         self.held_queues: set[tuple[int, int]] = set()
         # Mark of a broker that is lost -> group time since which its answers may not have arrived.

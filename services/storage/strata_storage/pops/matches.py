@@ -20,14 +20,16 @@ class Matches:
         message_filter: the filter.
         first: first offset of the run.
         end: first offset behind it.
+        steps_per_message: what the filter took for the last one.
         reading: held by the one pop that extends the run; others wait, instead of reading it too.
     """
 
-    __slots__ = ("_matched", "end", "first", "message_filter", "reading")
+    __slots__ = ("_matched", "end", "first", "message_filter", "reading", "steps_per_message")
 
     def __init__(self, message_filter: MessageFilter, first: int) -> None:
         self.message_filter = message_filter
         self.first = self.end = first
+        self.steps_per_message = 0
         self.reading = asyncio.Lock()
         # Offsets of messages that match, rising.
         self._matched: list[int] = []

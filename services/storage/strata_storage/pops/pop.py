@@ -2,7 +2,8 @@
 
 One *look* at the queues decides on leases without waiting. A filter that lets little through makes
 it pass over much: a look is bounded, and a pop that found nothing looks again until its time is
-over, giving way to everything else on the event loop in between.
+over, giving way to everything else on the event loop in between. So is what its filter costs in
+all looks together: a pop that has used that up ends empty, and the next one goes on from there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from strata_mq.filters import EVERYTHING
 from strata_mq.leases import Taken, TakeRequest
 from strata_mq.rows import MoveRow, QueueRow
 from strata_runtime.clock import Clock
+from strata_runtime.turns import Turns
 from strata_storage.config import EngineOptions
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
@@ -46,6 +48,7 @@ class Popper:
         reader: MessageReader,
         clock: Clock,
         options: EngineOptions,
+        turns: Turns,
     ) -> None:
         self._machine = machine
         self._proposer = proposer
@@ -58,8 +61,8 @@ class Popper:
         self._turns: OrderedDict[tuple[int, int], int] = OrderedDict()
         # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
         self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
-        self._candidates = Candidates(machine, reader)
-        self._messages = TakenMessages(machine, proposer, sets, waiters, reader)
+        self._candidates = Candidates(machine, reader, turns)
+        self._messages = TakenMessages(machine, proposer, sets, waiters, reader, turns)
         # Held by the one pop that goes on looking: however many do, each turn of the event loop
         # has one look at most.
         self._again = asyncio.Lock()
@@ -82,10 +85,12 @@ class Popper:
             raise
 
     async def _pop(self, call: PopCall, deadline_s: float) -> list[Delivered]:
+        filter_steps_left = self._options.pop_filter_steps
         while True:
             if self._must_tell(call):
                 return []
             catch = await self._look(call)
+            filter_steps_left -= self._options.pop_scan_filter_steps - catch.budget.filter_steps
             if catch.leases:
                 delivered = await self._deliver_or_release(call, catch)
             else:
@@ -101,7 +106,9 @@ class Popper:
                 return []
             time_left_s = deadline_s - self._clock.monotonic_s()
             if self._look_again(call, catch):
-                if time_left_s <= 0:
+                if filter_steps_left <= 0:
+                    self._sets.filter_limited += 1
+                if time_left_s <= 0 or filter_steps_left <= 0:
                     # What it did not come to is for the next one.
                     self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
                     return []

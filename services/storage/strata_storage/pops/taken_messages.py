@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.cq_rows import CqRow
 from strata_mq.filters import EVERYTHING, MessageFilter
+from strata_runtime.turns import Turns
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.pops.lease_sets import LeaseSets
@@ -32,12 +33,14 @@ class TakenMessages:
         sets: LeaseSets,
         waiters: Waiters,
         reader: MessageReader,
+        turns: Turns,
     ) -> None:
         self._machine = machine
         self._proposer = proposer
         self._sets = sets
         self._waiters = waiters
         self._reader = reader
+        self._turns = turns
 
     async def read(self, call: PopCall, catch: Catch) -> list[Delivered]:
         """Read the messages.
@@ -78,7 +81,7 @@ class TakenMessages:
         for (caught, row), message in zip(found, messages, strict=True):
             if message is None:
                 continue
-            if not self._is_wanted(call.message_filter, caught, message):
+            if not await self._is_wanted(call.message_filter, caught, message):
                 self._consume(caught)
                 self._sets.filtered += 1
                 continue
@@ -89,11 +92,17 @@ class TakenMessages:
             )
         return delivered
 
-    def _is_wanted(self, message_filter: MessageFilter, caught: Caught, message: bytes) -> bool:
+    async def _is_wanted(
+        self, message_filter: MessageFilter, caught: Caught, message: bytes
+    ) -> bool:
         if message_filter is EVERYTHING:
             return True
-        # The filter saw every new message already if it had to read them.
-        return (caught.is_new and message_filter.needs_messages) or message_filter.matches(message)
+        if not message_filter.needs_messages:
+            return message_filter.matches(message)
+        if caught.is_new:
+            # The filter saw every new message already.
+            return True
+        return (await self._turns.do(message_filter.work(message)))[0]
 
     def _put_off(self, caught: Caught) -> None:
         """Keep a message that cannot be read from everybody for a while."""

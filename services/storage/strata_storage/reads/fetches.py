@@ -12,6 +12,7 @@ from typing import NamedTuple
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.rows import QueueRow
+from strata_runtime.turns import Turns
 from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.reads.consume_queues import Run
@@ -68,9 +69,13 @@ class _Chosen(NamedTuple):
 class Fetches:
     """Serves fetches of one raft group, on any replica."""
 
-    def __init__(self, machine: GroupMachine, reader: MessageReader) -> None:
+    def __init__(
+        self, machine: GroupMachine, reader: MessageReader, turns: Turns, max_filter_steps: int
+    ) -> None:
         self._machine = machine
         self._reader = reader
+        self._turns = turns
+        self._max_filter_steps = max_filter_steps
 
     def end_of(self, topic_id: int, queue: int) -> int:
         """Return the first offset of a queue that holds no message yet."""
@@ -78,6 +83,8 @@ class Fetches:
 
     async def fetch(self, call: FetchCall) -> Fetched:
         """Return messages from `call.offset` on; at least one if there is one.
+
+        A filter that has cost what one fetch may ends it where it is.
 
         Raises:
             Refused: OUTCOME_CORRUPT, the first message cannot be read.
@@ -92,15 +99,25 @@ class Fetches:
             ]
             return Fetched(messages, row.min_offset, row.next_offset, resume_offset)
         messages = []
+        steps_left = self._max_filter_steps
         found = await self._reader.read(locations)
         for (offset, store_time_ms), message in zip(places, found, strict=True):
             if message is None:
                 # The next fetch begins with it and says so.
                 resume_offset = offset
                 break
-            if wanted.matches(message):
+            if wanted.needs_messages:
+                is_wanted, steps = await self._turns.do(wanted.work(message))
+                steps_left -= steps
+            else:
+                is_wanted = wanted.matches(message)
+            if is_wanted:
                 kept = b"" if call.places_only else message
                 messages.append(Stored(call.queue, offset, store_time_ms, kept, len(message)))
+            if steps_left <= 0:
+                # The next fetch goes on behind it.
+                resume_offset = offset + 1
+                break
         if found and found[0] is None:
             raise Refused(
                 pb.OUTCOME_CORRUPT,
