@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata.storage.v1 import tier_pb2
 from strata_mq.tier_commands import encode_tier_pause
 from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError
+from strata_seglog.log import CommitLog
 from strata_state.ports import StateError, StateStore
+from strata_storage.config import StorageOptions
 from strata_storage.engine import GroupEngine
 from strata_storage.errors import Refused
+from strata_storage.jobs import RunJob
 from strata_storage.membership.hosted import HostedGroup
-from strata_storage.node_parts import NodeParts
 from strata_storage.proposer import committed
 from strata_storage.reads.reader import PayloadLog, RunRead
 from strata_storage.tiering.leftovers import sweep_leftovers
@@ -43,6 +46,38 @@ from strata_tier.state import ObjectRef
 # What of an object is read at once while it is read back.
 _VERIFY_REQUEST_BYTES = 8 * 1024 * 1024
 _TAIL_BYTES = 64 * 1024
+
+
+class TieredNode(Protocol):
+    """What tiering needs of the node on which it runs: its disk, its options, its tier."""
+
+    @property
+    def log(self) -> CommitLog:
+        """Returns the CommitLog of all its replicas."""
+
+    @property
+    def store(self) -> StateStore:
+        """Returns the rows of all its replicas."""
+
+    @property
+    def run_flush(self) -> RunJob:
+        """Returns what runs long work in a thread."""
+
+    @property
+    def options(self) -> StorageOptions:
+        """Returns the limits and intervals of the node."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """Returns where its gauges are."""
+
+    @property
+    def tier(self) -> TieringParts | None:
+        """Returns where old messages go; None: there is no tier."""
+
+    @property
+    def tier_messages(self) -> TierMessages | None:
+        """Returns how messages are read from the tier; None likewise."""
 
 
 class _Led(NamedTuple):
@@ -96,7 +131,7 @@ class NodeTiering:
         """Whether a topic's messages are uploaded."""
         return self._parts is not None and bool(self._parts.is_tiered(topic_id))
 
-    def lead(self, engine: GroupEngine, node: NodeParts) -> None:
+    def lead(self, engine: GroupEngine, node: TieredNode) -> None:
         """Upload for a raft group as long as its present leader leads."""
         parts, leader = self._parts, engine.leader
         if parts is None or leader is None:
@@ -122,7 +157,7 @@ class NodeTiering:
         if self._led.get(engine.raft_group) is led:
             del self._led[engine.raft_group]
 
-    async def refill(self, node: NodeParts, group: HostedGroup) -> str:
+    async def refill(self, node: TieredNode, group: HostedGroup) -> str:
         """Write index rows of a replica that only the tier can give, before it is opened.
 
         Returns:
@@ -318,7 +353,7 @@ def _no_tier() -> Refused:
     return Refused(pb.OUTCOME_INVALID, "this node has no tier: start it with --tier URL")
 
 
-def tiering_of(parts: NodeParts, tasks: Tasks) -> NodeTiering:
+def tiering_of(parts: TieredNode, tasks: Tasks) -> NodeTiering:
     """Return a node's tiering, with its gauges."""
     tier, metrics = parts.tier, parts.metrics
     tiering = NodeTiering(tier, parts.tier_messages, tasks)
