@@ -13,12 +13,14 @@ PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services tests bench scripts
 # How `make test` runs: cluster tests mostly wait, the others mostly compute. LANES= for one by one.
 LANES := -n 3
+# Packages whose tests `make quick` runs.
+PURE := raft mq kv state seglog metadata
 
 # Stamps carry a hash of what they installed, so a changed lock file installs again.
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run test unit e2e sim soak chaos abuse bench check fix proto proto-check \
+.PHONY: help setup setup-dev run quick unit test test-full coverage e2e sim soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
 	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark dist clean
 
@@ -48,11 +50,22 @@ setup-dev: $(DEV_STAMP) ## the same with tools for tests and checks
 run: setup ## start a standalone node, send and receive real messages, stay up (ARGS=--once ends after)
 	@$(BIN)/python -m strata_cli.demo $(ARGS)
 
-test: setup-dev ## every test that needs no more than 15 minutes
-	@$(BIN)/pytest $(LANES) $(ARGS)
+quick: setup-dev ## the pure packages: half a minute
+	@$(BIN)/pytest -n 2 --stage quick $(addprefix tests/unit/,$(PURE)) $(ARGS)
 
-unit: setup-dev ## only the tests without processes and sockets
-	@$(BIN)/pytest tests/unit tests/repo $(ARGS)
+unit: setup-dev ## tests without processes and sockets: 3 minutes
+	@$(BIN)/pytest -n 2 --stage unit tests/unit tests/repo tests/e2e/test_history.py $(ARGS)
+
+test: setup-dev compat-python ## what every change needs, each kind of fault once: 10 minutes on two cores
+	@$(BIN)/pytest $(LANES) --stage test $(ARGS)
+
+test-full: setup-dev ## what `make test` leaves out, and its faults with full counts: 40 minutes
+	@$(BIN)/pytest $(LANES) --stage full $(ARGS)
+
+coverage: setup-dev ## lines that `make unit` reaches: a table, and build/coverage/index.html
+	@$(BIN)/coverage run -m pytest -q --stage unit tests/unit tests/e2e/test_history.py $(ARGS)
+	@$(BIN)/coverage html -q -d build/coverage
+	@$(BIN)/coverage report
 
 e2e: setup-dev ## full fault counts: 100 kills, 20 rounds per fault
 	@STRATA_TEST_ROUNDS=100 $(BIN)/pytest tests/e2e --timeout 3600 $(ARGS)

@@ -1,4 +1,4 @@
-"""What all tests share: lanes of a parallel run, and property tests without time limits.
+"""What all tests share: stages, lanes of a parallel run, property tests without time limits.
 
 `make test` runs three lanes (pytest-xdist). Tests that share a server stay in one lane, or each
 lane would start its own; the long ones that mostly wait come first, and the short ones that mostly
@@ -8,11 +8,15 @@ compute fill what is left.
 from __future__ import annotations
 
 import gc
+import os
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import stages
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
@@ -64,9 +68,61 @@ def _leaves_nothing_open() -> Iterator[None]:
     gc.collect()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long ones first."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--stage`: what `tests/stages.py` says of it."""
+    parser.addoption("--stage", choices=stages.STAGES, help="run the tests of one stage only")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell modules, and the processes that they start, which stage it is and how much to do."""
+    if stage := config.getoption("--stage"):
+        os.environ[stages.VARIABLE] = stage
+        if stage == stages.TEST:
+            for name, count in stages.COUNTS.items():
+                os.environ.setdefault(name, count)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep those of the stage, and put the long ones first."""
+    for item in items:
+        if stages.FULL in _stages(item):
+            item.add_marker(pytest.mark.full)
+    if stage := config.getoption("--stage"):
+        others = [item for item in items if stage not in _stages(item)]
+        items[:] = [item for item in items if stage in _stages(item)]
+        config.hook.pytest_deselected(items=others)
     items.sort(key=_turn)
+
+
+def _stages(item: pytest.Item) -> tuple[str, ...]:
+    call = getattr(item, "callspec", None)
+    parameters = call.params if call else {}
+    seed = parameters.get("seed")
+    return stages.stages_of(item.nodeid, seed if isinstance(seed, int) else None)
+
+
+SPENT_S: defaultdict[str, float] = defaultdict(float)
+"""Seconds by part of `tests/stages.py`, where this process hears of every test."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up what each part takes."""
+    if part := stages.part_of(report.nodeid):
+        SPENT_S[part.start] += report.duration
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which parts took more than their budget: nothing fails for it, the machine is shared."""
+    stage = config.getoption("--stage")
+    if stage and SPENT_S:
+        terminalreporter.section(f"seconds of {stage}, one lane")
+        for start, spent_s in sorted(SPENT_S.items(), key=lambda each: -each[1]):
+            part = stages.part_of(start)
+            budget_s = part.budget_s if part else 0
+            over = "  more than its budget" if spent_s > budget_s else ""
+            terminalreporter.write_line(f"{spent_s:8.1f} of {budget_s:4d}  {start}{over}")
 
 
 def _turn(item: pytest.Item) -> int:

@@ -1,18 +1,18 @@
 """Faults of single processes of a cluster under load: nothing acknowledged is lost, order stays.
 
-Each fault happens twice, or a fifth of STRATA_TEST_ROUNDS times; pauses do by halves, a node and
-a broker. Gaps are printed; with
-STRATA_TEST_LIMITS=1 they are held against what is promised.
+Each fault happens once in `make test`, twice in `make test-full`, or a fifth of STRATA_TEST_ROUNDS
+times; pauses do by halves, a node and a broker. Gaps are printed; with STRATA_TEST_LIMITS=1 they
+are held against what is promised.
 """
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests import stages
 from tests.e2e.cluster import Cluster
 from tests.e2e.history import check, skipped
 from tests.e2e.load import Load, percentile
@@ -31,7 +31,7 @@ Fault = Callable[[Cluster], str]
 
 def rounds() -> int:
     """Return how often each fault happens."""
-    return max(2, int(os.environ.get("STRATA_TEST_ROUNDS", "10")) // 5)
+    return max(1, stages.rounds(test=5, full=10) // 5)
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +169,14 @@ async def test_kill_of_a_nameserver(cluster: Cluster) -> None:
 @pytest.mark.timeout(3_600)
 async def test_pause_of_a_leader_node(cluster: Cluster) -> None:
     """A node that stops for 10 s and comes back with its old beliefs breaks nothing."""
-    await harm_and_check(cluster, pause_leader, rounds() // 2)
+    await harm_and_check(cluster, pause_leader, max(1, rounds() // 2))
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(3_600)
 async def test_pause_of_a_broker(cluster: Cluster) -> None:
     """A broker that stops for 10 s and comes back breaks nothing."""
-    await harm_and_check(cluster, pause_broker, rounds() // 2)
+    await harm_and_check(cluster, pause_broker, max(1, rounds() // 2))
 
 
 @pytest.mark.kill

@@ -1,6 +1,7 @@
 """kill -9 at random moments under load: what was acknowledged stays, offsets are never reused.
 
-STRATA_TEST_ROUNDS sets the number of kills (10), STRATA_TEST_SEED replays the moments of a run.
+STRATA_TEST_ROUNDS sets the number of kills (3; 10 in `make test-full`), STRATA_TEST_SEED replays
+the moments of a run.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import grpc
 import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
+from tests import stages
 from tests.e2e.client import INVISIBLE_S, Client
 from tests.e2e.history import History, check, skipped
 from tests.e2e.standalone import Standalone
@@ -37,7 +39,7 @@ CONSUMERS = 2
 
 def rounds() -> int:
     """Return how often a test kills the node."""
-    return int(os.environ.get("STRATA_TEST_ROUNDS", "10"))
+    return stages.rounds(test=3, full=10)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """kill -9 of a standalone node with tables: no acknowledged put is lost, no swap is won twice.
 
-STRATA_TEST_ROUNDS sets the number of kills (10), STRATA_TEST_SEED replays the moments of a run.
+STRATA_TEST_ROUNDS sets the number of kills (3; 10 in `make test-full`), STRATA_TEST_SEED replays
+the moments of a run.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import pytest
 
 from strata_kv.aio import AsyncKvClient
 from strata_kv.model import Engine
+from tests import stages
 from tests.e2e.kv_load import Historians, Promises, Witnesses, running
 from tests.e2e.standalone import Standalone
 
@@ -45,7 +47,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone
 
 def rounds() -> int:
     """Return how often a test kills the node."""
-    return int(os.environ.get("STRATA_TEST_ROUNDS", "10"))
+    return stages.rounds(test=3, full=10)
 
 
 @pytest.mark.kill

@@ -3,7 +3,8 @@
 The log gives up what the tier has while the load goes on, and the folder with the rows is lost
 every other time: most of what is read at the end is in the tier only.
 
-STRATA_TEST_ROUNDS sets the number of kills (10), STRATA_TEST_SEED replays the moments of a run.
+STRATA_TEST_ROUNDS sets the number of kills (3; 10 in `make test-full`), STRATA_TEST_SEED replays
+the moments of a run.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ import grpc
 import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
+from tests import stages
 from tests.e2e.client import INVISIBLE_S, Client
 from tests.e2e.history import History, check
 from tests.e2e.standalone import STRATA, Standalone
@@ -54,7 +56,7 @@ SETTINGS = {
 
 def rounds() -> int:
     """Return how often the test kills the node."""
-    return int(os.environ.get("STRATA_TEST_ROUNDS", "10"))
+    return stages.rounds(test=3, full=10)
 
 
 @pytest.fixture

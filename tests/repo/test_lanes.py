@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+TESTS = Path(__file__).parents[1]
 MODULE = """
 import os, pathlib, signal, time
 import pytest
@@ -28,7 +28,8 @@ def test_a_run_whose_worker_dies_ends_and_names_the_test(tmp_path: Path) -> None
     tests = tmp_path / "tests"
     tests.mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tests / "conftest.py").write_text(CONFTEST.read_text())
+    for name in ("conftest.py", "stages.py"):
+        (tests / name).write_text((TESTS / name).read_text())
     for number in range(4):
         died = str(tmp_path / "died")
         module = MODULE.format(died=died, dies=number == 1)

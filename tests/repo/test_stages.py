@@ -1,0 +1,103 @@
+"""tests/stages.py: every test has a stage and a budget, budgets fit, docs/testing.md shows them."""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import lane
+from tests.repo.test_tree import ROOT, tracked
+from tests.stages import (
+    FULL,
+    LANES,
+    LIMITS_S,
+    PARTS,
+    QUICK,
+    STAGES,
+    TEST,
+    UNIT,
+    Part,
+    part_of,
+    stages_of,
+)
+
+PAGE = ROOT / "docs/testing.md"
+BEGIN, END = "<!-- parts: begin -->\n", "<!-- parts: end -->"
+PURE = ("raft", "mq", "kv", "state", "seglog", "metadata")
+
+
+def table() -> str:
+    """The parts as docs/testing.md shows them."""
+    rows = ["| tests | seconds | lane | runs in |", "|---|---|---|---|"]
+    for part in PARTS:
+        own = lane(part.start)
+        shared = own if own in ("clusters", "clients", "stores", "spark") else "-"
+        runs_in = part.stage + (", full with higher counts" if part.again else "")
+        rows.append(f"| `{part.start}` | {part.budget_s} | {shared} | {runs_in} |")
+    return "\n".join(rows) + "\n"
+
+
+def costs_s(stage: str) -> list[int]:
+    """Budgets of what a stage runs for the first time; `test` runs what `unit` does, too."""
+    earlier = STAGES[: STAGES.index(stage) + 1] if stage != FULL else (FULL,)
+    return [part.budget_s for part in PARTS if part.stage in earlier]
+
+
+def test_every_test_module_has_a_part() -> None:
+    """Else nobody would decide when it runs and what it may cost."""
+    modules = [str(path.relative_to(ROOT)) for path in tracked("tests/*test_*.py")]
+    assert modules
+    assert [module for module in modules if part_of(module) is None] == []
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.start)
+def test_every_part_has_tests(part: Part) -> None:
+    """A part whose tests were renamed or removed goes, too."""
+    file, _, name = part.start.partition("::")
+    assert (ROOT / file).exists()
+    if name:
+        tree = ast.walk(ast.parse((ROOT / file).read_text()))
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        assert any(isinstance(node, functions) and node.name == name for node in tree)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_budgets_fit_into_the_stage(stage: str) -> None:
+    """All lanes together have room for all parts, and each shared lane for its own."""
+    assert sum(costs_s(stage)) <= LANES[stage] * LIMITS_S[stage]
+    lanes: defaultdict[str, int] = defaultdict(int)
+    for part in PARTS:
+        if part.stage in (stage, TEST):
+            lanes[lane(part.start)] += part.budget_s
+    assert max(lanes.values()) <= LIMITS_S[FULL]
+
+
+def test_nothing_is_left_out_and_nothing_runs_twice_for_nothing() -> None:
+    """`make test` and `make test-full` together are the whole suite."""
+    for part in PARTS:
+        stages = stages_of(part.start)
+        assert TEST in stages or FULL in stages
+        assert (TEST in stages and FULL in stages) == part.again
+
+
+def test_make_quick_names_the_pure_packages() -> None:
+    """It collects their folders only: collecting everything takes longer than to run them."""
+    quick = {Path(part.start).parts[2] for part in PARTS if part.stage == QUICK}
+    assert quick == set(PURE)
+    assert f"PURE := {' '.join(PURE)}\n" in (ROOT / "Makefile").read_text()
+    outside = [p.start for p in PARTS if p.stage == UNIT and not p.start.startswith("tests/unit/")]
+    assert outside == ["tests/repo/", "tests/e2e/test_history.py"]
+
+
+def test_the_page_shows_the_parts() -> None:
+    """`REWRITE=1` writes them."""
+    head, _, rest = PAGE.read_text().partition(BEGIN)
+    shown, _, tail = rest.partition(END)
+    if os.environ.get("REWRITE"):
+        PAGE.write_text(head + BEGIN + table() + END + tail)
+        return
+    assert shown == table()

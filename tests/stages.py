@@ -1,0 +1,166 @@
+"""Which tests run when: the one place that says it, with what each part may cost.
+
+`pytest --stage NAME`, or a target of the Makefile: `quick` (pure packages), `unit` (neither
+processes nor sockets), `test` (what every change needs) and `full` (what `test` left out, and what
+it ran with smaller counts). Without a stage everything runs, with the counts of `full`.
+`docs/testing.md` shows the parts as a table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+
+QUICK, UNIT, TEST, FULL = STAGES = ("quick", "unit", "test", "full")
+VARIABLE = "STRATA_TEST_STAGE"
+"""What tells processes and modules the stage of this run."""
+
+LANES = {QUICK: 2, UNIT: 2, TEST: 3, FULL: 3}
+"""Processes that share the tests of a stage (pytest-xdist)."""
+
+LIMITS_S = {QUICK: 30, UNIT: 180, TEST: 600, FULL: 2_400}
+"""How long a stage may take on two idle cores."""
+
+SEEDS_IN_TEST = 3
+"""Of the seeds of a simulation, the rest is of `full`."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tests that belong together.
+
+    Attributes:
+        start: how the node ids of its tests begin; of several parts the longest counts.
+        stage: the first stage in which they run.
+        budget_s: what they may take in that stage, one after another, on two idle cores.
+        again: they run in `full` too, with higher counts.
+    """
+
+    start: str
+    stage: str
+    budget_s: int
+    again: bool = False
+
+
+PARTS = (
+    Part("tests/unit/raft/", QUICK, 2),
+    Part("tests/unit/mq/", QUICK, 12),
+    Part("tests/unit/kv/", QUICK, 2),
+    Part("tests/unit/state/", QUICK, 2),
+    Part("tests/unit/seglog/", QUICK, 8),
+    Part("tests/unit/seglog/test_crashes.py", UNIT, 16),
+    Part("tests/unit/seglog/test_log.py", UNIT, 10),
+    Part("tests/unit/metadata/", QUICK, 2),
+    Part("tests/unit/angelia/", UNIT, 5),
+    Part("tests/unit/broker/", UNIT, 30),
+    Part("tests/unit/cli/", UNIT, 8),
+    Part("tests/unit/edge/", UNIT, 2),
+    Part("tests/unit/multiraft/", UNIT, 12),
+    Part("tests/unit/nameserver/", UNIT, 15),
+    Part("tests/unit/placement/", UNIT, 12),
+    Part("tests/unit/runtime/", UNIT, 5),
+    Part("tests/unit/sim/", UNIT, 5),
+    Part("tests/unit/storage/", UNIT, 20),
+    Part("tests/unit/tier/", UNIT, 8),
+    Part("tests/repo/", UNIT, 30),
+    Part("tests/e2e/test_history.py", UNIT, 2),
+    Part("tests/chart/", TEST, 5),
+    Part("tests/compose/", TEST, 2),
+    Part("tests/mutations/", TEST, 40),
+    Part("tests/contract/", TEST, 110),
+    Part("tests/integration/test_raftos_subject.py", TEST, 15),
+    Part("tests/integration/broker/", TEST, 180),
+    Part("tests/integration/cli/", TEST, 150),
+    Part("tests/integration/multiraft/", TEST, 25),
+    Part("tests/integration/nameserver/", TEST, 25),
+    Part("tests/integration/object_stores/", TEST, 40),
+    Part("tests/integration/placement/", FULL, 90),
+    Part("tests/integration/spark/", FULL, 300),
+    Part("tests/integration/storage/", TEST, 180),
+    Part("tests/integration/storage/test_chaos.py", FULL, 60),
+    Part("tests/integration/tiered_stores/", TEST, 45),
+    Part("tests/integration/tiered_stores/test_node_faults.py", FULL, 240),
+    Part("tests/sim/", TEST, 100),
+    Part("tests/sim/test_cluster.py::test_clusters_survive_faults", TEST, 60, again=True),
+    Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 240),
+    Part("tests/compat/", TEST, 90),
+    Part("tests/compat/test_cluster.py", FULL, 120),
+    Part("tests/e2e/test_bad_input.py", TEST, 45),
+    Part("tests/e2e/test_broker_drain.py", TEST, 15),
+    Part("tests/e2e/test_cluster_changes.py", FULL, 400),
+    Part("tests/e2e/test_cluster_changes.py::test_rolling_restart", TEST, 60),
+    Part("tests/e2e/test_cluster_faults.py", TEST, 180, again=True),
+    Part("tests/e2e/test_cluster_health.py", FULL, 120),
+    Part("tests/e2e/test_cluster_kv.py", FULL, 150),
+    Part("tests/e2e/test_cluster_network.py", FULL, 60),
+    Part("tests/e2e/test_fuzzer.py", TEST, 22),
+    Part("tests/e2e/test_kill.py", TEST, 40, again=True),
+    Part("tests/e2e/test_kv_connector.py", FULL, 60),
+    Part("tests/e2e/test_kv_kill.py", TEST, 30, again=True),
+    Part("tests/e2e/test_placement_live.py", FULL, 150),
+    Part("tests/e2e/test_replica_reads.py", FULL, 60),
+    Part("tests/e2e/test_tier_kills.py", TEST, 30, again=True),
+    Part("tests/e2e/test_tier_restore.py", FULL, 60),
+    Part("tests/e2e/test_transaction_kills.py", TEST, 100),
+    Part("tests/e2e/test_transports.py", FULL, 120),
+    Part("tests/chaos/", FULL, 150),
+)
+
+# What only `full` does inside parts that `test` runs, by the id that pytest gives a test.
+ELSEWHERE = (
+    # Of the official clients Python's runs in full; the others show that they can send and receive.
+    r"tests/compat/(?!test_simple_consumer\.py).*\[(?:.*-)?(?:java|go|node)(?:-.*)?\]",
+    # Object stores other than a folder and S3.
+    r"tests/(?:contract|integration|compat)/.*\[(?:.*-)?(?:gs|hdfs)(?:-.*)?\]",
+    r"tests/integration/object_stores/test_(?:gs|hdfs)_faults\.py",
+    # Each step of a transaction with the kill of one tier, and each tier at least once.
+    r"tests/e2e/test_transaction_kills\.py::test_kill_while_halves_are_sent\[(?:.*-)?(?!storage)\w+\]",
+    r"tests/e2e/test_transaction_kills\.py::test_kill_before_the_commit\[(?:.*-)?(?!broker)\w+\]",
+    r"tests/e2e/test_transaction_kills\.py::test_kill_while_they_are_ended\[(?:.*-)?(?!storage)\w+\]",
+    r"tests/e2e/test_transaction_kills\.py::test_kill_after_the_commit\[(?:.*-)?(?!nameserver)\w+\]",
+    r"tests/e2e/test_transaction_kills\.py::test_kill_during_a_check\[(?:.*-)?(?!broker)\w+\]",
+)
+_ELSEWHERE = re.compile("|".join(ELSEWHERE))
+
+# Counts of `test`; the tests themselves say those of `full`.
+COUNTS = {"STRATA_SIM_SEEDS": "8"}
+
+
+def part_of(node_id: str) -> Part | None:
+    """Return the part of a test; None: it is in none, which tests/repo does not allow."""
+    return _part_of(node_id.partition("[")[0])
+
+
+@cache
+def _part_of(name: str) -> Part | None:
+    parts = [part for part in PARTS if name.startswith(part.start)]
+    return max(parts, key=lambda part: len(part.start), default=None)
+
+
+def stages_of(node_id: str, seed: int | None = None) -> tuple[str, ...]:
+    """Return the stages in which a test runs.
+
+    Args:
+        node_id: what pytest calls it.
+        seed: of a simulation, if it has one.
+    """
+    part = part_of(node_id)
+    if part is None or part.stage == FULL or _ELSEWHERE.match(node_id):
+        return (FULL,)
+    if seed is not None and node_id.startswith("tests/sim/"):
+        return (TEST,) if seed < SEEDS_IN_TEST else (FULL,)
+    stages = STAGES[STAGES.index(part.stage) : STAGES.index(TEST) + 1]
+    return (*stages, FULL) if part.again else stages
+
+
+def rounds(test: int, full: int) -> int:
+    """Return how often a test does its harm: STRATA_TEST_ROUNDS, else by the stage.
+
+    Args:
+        test: in `make test`.
+        full: in `make test-full`, and where no stage was named.
+    """
+    given = os.environ.get("STRATA_TEST_ROUNDS")
+    return int(given) if given else test if os.environ.get(VARIABLE) == TEST else full
