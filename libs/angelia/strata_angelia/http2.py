@@ -39,6 +39,7 @@ from strata_angelia.ports import (
     AngeliaError,
     CallContext,
 )
+from strata_runtime.listening import ListenError, check_free
 from strata_runtime.metrics import Metrics
 
 Response = TypeVar("Response", bound=Message)
@@ -118,7 +119,7 @@ class Http2Server:
         """See `ports.Server.start`.
 
         Raises:
-            OSError: the port is taken.
+            ListenError: the address cannot be listened on.
         """
         options = self._options
         # More streams than calls: what is above the budget of its class is told so.
@@ -140,7 +141,8 @@ class Http2Server:
         try:
             port = server.add_insecure_port(f"{host}:{self._port}")
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {host}:{self._port}") from error
+            check_free(self._host, self._port, "for other nodes")
+            raise ListenError(f"cannot listen on {host}:{self._port}") from error
         await server.start()
         self._server = server
         for name in ("", *self._services):

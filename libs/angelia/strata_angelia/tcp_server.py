@@ -36,6 +36,7 @@ from strata_angelia.ports import (
     CallContext,
 )
 from strata_runtime.errors import one_line
+from strata_runtime.listening import listening
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -104,13 +105,14 @@ class TcpServer:
         """See `ports.Server.start`.
 
         Raises:
-            OSError: the port is taken.
+            ListenError: the address cannot be listened on.
         """
         self.methods = list(self.table.methods.values())
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _ServerConnection(self), self._host, self._port
-        )
+        with listening(self._host, self._port, "for other nodes"):
+            self._server = await loop.create_server(
+                lambda: _ServerConnection(self), self._host, self._port
+            )
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -137,8 +139,8 @@ class TcpServer:
         """
         if self._server is None:
             return
-        for listening in self._server.sockets:
-            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for listener in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
         self._server.close()

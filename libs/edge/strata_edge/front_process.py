@@ -22,6 +22,7 @@ from strata_edge.socket_folder import sweep
 from strata_runtime import tls
 from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health, Problem, Severity
+from strata_runtime.listening import listening
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -94,7 +95,7 @@ class FrontProcess:
         Socket folders beside this server's own that dead servers left are removed.
 
         Raises:
-            OSError: the port is taken.
+            ListenError: the address cannot be listened on.
         """
         options = self._options
         swept = sweep(self._server_socket.parent.parent, time.time())
@@ -107,8 +108,9 @@ class FrontProcess:
             # Accepted sockets inherit both (Linux); keepalive finds clients that lost power.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            listener.bind((options.host, options.port))
-            listener.listen(_BACKLOG)
+            with listening(options.host, options.port, "for clients"):
+                listener.bind((options.host, options.port))
+                listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise

@@ -32,6 +32,7 @@ from strata_edge.ports import (
 )
 from strata_edge.socket_folder import FOLDER_PREFIX, SOCKET_NAME
 from strata_runtime.health import Health
+from strata_runtime.listening import ListenError, check_free
 from strata_runtime.metrics import Metrics
 
 _MAX_REQUESTS_PER_READ = 32  # so that a flood of requests on one connection lets others in
@@ -89,7 +90,7 @@ class GrpcioEdge:
         """Listen; return the port.
 
         Raises:
-            OSError: the port is taken.
+            ListenError: the address cannot be listened on.
             FrontError: the front did not come up.
         """
         self._server = grpc.aio.server(options=self._channel_arguments())
@@ -101,7 +102,8 @@ class GrpcioEdge:
             try:
                 self.port = self._server.add_insecure_port(f"{host}:{options.port}")
             except RuntimeError as error:
-                raise OSError(f"cannot listen on {host}:{options.port}") from error
+                check_free(options.host, options.port, "for clients")
+                raise ListenError(f"cannot listen on {host}:{options.port}") from error
             await self._server.start()
             return self.port
         self._folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=options.socket_folder))

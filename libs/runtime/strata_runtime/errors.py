@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class StrataError(Exception):
     """An operating error with a message for the operator; never a programmer's mistake."""
@@ -22,8 +24,13 @@ class FatalError(StrataError):
 
 
 def one_line(error: BaseException) -> str:
-    """The error as one line without line breaks: `Kind: message`, for our own the message."""
+    """The error as one line without line breaks: `Kind: message`, for our own the message.
+
+    What the operating system says of a file begins with the file.
+    """
     message = " ".join(str(error).split())
     if isinstance(error, StrataError):
         return message
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

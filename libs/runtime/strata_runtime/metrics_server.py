@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass
 
 from strata_runtime.health import Health, HealthSource
+from strata_runtime.listening import listening
 from strata_runtime.metrics import Metrics
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,11 +60,16 @@ class MetricsServer:
         self.port = 0
 
     async def start(self) -> None:
-        """Listen; `port` is then the real one."""
+        """Listen; `port` is then the real one.
+
+        Raises:
+            ListenError: the address cannot be listened on.
+        """
         options = self._options
-        self._server = await asyncio.start_server(
-            self._serve, options.host, options.port, limit=options.max_request_bytes
-        )
+        with listening(options.host, options.port, "for metrics"):
+            self._server = await asyncio.start_server(
+                self._serve, options.host, options.port, limit=options.max_request_bytes
+            )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self, grace_s: float) -> None:

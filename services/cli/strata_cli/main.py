@@ -73,12 +73,21 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"{one_line_of(error)} (see strata --help)")
     except StrataError as error:
         return _fail(one_line(error))
+    except UnicodeEncodeError as error:
+        return _fail(f"{error.object!r} is not UTF-8 text")
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130
+    except OSError as error:
+        return _fail(one_line(error))
+    except Exception as error:
+        # The boundary of the process: whatever it was, one line is promised.
+        if os.environ.get("STRATA_TRACEBACK"):
+            raise
+        return _fail(f"{one_line(error)} (a mistake in strata; STRATA_TRACEBACK=1 tells where)")
 
 
 def one_line_of(error: CycloptsError) -> str:

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
@@ -31,6 +32,8 @@ DataDir = Annotated[Path, Parameter(help="Folder of the cluster.")]
 Names = Annotated[str, Parameter(help="Names of processes, as in local status.")]
 Wait = Annotated[str, Parameter(help="Time for a process to serve, or to drain.")]
 
+_DEFAULT_COUNTS: dict[Role, int] = {"nameserver": 3, "storage": 3, "broker": 2}
+
 app = App(name="local", help="A cluster on this machine.")
 
 
@@ -38,9 +41,9 @@ app = App(name="local", help="A cluster on this machine.")
 def up(
     *,
     data_dir: DataDir,
-    nameservers: Literal[1, 3, 5] = 3,
-    storage: int = 3,
-    brokers: int = 2,
+    nameservers: Literal[1, 3, 5] | None = None,
+    storage: int | None = None,
+    brokers: int | None = None,
     virtual_address: str = "",
     storage_transport: Transport = "tcp",
     storage_codec: Codec = "protobuf",
@@ -52,14 +55,15 @@ def up(
     """Start a cluster of real processes and return when all of them serve.
 
     In a folder that has a cluster already, the one that is there is started again, on its data
-    and its ports; the options that describe a new one are not used then.
+    and its ports; it takes a new --config, the other options that describe a new one are not
+    used then. A cluster whose first start failed is made anew.
 
     For instance: strata local up --nameservers 3 --storage 3 --brokers 2 --data-dir build/cluster
 
     Args:
-        nameservers: Number of nameservers.
-        storage: Number of storage nodes.
-        brokers: Number of brokers.
+        nameservers: Number of nameservers; default 3.
+        storage: Number of storage nodes; default 3.
+        brokers: Number of brokers; default 2.
         virtual_address: HOST:PORT of a TCP forwarder before the brokers, which all of them
             advertise; port 0: any free one; default: none.
         storage_transport: How brokers call storage nodes.
@@ -67,14 +71,21 @@ def up(
         tier: URL of an object store for old messages; default: none.
         config: TOML file for every process.
     """
-    if storage < 1 or brokers < 1:
+    asked: dict[Role, int | None] = {
+        "nameserver": nameservers,
+        "storage": storage,
+        "broker": brokers,
+    }
+    counts = {role: _DEFAULT_COUNTS[role] if n is None else n for role, n in asked.items()}
+    if counts["storage"] < 1 or counts["broker"] < 1:
         raise CliError("a cluster has at least one storage node and one broker")
+    if config is not None:
+        _check_config(config)
 
     def make_plan() -> Plan:
         # A port that the operator chose is not given to anybody else.
         _, _, port = virtual_address.rpartition(":")
         taken = [int(port)] if port.isdigit() else []
-        counts: dict[Role, int] = {"nameserver": nameservers, "storage": storage, "broker": brokers}
         return new_plan(
             counts,
             free_ports(taken),
@@ -86,6 +97,8 @@ def up(
         )
 
     cluster = LocalCluster.make(data_dir, make_plan, _timeouts(wait))
+    cluster.use_config(config)
+    _tell_unused(cluster.plan, asked, virtual_address)
     with _log_shown():
         cluster.up()
     if endpoint := cluster.plan.client_endpoint:
@@ -214,6 +227,34 @@ def _show_status(
     show({"processes": processes}, common, rows="processes")
 
 
+def _check_config(file: Path) -> None:
+    """Read a configuration as the processes will, before anything is made of it.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    from strata_cli.processes.cluster_config import ClusterConfig
+    from strata_runtime.config import load
+
+    load(ClusterConfig, file, os.environ)
+
+
+def _tell_unused(plan: Plan, asked: Mapping[Role, int | None], virtual_address: str) -> None:
+    """Say which options describe another cluster than the one that is there."""
+    options = {"nameserver": "--nameservers", "storage": "--storage", "broker": "--brokers"}
+    for role, count in asked.items():
+        there = len(plan.of(role))
+        first = plan.initial_storage_nodes if role == "storage" else there
+        if count is not None and count not in (there, first):
+            what = f"{options[role]} {count} is not used: the cluster is there and has {there}"
+            print(f"strata: {what}", file=sys.stderr)
+    given_port = virtual_address.rpartition(":")[2]
+    if virtual_address and given_port != "0" and virtual_address != plan.virtual_address:
+        there_at = plan.virtual_address or "none"
+        what = f"--virtual-address {virtual_address} is not used: the cluster has {there_at}"
+        print(f"strata: {what}", file=sys.stderr)
+
+
 def _some(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         raise CliError(f"name a process, like storage-1 or {FORWARDER}")
@@ -230,9 +271,10 @@ def _seconds(wait: str) -> float:
 
 @contextmanager
 def _log_shown() -> Iterator[None]:
-    """Show the end of its log when a process did not start."""
+    """Show the end of its log when a process did not start and did not say why."""
     try:
         yield
     except NotReadyError as error:
-        sys.stderr.write(error.log_tail)
+        if not error.says_why:
+            sys.stderr.write(error.log_tail)
         raise

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
@@ -14,6 +14,12 @@ from strata_cli.options import COMMON, CliError, Common
 
 if TYPE_CHECKING:
     from strata_cli.processes.cluster_config import ClusterConfig
+    from strata_cli.processes.standalone_config import StandaloneConfig
+
+MAX_PORT = 65_535
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+ConfigT = TypeVar("ConfigT", bound="StandaloneConfig")
 
 
 def standalone(
@@ -21,7 +27,11 @@ def standalone(
     data_dir: Path,
     host: str | None = None,
     grpc_port: int | None = None,
+    virtual_address: str | None = None,
     tier: str | None = None,
+    plugins: str | None = None,
+    metrics_port: int | None = None,
+    log_level: LogLevel | None = None,
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -36,16 +46,31 @@ def standalone(
         host: Address to listen on; default 127.0.0.1, or what the configuration says.
         grpc_port: Port for clients, 0 for any free one; default 8081, or what the configuration
             says.
+        virtual_address: HOST:PORT before the node, which routes name instead.
         tier: URL of an object store for old messages: posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL,
             hdfs://HOST:PORT/PATH.
+        plugins: Names of plugins, with commas: kv.
+        metrics_port: Port for Prometheus and health.
+        log_level: What is logged: this and worse.
         config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
     """
     from strata_cli.processes.standalone import run
     from strata_cli.processes.standalone_config import StandaloneConfig
     from strata_runtime.config import load
 
-    settings = load(StandaloneConfig, config, os.environ)
-    run(settings.listening_on(host, grpc_port).with_tier(tier), data_dir)
+    settings = _with_flags(
+        load(StandaloneConfig, config, os.environ),
+        node={
+            "host": host,
+            "grpc_port": grpc_port,
+            "metrics_port": metrics_port,
+            "log_level": log_level,
+        },
+        route={"advertised_endpoint": virtual_address},
+        tier={"url": tier},
+        plugins=tuple(filter(None, plugins.split(","))) if plugins is not None else None,
+    )
+    run(settings, data_dir)
 
 
 def nameserver(
@@ -58,6 +83,7 @@ def nameserver(
     replication_factor: int | None = None,
     initial_storage_nodes: int | None = None,
     metrics_port: int | None = None,
+    log_level: LogLevel | None = None,
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -78,6 +104,7 @@ def nameserver(
         initial_storage_nodes: Raft groups are made once so many storage nodes are there; default:
             as many as a raft group has replicas.
         metrics_port: Port for Prometheus and health.
+        log_level: What is logged: this and worse.
         config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
     """
     from strata_cli.processes.nameserver import run
@@ -91,6 +118,7 @@ def nameserver(
             "initial_storage_nodes": initial_storage_nodes,
         },
         metrics_port=metrics_port,
+        log_level=log_level,
     )
     run(settings, data_dir)
 
@@ -106,6 +134,7 @@ def storage(
     rack: str | None = None,
     tier: str | None = None,
     metrics_port: int | None = None,
+    log_level: LogLevel | None = None,
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -127,6 +156,7 @@ def storage(
         tier: URL of an object store for old messages, the same for all storage nodes:
             posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL, hdfs://HOST:PORT/PATH.
         metrics_port: Port for Prometheus and health.
+        log_level: What is logged: this and worse.
         config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
     """
     from strata_cli.processes.storage import run
@@ -139,7 +169,12 @@ def storage(
     }
     cluster = {"nameservers": nameservers, "rack": rack}
     settings = _cluster_config(
-        config, node=node, cluster=cluster, tier={"url": tier}, metrics_port=metrics_port
+        config,
+        node=node,
+        cluster=cluster,
+        tier={"url": tier},
+        metrics_port=metrics_port,
+        log_level=log_level,
     )
     run(settings, data_dir)
 
@@ -157,6 +192,7 @@ def broker(
     storage_codec: Literal["protobuf", "json", "avro"] | None = None,
     rack: str | None = None,
     metrics_port: int | None = None,
+    log_level: LogLevel | None = None,
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
@@ -180,6 +216,7 @@ def broker(
         storage_codec: Encoding of those calls; default protobuf.
         rack: Failure domain.
         metrics_port: Port for Prometheus and health.
+        log_level: What is logged: this and worse.
         config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
     """
     from strata_cli.processes.broker import run
@@ -193,6 +230,7 @@ def broker(
         route={"advertised_endpoint": virtual_address},
         storage_client={"storage_transport": storage_transport, "storage_codec": storage_codec},
         metrics_port=metrics_port,
+        log_level=log_level,
     )
     run(settings, data_dir)
 
@@ -218,7 +256,7 @@ def forwarder(
     from strata_cli.processes.forwarder import BrokerList, ForwarderOptions, run
 
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT:
         raise CliError(f"--listen {listen}: write HOST:PORT")
     if not broker and brokers_file is None:
         raise CliError("no broker: give --broker or --brokers-file")
@@ -253,17 +291,28 @@ def _cluster_config(
     *,
     node: dict[str, Any],
     metrics_port: int | None,
+    log_level: LogLevel | None,
     **sections: dict[str, Any],
 ) -> ClusterConfig:
     """Return file and environment with what the command line said over them."""
-    from pydantic import ValidationError
-
     from strata_cli.processes.cluster_config import ClusterConfig
     from strata_runtime.config import load
 
     settings = load(ClusterConfig, file, os.environ)
+    more = {"metrics_port": metrics_port, "log_level": log_level}
+    return _with_flags(settings, node=node | more, **sections)
+
+
+def _with_flags(settings: ConfigT, **sections: Any) -> ConfigT:
+    """Return a configuration with what the command line said over it.
+
+    Raises:
+        CliError: a value is not allowed.
+    """
+    from pydantic import ValidationError
+
     try:
-        return settings.with_flags(node=node | {"metrics_port": metrics_port}, **sections)
+        return settings.with_flags(**sections)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))

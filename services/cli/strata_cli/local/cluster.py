@@ -12,8 +12,9 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import rmtree
 from typing import TypedDict
 
 from strata_cli.local.plan import (
@@ -31,6 +32,7 @@ from strata_cli.local.plan import (
 from strata_cli.local.processes import Process, State
 from strata_cli.local.readiness import wait_until_ready
 from strata_cli.options import CliError
+from strata_runtime.listening import ListenError, check_free
 
 _LOCK = "lock"
 _KILL_TIMEOUT_S = 10.0
@@ -89,17 +91,34 @@ class LocalCluster:
     def make(
         cls, folder: Path, make_plan: Callable[[], Plan], timeouts: Timeouts | None = None
     ) -> LocalCluster:
-        """Return the cluster in a folder, made by `make_plan` if there is none."""
+        """Return the cluster in a folder, made by `make_plan` if there is none.
+
+        One whose first start failed is none: it held nothing for anybody, and what it was made
+        of may be why it failed.
+        """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PlanError(f"{folder}: {error.strerror}") from None
         with _locked(folder):
             plan = load(folder)
+            if plan is not None and not plan.served and not _runs(folder, plan):
+                for member in plan.members:
+                    rmtree(folder / member.name, ignore_errors=True)
+                plan = None
             if plan is None:
-                plan = make_plan()
+                plan = replace(make_plan(), served=False)
                 save(folder, plan)
         return cls(folder, plan, timeouts)
+
+    def use_config(self, file: Path | None) -> None:
+        """Give processes that are started from now on another configuration; None: the same."""
+        if file is None or str(file.resolve()) == self.plan.config:
+            return
+        with _locked(self.folder):
+            plan = load(self.folder) or self.plan
+            self.plan = replace(plan, config=str(file.resolve()))
+            save(self.folder, self.plan)
 
     def status(self) -> list[ProcessView]:
         """Return what every process does."""
@@ -109,8 +128,10 @@ class LocalCluster:
         """Start what does not run, tier after tier, and wait until it serves.
 
         Raises:
+            CliError: somebody else has a port; nothing was started.
             NotReadyError: a process did not serve; those that were started here are stopped.
         """
+        self._check_ports(m for m in self.plan.members if self._state(m) in ("stopped", "dead"))
         started: list[str] = []
         try:
             for role in ROLES:
@@ -120,6 +141,10 @@ class LocalCluster:
         except BaseException:
             self._stop([self.plan.member(name) for name in started])
             raise
+        if not self.plan.served:
+            with _locked(self.folder):
+                self.plan = replace(load(self.folder) or self.plan, served=True)
+                save(self.folder, self.plan)
 
     def start(self, names: Iterable[str]) -> None:
         """Start processes on the data they have, and wait until they serve.
@@ -133,6 +158,7 @@ class LocalCluster:
             state = self._state(member)
             if state in ("running", "paused"):
                 raise CliError(f"{member.name} is {state}")
+        self._check_ports(members)
         self._start(members)
 
     def kill(self, names: Iterable[str]) -> None:
@@ -186,6 +212,15 @@ class LocalCluster:
             save(self.folder, self.plan)
             self._tell_forwarder()
         self._process(member).forget()
+
+    def _check_ports(self, members: Iterable[Member]) -> None:
+        """Find a port that somebody else has before a process is started for it."""
+        for member in members:
+            try:
+                for port in filter(None, (member.port, member.metrics_port, member.http2_port)):
+                    check_free(member.host, port, f"for {member.name}")
+            except ListenError as error:
+                raise CliError(str(error)) from None
 
     def _start(self, members: Iterable[Member]) -> None:
         begun: list[tuple[str, Process, int]] = []
@@ -243,6 +278,12 @@ class LocalCluster:
         return ProcessView(
             name=member.name, role=member.role, pid=pid, address=member.address, state=state
         )
+
+
+def _runs(folder: Path, plan: Plan) -> bool:
+    """Whether a process of a cluster runs."""
+    states = (Process(folder / member.name).state()[0] for member in plan.members)
+    return any(state in ("running", "paused") for state in states)
 
 
 @contextmanager

@@ -83,6 +83,7 @@ class Plan:
         storage_transport: how brokers call storage nodes.
         storage_codec: encoding of those calls.
         tier: URL of the object store for old messages; empty: none.
+        served: all of it served once; a cluster that never did is made anew by the next `up`.
         format_version: of the file.
     """
 
@@ -93,6 +94,7 @@ class Plan:
     storage_transport: Transport = "tcp"
     storage_codec: Codec = "protobuf"
     tier: str = ""
+    served: bool = True
     format_version: int = field(default=FORMAT_VERSION, kw_only=True)
 
     def of(self, role: Role) -> list[Member]:

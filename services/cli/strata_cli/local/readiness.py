@@ -10,6 +10,7 @@ from strata_cli.options import CliError
 TAIL_BYTES = 4_000
 
 _READY = b"ready "
+_REASON = "strata: "
 _POLL_S = 0.05
 
 
@@ -18,10 +19,12 @@ class NotReadyError(CliError):
 
     Attributes:
         log_tail: the end of what it wrote.
+        says_why: the reason is what the process said itself.
     """
 
-    def __init__(self, reason: str, log_tail: str) -> None:
+    def __init__(self, reason: str, log_tail: str, *, says_why: bool = False) -> None:
         super().__init__(reason)
+        self.says_why = says_why
         self.log_tail = log_tail
 
 
@@ -41,11 +44,20 @@ def wait_until_ready(name: str, process: Process, begin: int, timeout_s: float) 
     while not has_ready_line(process, begin):
         state, _ = process.state()
         if state in ("dead", "stopped") and not has_ready_line(process, begin):
-            raise NotReadyError(f"{name} ended while it started", log_tail(process, begin))
+            raise _ended(name, log_tail(process, begin))
         if time.monotonic() >= deadline_s:
             reason = f"{name} was not ready within {timeout_s:g} s"
             raise NotReadyError(reason, log_tail(process, begin))
         time.sleep(_POLL_S)
+
+
+def _ended(name: str, tail: str) -> NotReadyError:
+    """Return why a process ended: in its own words if it had some, else the end of its log."""
+    last = tail.rstrip("\n").rpartition("\n")[2]
+    if last.startswith(_REASON):
+        why = last.removeprefix(_REASON)
+        return NotReadyError(f"{name} ended while it started: {why}", tail, says_why=True)
+    return NotReadyError(f"{name} ended while it started", tail)
 
 
 def has_ready_line(process: Process, begin: int) -> bool:

@@ -6,7 +6,7 @@ sections of its own role; the rest is there so that one file can be given to eve
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -78,14 +78,3 @@ class ClusterConfig(StandaloneConfig):
 
     node: ClusterNodeSection = ClusterNodeSection()
     cluster: ClusterSection = ClusterSection()
-
-    def with_flags(self, **sections: dict[str, Any]) -> Self:
-        """Return the same with what the command line said; None leaves a key as it is.
-
-        Raises:
-            pydantic.ValidationError: a value is not allowed.
-        """
-        values = self.model_dump()
-        for section, keys in sections.items():
-            values[section] |= {key: value for key, value in keys.items() if value is not None}
-        return type(self).model_validate(values)

@@ -30,6 +30,7 @@ from strata_runtime import logs, loop
 from strata_runtime.errors import one_line
 from strata_runtime.health import Health, Problem, ProcessHealth, Severity
 from strata_runtime.lifecycle import Lifecycle, Service
+from strata_runtime.listening import listening
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
@@ -221,11 +222,12 @@ class Forwarder:
         """Listen and begin to check the brokers.
 
         Raises:
-            OSError: the address is taken.
+            ListenError: the address cannot be listened on.
         """
         options = self._options
         running = asyncio.get_running_loop()
-        self._server = await running.create_server(self._accept, options.host, options.port)
+        with listening(options.host, options.port, "for clients"):
+            self._server = await running.create_server(self._accept, options.host, options.port)
         host = f"[{options.host}]" if ":" in options.host else options.host
         self.endpoint = f"{host}:{self._server.sockets[0].getsockname()[1]}"
         self._tasks.spawn("follow brokers", self._follow_list())

@@ -6,7 +6,7 @@ kind of deployment.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -119,19 +119,22 @@ class StandaloneConfig(BrokerConfig):
     tier: TierConfig = TierConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
 
-    def listening_on(self, host: str | None, grpc_port: int | None) -> Self:
-        """Return the same with what the command line said about the address."""
-        changes = {"host": host, "grpc_port": grpc_port}
-        node = self.node.model_copy(
-            update={key: value for key, value in changes.items() if value is not None}
-        )
-        return self.model_copy(update={"node": node})
+    def with_flags(self, **sections: Any) -> Self:
+        """Return the same with what the command line said; None leaves a key as it is.
 
-    def with_tier(self, url: str | None) -> Self:
-        """Return the same with what the command line said about the tier."""
-        if url is None:
-            return self
-        return self.model_copy(update={"tier": self.tier.model_copy(update={"url": url})})
+        Args:
+            sections: keys of each section; a key that is in none stands by itself.
+
+        Raises:
+            pydantic.ValidationError: a value is not allowed.
+        """
+        values = self.model_dump()
+        for name, given in sections.items():
+            if isinstance(given, dict):
+                values[name] |= {key: value for key, value in given.items() if value is not None}
+            elif given is not None:
+                values[name] = given
+        return type(self).model_validate(values)
 
 
 def window_options(config: StandaloneConfig) -> WindowOptions | None:

@@ -1,0 +1,159 @@
+"""Any start that fails ends with one line `strata: REASON` that names what it is about."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+STRATA = (sys.executable, "-m", "strata_cli.main")
+NAMESERVERS = "--nameservers=127.0.0.1:{free}"
+SERVERS = {
+    "standalone": ["standalone", "--data-dir={dir}", "--grpc-port=0"],
+    "nameserver": ["nameserver", "--data-dir={dir}", NAMESERVERS, "--port={free}"],
+    "storage": ["storage", "--data-dir={dir}", NAMESERVERS],
+    "broker": ["broker", "--data-dir={dir}", NAMESERVERS, "--grpc-port=0"],
+    "forwarder": ["forwarder", "--listen=127.0.0.1:0", "--broker=127.0.0.1:1"],
+}
+PORTS = {
+    "standalone": ["--grpc-port"],
+    "nameserver": ["--port", "--nameservers=127.0.0.1"],
+    "forwarder": ["--listen=127.0.0.1"],
+}
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def failure_of(arguments: list[str | bytes], **environment: str) -> str:
+    """Run a command that must fail; return its one line."""
+    done = subprocess.run(
+        [*STRATA, *arguments],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        env=os.environ | environment,
+    )
+    error = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (1, b""), error
+    assert error.startswith("strata: "), error
+    assert error.count("\n") == 1, error
+    return error
+
+
+def server(name: str, folder: Path, *more: str) -> list[str | bytes]:
+    free = free_port()
+    given = [each.format(dir=folder, free=free) for each in SERVERS[name]]
+    changed = {each.partition("=")[0] for each in more}
+    return [*(each for each in given if each.partition("=")[0] not in changed), *more]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_metrics_port_that_is_taken(name: str, tmp_path: Path, taken: int) -> None:
+    """Whichever server: its line has the port and what it is for."""
+    error = failure_of(server(name, tmp_path / "d", f"--metrics-port={taken}"))
+
+    assert f"cannot listen on 127.0.0.1:{taken} for metrics: another process has the port" in error
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_a_port_that_is_taken(name: str, tmp_path: Path, taken: int) -> None:
+    """The port that others call is named."""
+    options = [f"{each}{':' if '=' in each else '='}{taken}" for each in PORTS[name]]
+    error = failure_of(server(name, tmp_path / "d", *options))
+
+    assert f"cannot listen on 127.0.0.1:{taken} for " in error
+    assert "another process has the port" in error
+
+
+@pytest.mark.parametrize("name", ["standalone", "nameserver"])
+def test_an_address_of_another_machine(name: str, tmp_path: Path) -> None:
+    """The address is named, and that it is not here."""
+    more = ["--nameservers=192.0.2.9:19877", "--port=19877"] if name == "nameserver" else []
+    error = failure_of(server(name, tmp_path / "d", "--host=192.0.2.9", *more))
+
+    assert "cannot listen on 192.0.2.9:" in error
+    assert "this machine does not have the address" in error
+
+
+@pytest.mark.parametrize("name", ["standalone", "nameserver", "storage", "broker"])
+def test_a_folder_and_a_file_that_are_none(name: str, tmp_path: Path) -> None:
+    """A data folder that is a file, a configuration that is a folder, or no text."""
+    file = tmp_path / "file"
+    file.write_bytes(b"\xff\xfe\x00")
+
+    assert str(file) in failure_of(server(name, file))
+    for config in (file, tmp_path):
+        assert str(config) in failure_of(server(name, tmp_path / "d", f"--config={config}"))
+
+
+@pytest.mark.parametrize("name", ["standalone", "nameserver", "storage", "broker", "forwarder"])
+def test_a_port_that_is_none(name: str, tmp_path: Path) -> None:
+    """A number that no port can have is named."""
+    error = failure_of(server(name, tmp_path / "d", "--metrics-port=99999"))
+
+    assert "99999" in error or "metrics_port" in error
+
+
+@pytest.mark.parametrize("broker", ["127.0.0.1", ":1", "host:port", "a:99999", "..:1"])
+def test_a_broker_that_is_no_address(broker: str) -> None:
+    """The forwarder does not start without the port of a broker."""
+    assert "--broker" in failure_of(["forwarder", "--listen=127.0.0.1:0", f"--broker={broker}"])
+
+
+def test_a_damaged_file_of_the_node_is_named(tmp_path: Path) -> None:
+    """A folder in which a file stands where a folder should is told with the file."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "storage").write_text("not a folder")
+
+    assert str(tmp_path / "d") in failure_of(server("standalone", tmp_path / "d"))
+
+
+def test_text_that_is_none() -> None:
+    """An argument that is not UTF-8 ends with one line."""
+    arguments: list[str | bytes] = ["message", "send", "t", "--body=b", b"--tag=\xff\xfe"]
+
+    assert "not UTF-8" in failure_of([*arguments, "--endpoint=127.0.0.1:1"])
+
+
+def test_a_virtual_address_that_is_taken_starts_nothing(tmp_path: Path, taken: int) -> None:
+    """`local up` says so before anything runs, and another address is not refused afterwards."""
+    folder = tmp_path / "c"
+    up: list[str | bytes] = ["local", "up", "--data-dir", str(folder)]
+    error = failure_of([*up, f"--virtual-address=127.0.0.1:{taken}"])
+
+    assert f"cannot listen on 127.0.0.1:{taken} for forwarder" in error
+    assert not (folder / "nameserver-1").exists()
+
+
+def test_a_wrong_configuration_is_not_remembered(tmp_path: Path) -> None:
+    """The second `local up` judges its own file; one that was never served leaves nothing."""
+    folder, typo = tmp_path / "c", tmp_path / "typo.toml"
+    typo.write_text("[node]\ngrpc_prt = 1\n")
+    up: list[str | bytes] = ["local", "up", "--data-dir", str(folder), "--wait=1ms"]
+
+    assert "typo.toml: node.grpc_prt: unknown key" in failure_of([*up, f"--config={typo}"])
+    assert not (folder / "cluster.json").exists()
+    good = tmp_path / "good.toml"
+    good.write_text("[node]\nlog_level = 'info'\n")
+    few = ["--nameservers=1", "--storage=1", "--brokers=1", f"--config={good}"]
+    assert "typo" not in failure_of([*up, "--tier=nonsense", *few])
+    plan = json.loads((folder / "cluster.json").read_text())
+    assert (plan["served"], plan["config"]) == (False, str(good))
