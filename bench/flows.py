@@ -1,13 +1,16 @@
-"""Delayed and transactional messages against plain ones in one run, behind the edge.
+"""FIFO, delayed and transactional messages against plain ones in one run, behind the edge.
 
-    python bench/flows.py [--folder DIR] [--count N] [--profile FLOW]
+    python bench/flows.py [--folder DIR] [--count N] [--rounds N] [--profile FLOW]
 
 Calls go straight to the handlers of a standalone node's broker, 64 under way, 1 KB bodies, and
-count when they are answered. Prints one JSON object: per flow messages per second, microseconds of
-process CPU per message, and the rate as a share of that of plain sends. `delay_far` is due in an
+count when they are answered. The flows take turns in rounds, and each is compared with the plain
+sends of its own round, so that other work on the machine meets all of them. Prints one JSON object:
+per flow messages per second, microseconds of process CPU per message, and the rate as a share of
+that of plain sends, by time and by CPU; all are medians of the rounds. `delay_far` is due in an
 hour, `delay_now` is due at once, so its delivery to the queue is in the figure too; `transaction`
-is a half and its commit. What the edge costs is not in the figures: 1 call per message, 2 for a
-transaction; `bench/run.py --only flows` has the whole.
+is a half and its commit. `--profile` prints where the event loop's CPU goes, too. What the edge
+costs is not in the figures: 1 call per message, 2 for a transaction; `bench/run.py --only flows`
+has the whole.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import itertools
 import json
 import pstats
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -37,9 +43,11 @@ from strata_runtime.metrics import Metrics
 
 IN_FLIGHT = 64
 HOUR_MS = 3_600_000
+MESSAGE_GROUPS = 64
 END_TRANSACTION = "/apache.rocketmq.v2.MessagingService/EndTransaction"
 TOPICS = {
     "plain": meta_pb2.TOPIC_TYPE_NORMAL,
+    "fifo": meta_pb2.TOPIC_TYPE_FIFO,
     "delay_far": meta_pb2.TOPIC_TYPE_DELAY,
     "delay_now": meta_pb2.TOPIC_TYPE_DELAY,
     "transaction": meta_pb2.TOPIC_TYPE_TRANSACTION,
@@ -95,12 +103,15 @@ def requests_of(flow: str, count: int, first: int) -> list[bytes]:
     """Serialised requests of one message each."""
     now_ms = time.time_ns() // 1_000_000
     made = []
-    for data in send_requests(count, 1, 1024, first=first):
+    for number, data in enumerate(send_requests(count, 1, 1024, first=first)):
         request = service_pb2.SendMessageRequest.FromString(data)
         message = request.messages[0]
         message.topic.name = flow
         properties = message.system_properties
-        if flow.startswith("delay"):
+        if flow == "fifo":
+            properties.message_type = definition_pb2.FIFO
+            properties.message_group = f"group-{number % MESSAGE_GROUPS}"
+        elif flow.startswith("delay"):
             properties.message_type = definition_pb2.DELAY
             due_ms = now_ms + (HOUR_MS if flow == "delay_far" else 0)
             properties.delivery_timestamp.FromMilliseconds(due_ms)
@@ -123,41 +134,61 @@ async def drive(work: Callable[[bytes], Awaitable[None]], requests: Sequence[byt
             clients.create_task(one_client())
 
 
-async def measure(edge: UnaryEdge, count: int, profiled: str) -> dict[str, object]:
-    """Run every flow once warm."""
-    figures: dict[str, dict[str, float]] = {}
-    for number, flow in enumerate(TOPICS):
+class Cost(NamedTuple):
+    """What a flow's messages took."""
 
-        async def work(request: bytes, flow: str = flow) -> None:
-            entry = await edge.send(request)
-            if flow == "transaction":
-                await edge.commit(flow, entry)
-
-        await drive(work, requests_of(flow, count // 4, number << 32))
-        requests = requests_of(flow, count, (number << 32) + count)
-        profiler = cProfile.Profile()
-        began = time.perf_counter(), time.process_time()
-        if flow == profiled:
-            profiler.enable()
-        await drive(work, requests)
-        profiler.disable()
-        wall_s, cpu_s = time.perf_counter() - began[0], time.process_time() - began[1]
-        figures[flow] = {
-            "messages_per_s": round(count / wall_s),
-            "cpu_us_per_message": round(cpu_s / count * 1e6, 1),
-            "of_plain": round(figures["plain"]["wall_s"] / wall_s, 2) if figures else 1.0,
-            "of_plain_by_cpu": round(figures["plain"]["cpu_s"] / cpu_s, 2) if figures else 1.0,
-            "wall_s": wall_s,
-            "cpu_s": cpu_s,
-        }
-        if flow == profiled:
-            pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
-    for figure in figures.values():
-        del figure["wall_s"], figure["cpu_s"]
-    return dict(figures)
+    wall_s: float
+    cpu_s: float
 
 
-async def run(folder: Path, count: int, profiled: str) -> dict[str, object]:
+async def measure(edge: UnaryEdge, count: int, rounds: int, profiled: str) -> dict[str, object]:
+    """Run all flows in turns, once warm."""
+    first = itertools.count(step=1 << 32)
+    costs: dict[str, list[Cost]] = {flow: [] for flow in TOPICS}
+    profiler = cProfile.Profile(time.thread_time)
+    for warm in (False, *[True] * rounds):
+        for flow in TOPICS:
+            requests = requests_of(flow, count, next(first))
+            if warm and flow == profiled:
+                profiler.enable()
+            cost = await cost_of(edge, flow, requests)
+            profiler.disable()
+            if warm:
+                costs[flow].append(cost)
+    if profiled:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
+    return {flow: figures_of(each, costs["plain"], count) for flow, each in costs.items()}
+
+
+async def cost_of(edge: UnaryEdge, flow: str, requests: Sequence[bytes]) -> Cost:
+    """Send messages of a flow and return what they took."""
+
+    async def work(request: bytes) -> None:
+        entry = await edge.send(request)
+        if flow == "transaction":
+            await edge.commit(flow, entry)
+
+    began = time.perf_counter(), time.process_time()
+    await drive(work, requests)
+    return Cost(time.perf_counter() - began[0], time.process_time() - began[1])
+
+
+def figures_of(costs: Sequence[Cost], plain: Sequence[Cost], count: int) -> dict[str, float]:
+    """Return the medians of a flow's rounds, and of its ratios to plain sends."""
+    pairs = list(zip(plain, costs, strict=True))
+    return {
+        "messages_per_s": round(count / statistics.median(cost.wall_s for cost in costs)),
+        "cpu_us_per_message": round(
+            statistics.median(cost.cpu_s for cost in costs) / count * 1e6, 1
+        ),
+        "of_plain": round(statistics.median(base.wall_s / cost.wall_s for base, cost in pairs), 2),
+        "of_plain_by_cpu": round(
+            statistics.median(base.cpu_s / cost.cpu_s for base, cost in pairs), 2
+        ),
+    }
+
+
+async def run(folder: Path, count: int, rounds: int, profiled: str) -> dict[str, object]:
     """Start a node, measure, stop it."""
     data = DataFolder.open(folder / "data", Role.STANDALONE)
     node = EdgelessNode(data, Metrics())
@@ -167,7 +198,7 @@ async def run(folder: Path, count: int, profiled: str) -> dict[str, object]:
     await asyncio.sleep(0.2)
     loop.freeze_after_start()
     try:
-        return await measure(edge, count, profiled)
+        return await measure(edge, count, rounds, profiled)
     finally:
         await node.stop(1.0)
         data.close()
@@ -177,11 +208,12 @@ def main() -> None:
     """Parse arguments, run, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="disk to measure on")
-    parser.add_argument("--count", type=int, default=12_800, help="messages of each flow")
+    parser.add_argument("--count", type=int, default=2_560, help="messages of a flow and round")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--profile", default="", choices=("", *TOPICS), metavar="FLOW")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        figures = loop.run(run(Path(folder), arguments.count, arguments.profile))
+        figures = loop.run(run(Path(folder), arguments.count, arguments.rounds, arguments.profile))
         print(json.dumps(figures, indent=2))
 
 
