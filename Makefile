@@ -81,7 +81,7 @@ chaos: setup-dev ## everything at work on a cluster under faults; MINUTES=, SEED
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 abuse: setup-dev ## hostile clients against a node, judged by a witness who works beside them
-	@$(BIN)/pytest tests/abuse/hostile_requests.py tests/abuse/hostile_connections.py $(ARGS)
+	@$(BIN)/pytest tests/abuse/hostile_*.py $(ARGS)
 
 bench: setup-dev bench-load ## measure; JSON into bench/results, table on the screen
 	@$(BIN)/python bench/run.py $(ARGS)

@@ -66,6 +66,9 @@ async def witnessed(node: Standalone, memory: bool = True) -> AsyncIterator[Seen
         tasks.create_task(_produce(node, seen, ended))
         tasks.create_task(_sample(node, seen, ended))
         try:
+            async with asyncio.timeout(NEWCOMER_TIMEOUT_S):
+                while len(seen.answered_s) < 2:  # noqa: ASYNC110 (the witness is at work)
+                    await asyncio.sleep(0.01)
             yield seen
         finally:
             ended.set()
@@ -102,8 +105,10 @@ async def _produce(node: Standalone, seen: Seen, ended: asyncio.Event) -> None:
             try:
                 await client.send(TOPIC, [(client.new_message_id(), b"witness")])
                 seen.answered_s.append(time.monotonic())
-            except (RefusedError, grpc.aio.AioRpcError) as error:
-                seen.refused.append(str(error).splitlines()[0])
+            except RefusedError as error:
+                seen.refused.append(str(error))
+            except grpc.aio.AioRpcError as error:
+                seen.refused.append(error.code().name)
             await asyncio.sleep(0.02)
     finally:
         await client.close()

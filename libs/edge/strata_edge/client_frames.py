@@ -22,6 +22,7 @@ from strata_edge.http2_frames import (
 PREFACE_BYTES = 24
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its length
 _SMALL_HEADERS_BYTES = 1 << 10
+_SMALL_MESSAGE_BYTES = 1 << 10
 _MAX_REQUESTS = 16_384  # of several frames, under way on one connection
 
 # What a frame costs the server more than its bytes do, in seconds of one connection's time.
@@ -33,9 +34,10 @@ HEADER_BYTE_COST_S = 1 / (8 << 20)
 class _Message:
     """Where a stream stands in its messages."""
 
-    __slots__ = ("left", "prefix")
+    __slots__ = ("count", "left", "prefix")
 
     def __init__(self) -> None:
+        self.count = 0
         self.left = 0
         self.prefix = b""
 
@@ -150,6 +152,10 @@ class ClientFrames:
             if len(message.prefix) == _PREFIX_BYTES:
                 message.left = int.from_bytes(message.prefix[1:])
                 message.prefix = b""
+                if message.left < _SMALL_MESSAGE_BYTES:
+                    # The first is the request of a call; others are a talk, or a flood.
+                    self.cost_s += message.count and CONTROL_COST_S
+                message.count += 1
                 if message.left > self._large_bytes:
                     self.begun.append((stream, message.left))
 

@@ -64,7 +64,7 @@ class EdgeOptions:
     handshake_timeout_ms: int = 10_000
     max_hot_calls: int = 100_000
     max_rare_calls: int = 50_000
-    max_calls_per_address: int = 10_000
+    max_calls_per_address: int = 5_000
     max_unread_bytes: int = 128 * MIB
     max_unread_bytes_per_address: int = 96 * MIB
     max_unread_bytes_per_connection: int = 32 * MIB

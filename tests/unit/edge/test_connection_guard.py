@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_edge.client_frames import RESET_COST_S, ClientFrames
+from strata_edge.client_frames import CONTROL_COST_S, RESET_COST_S, ClientFrames
 from strata_edge.connection_guard import ConnectionGuard, Debt, GuardLimits
 from strata_edge.http2_frames import ServerFrames, window_update
 from strata_edge.large_requests import LargeRequests
@@ -101,7 +101,8 @@ def test_large_messages_are_seen_however_bytes_are_cut(
     assert frames.begun == expected
     assert not frames.follows
     assert not frames.fault
-    assert not frames.cost_s
+    small = sum(size < 1_024 for sizes in streams for size in sizes[1:])
+    assert frames.cost_s == pytest.approx(small * CONTROL_COST_S)
 
 
 @given(st.integers(1, 20), cuts)

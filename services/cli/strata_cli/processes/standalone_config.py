@@ -61,9 +61,10 @@ class EdgeSection(Section):
         default=1_024, ge=1, description="Calls at once on one connection; a client's others wait."
     )
     max_calls_per_address: int = Field(
-        default=10_000,
+        default=5_000,
         ge=1,
-        description="Receives that wait, and other calls but sends and acks, of one address.",
+        description="Receives that wait, and other calls but sends and acks, of one address; each "
+        "holds 40 KB.",
     )
     handshake_timeout_ms: int = Field(
         default=10_000,
