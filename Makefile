@@ -20,7 +20,7 @@ PURE := raft mq kv state seglog metadata
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run quick unit test test-full coverage e2e sim soak chaos abuse bench check fix proto proto-check \
+.PHONY: help setup setup-dev run quick unit test test-full coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
 	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark dist clean
 
@@ -72,6 +72,9 @@ e2e: setup-dev ## full fault counts: 100 kills, 20 rounds per fault
 
 sim: setup-dev ## seeded simulations; SEED=n replays one
 	@$(if $(SEED),STRATA_SIM_SEED=$(SEED)) $(BIN)/pytest tests/sim $(ARGS)
+
+mutations: setup-dev ## plant each known mistake into our code: the test that it names must fail
+	@$(BIN)/pytest $(LANES) tests/mutations/planted.py $(ARGS)
 
 soak: setup-dev ## whole clusters under faults for long; SEEDS=n says how many runs
 	@STRATA_SIM_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/sim/test_cluster.py \

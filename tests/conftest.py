@@ -42,13 +42,14 @@ STORES = (
     "tests/integration/tiered_stores/",
 )
 SPARK = ("tests/integration/spark/",)
+ALONE = ("tests/sim/", "tests/mutations/planted")
 FIRST = (*CLUSTERS, *CLIENTS, "tests/sim/test_cluster", *STORES, *SPARK, "tests/e2e/")
 
 
 def lane(node_id: str) -> str:
     """Return what a test shares a lane with: clusters, clients, stores, Spark, or its module.
 
-    Simulations share nothing and take long: each is dealt out by itself.
+    Simulations and planted mistakes share nothing: each is dealt out by itself.
     """
     if node_id.startswith(CLUSTERS):
         return "clusters"
@@ -58,7 +59,7 @@ def lane(node_id: str) -> str:
         return "stores"
     if node_id.startswith(SPARK):
         return "spark"
-    return node_id if node_id.startswith("tests/sim/") else node_id.partition("::")[0]
+    return node_id if node_id.startswith(ALONE) else node_id.partition("::")[0]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -33,6 +33,7 @@ from strata_tier.state import (
     decode_change,
     encode_change,
 )
+from tests.syncs import note_syncs
 
 RAFT_GROUP = 7
 
@@ -373,6 +374,19 @@ def test_json_files_bring_the_state_back(tmp_path: Path, changes_bytes: int) -> 
         again = JsonTierMetadata.open(tmp_path, RAFT_GROUP, options)
         assert (_state(again), again.applied_index) == (_state(model), raft_index)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_json_files_are_durable_when_they_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change before it is applied; a state, and its name, before older files go."""
+    synced = note_syncs(monkeypatch)
+    folder = tmp_path / "tier"
+    files = JsonTierMetadata.open(folder, RAFT_GROUP)
+    assert synced[-2:] == ["00000007-0000000000000001.json.new", "tier"]
+    del synced[:]
+    files.apply(MemoryStore().new_batch(), _changes()[0], 1)
+    assert synced == ["00000007-0000000000000001.changes"]
 
 
 def test_json_files_end_at_the_last_whole_change(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from tests.mutations.catalogue import BY_NAME, ROOT, Mutation
+from tests.mutations.catalogue import BY_NAME, ROOT
+from tests.mutations.mutation import Mutation
 
 
 def plant(mutation: Mutation) -> None:

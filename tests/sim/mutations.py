@@ -24,6 +24,7 @@ from strata_raft.types import Configuration, Entry
 from strata_runtime import logs
 from strata_seglog.tail import Tail
 from strata_sim.scenario import Scenario
+from strata_storage.appends.append import Appender
 from strata_storage.appends.dedupe import DedupeWindow
 from strata_storage.machine import GroupMachine
 from strata_storage.membership import new_leaders
@@ -82,7 +83,8 @@ def lose_dedupe_window() -> None:
 
 
 def forget_message_ids() -> None:
-    """Take every message for a new one (rule 23)."""
+    """Take every message for a new one, and look none up (rule 23)."""
+    Appender._looks_up = lambda self, *_, **__: None  # type: ignore[method-assign]
     DedupeWindow.all_new = lambda self, topic_id, ids: True  # type: ignore[method-assign]
     DedupeWindow.known = lambda self, topic_id, message_id: False  # type: ignore[method-assign]
 
@@ -169,7 +171,22 @@ _FOUND_LAST = {
 }
 
 
-_FINDS: dict[str, str] = {}
+# Rule, and the violation that it must cause.
+_BREAKS: dict[str, tuple[int, str]] = {
+    "acknowledge_before_sync": (7, "stuck|lost|applied index|a commit beyond the log"),
+    "commit_alone": (12, "leader of term|was committed in term|lost"),
+    "forget_vote": (12, "two leaders"),
+    "skip_an_entry": (1, "different rows"),
+    "lose_dedupe_window": (23, "stored twice|dead letter doubled"),
+    "forget_message_ids": (23, "stored twice|doubled"),
+    "keep_conflicting_entries": (12, "was committed in term|log matching"),
+    "read_without_barrier": (3, "lost|read"),
+    "never_wake": (13, "stuck|missing"),
+    "keep_acks_to_itself": (24, "came again|different rows"),
+    "ignore_leases": (24, "two holders"),
+    "leave_queues_early": (23, "overtaken|out of order"),
+    "grant_before_revoke": (17, "slot"),
+}
 
 
 @dataclass(frozen=True)
@@ -178,11 +195,13 @@ class Mutation:
 
     Attributes:
         apply: puts it in.
+        rule: number of the rule that it breaks.
         seeds: those that are tried, in order, until one finds it.
         finds: pattern of the violation that it must cause; another one does not count.
     """
 
     apply: Callable[[], None]
+    rule: int
     seeds: Sequence[int]
     finds: str
 
@@ -191,8 +210,13 @@ def _seeds(name: str) -> Sequence[int]:
     return list(dict.fromkeys((_FOUND_LAST.get(name, 1), *range(1, 31))))
 
 
-MUTATIONS = {
-    apply.__name__: Mutation(apply, _seeds(apply.__name__), _FINDS.get(apply.__name__, "."))
+def _mutation(apply: Callable[[], None]) -> Mutation:
+    rule, finds = _BREAKS[apply.__name__]
+    return Mutation(apply, rule, _seeds(apply.__name__), finds)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    apply.__name__: _mutation(apply)
     for apply in (
         acknowledge_before_sync,
         commit_alone,

@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2
-from strata_broker.requests import enum_name, milliseconds
+from strata_broker.requests import enum_name, milliseconds, time_for
 
 MOST_S = (1 << 63) - 1
 
@@ -32,3 +32,11 @@ def test_unknown_enum_values_are_shown_as_numbers() -> None:
     assert enum_name(definition_pb2.Language, definition_pb2.JAVA) == "JAVA"
     assert enum_name(definition_pb2.Language, 99) == "99"
     assert enum_name(definition_pb2.ClientType, -1) == "-1"
+
+
+@pytest.mark.parametrize(
+    ("left_s", "given_s"), [(None, 3.0), (1e9, 600.0), (10.0, 9.8), (1.0, 0.95), (0.0, 0.0)]
+)
+def test_a_client_chooses_its_time_within_the_brokers(left_s: float | None, given_s: float) -> None:
+    """A deadline in years parks nothing for years; an answer is there before a short one ends."""
+    assert time_for(left_s, 3.0, 600.0) == pytest.approx(given_s)

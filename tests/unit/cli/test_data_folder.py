@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from tests.syncs import note_syncs
 
 
 def identity_of(folder: Path) -> dict[str, Any]:
@@ -113,3 +114,12 @@ def test_whether_a_storage_node_ever_wrote_is_seen_without_opening_its_log(tmp_p
     segment.write_bytes(b"SMQF" + bytes(4092))
     assert folder.has_log()
     folder.close()
+
+
+def test_an_identity_is_durable_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever forgot which cluster it belongs to would join any: the file, then its name."""
+    synced = note_syncs(monkeypatch)
+    made_by(Role.STORAGE, tmp_path / "data")
+    assert synced == ["identity.json.new", "data"]

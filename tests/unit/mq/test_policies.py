@@ -58,6 +58,10 @@ def test_group_time_starts_at_the_later_of_stamp_and_wall() -> None:
     """A leader with a slow clock goes on from the last committed stamp."""
     assert GroupTime(5_000).now(10.0, 4_000) == 5_000
     assert GroupTime(5_000).now(10.0, 6_000) == 6_000
+    slow = GroupTime(5_000)
+    slow.start_term(10.0, 1_000)
+    # It runs on, all but as fast as the monotonic clock.
+    assert slow.now(20.0, 11_000) == 14_990
 
 
 def test_group_time_slews_towards_wall_time_by_a_thousandth() -> None:

@@ -160,3 +160,27 @@ def test_leases_are_urgent_and_messages_are_not() -> None:
     assert is_lease_entry(Entry(1, 1, EntryKind.NORMAL, (bytes((CommandKind.LEASES, 1)), b"rest")))
     assert not is_lease_entry(Entry(1, 1, EntryKind.NORMAL, (bytes((CommandKind.APPEND, 1)),)))
     assert is_lease_entry(Entry(1, 1, EntryKind.NO_OP, ()))
+
+
+async def test_a_question_without_entries_overtakes_none(cluster: Cluster) -> None:
+    """Where it came before the entries it would be refused, and all would be sent again."""
+    outbox, leader = cluster.nodes[1].multiraft._outbox, cluster.replica(1)
+    sent: list[tuple[TrafficClass, int]] = []
+
+    class Listening:
+        def send(self, node_id: str, envelopes: Sequence[Envelope], traffic: TrafficClass) -> bool:
+            sent.extend((traffic, len(each.message.entries)) for each in envelopes)  # type: ignore[union-attr]
+            return True
+
+    outbox._transport = Listening()
+    entries = (Entry(1, 2, EntryKind.NORMAL, (b"m",)),)
+    leader.is_urgent = lambda entry: False
+    outbox.add(
+        leader, (AppendRequest(1, 3, 1, 1, 1, entries, 1), AppendRequest(1, 3, 1, 2, 1, (), 1))
+    )
+    outbox.flush()
+    assert sent == [(TrafficClass.APPEND, 1), (TrafficClass.APPEND, 0)]
+    sent.clear()
+    outbox.add(leader, (AppendRequest(1, 3, 1, 2, 1, (), 1),))
+    outbox.flush()
+    assert sent[0][0] is not TrafficClass.CONTROL

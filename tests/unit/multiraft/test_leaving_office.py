@@ -78,6 +78,18 @@ async def test_a_wrong_clock_does_not_take_a_leadership(cluster: Cluster) -> Non
     assert cluster.replica(3).is_ready_leader()
 
 
+async def test_a_wrong_clock_does_not_campaign(cluster: Cluster) -> None:
+    """With all that are right gone nobody leads: time must not jump."""
+    for node_id in (2, 3):
+        cluster.nodes[node_id].multiraft.liveness = WrongClocks(str(node_id), "2", "3")
+    cluster.cut = {1}
+    await cluster.tick(2, 3, times=30)
+    assert Role.LEADER not in (cluster.replica(2).role, cluster.replica(3).role)
+    cluster.nodes[3].multiraft.liveness = WrongClocks("3", "2")
+    await cluster.tick(2, 3, times=30)
+    assert cluster.replica(3).role is Role.LEADER
+
+
 # -- disks (rule 11) -------------------------------------------------------------------------------
 
 

@@ -256,3 +256,24 @@ async def test_a_full_disk_does_not_campaign(cluster: Cluster) -> None:
     cluster.cut = {1, 2}
     await cluster.tick(3, times=20)
     assert cluster.replica(3).term == term
+    # It does not even ask for pre-votes.
+    assert cluster.replica(3).role is Role.FOLLOWER
+
+
+async def test_a_damaged_replica_neither_votes_nor_acknowledges(cluster: Cluster) -> None:
+    """With another one away there is no quorum, for entries as little as for a leader (rule 8)."""
+    damaged = cluster.replica(3)
+    damaged.fail("its log is damaged")
+    cluster.cut = {2}
+    lost = cluster.replica(1).propose((b"held by one",))
+    await cluster.tick(1, times=3)
+    assert not lost.done()
+    assert damaged.last_index < cluster.replica(1).last_index
+    cluster.cut = {1}
+    term = damaged.term
+    await cluster.tick(2, times=30)
+    assert cluster.replica(2).role is not Role.LEADER
+    assert damaged.term == term
+    cluster.cut = set()
+    await cluster.tick(1, times=3)
+    await lost

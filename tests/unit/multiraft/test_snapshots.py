@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec, SnapshotBro
 from strata_multiraft.errors import SnapshotRefused
 from strata_multiraft.memory_snapshots import MemorySnapshots
 from strata_multiraft.memory_transport import MemoryNetwork
+from strata_multiraft.ports import Envelope, TrafficClass
 from strata_multiraft.snapshots import (
     SnapshotEnd,
     SnapshotEntries,
@@ -21,7 +22,8 @@ from strata_multiraft.snapshots import (
     SnapshotRows,
     SnapshotStart,
 )
-from strata_raft import Role
+from strata_raft import Message, Role
+from strata_raft.messages import AppendRequest, AppendResponse
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.frames import hard_state_frame
 from strata_sim.rows_machine import RowsMachine
@@ -255,14 +257,28 @@ async def test_no_append_is_acknowledged_while_rows_are_replaced(cluster: Cluste
     """Entries that come during an install are not stored: log and rows would not fit together."""
     await cluster.leave_behind()
     seen: list[bool] = []
+    said: list[Message] = []
+    outbox = cluster.nodes[3].multiraft._outbox
+    transport = outbox._transport
+
+    class Listening:
+        def send(self, node_id: str, envelopes: Sequence[Envelope], traffic: TrafficClass) -> bool:
+            if cluster.replica(3).installing:
+                said.extend(each.message for each in envelopes)
+            return bool(transport.send(node_id, envelopes, traffic))
+
+    outbox._transport = Listening()
+    late = AppendRequest(1, 3, cluster.replica(1).term, 0, 0, (), 0)
 
     def look(part: SnapshotPart) -> None:
         replica = cluster.replica(3)
         seen.append(replica.installing)
+        cluster.nodes[3].multiraft.receive([Envelope(1, late)])
 
     cluster.fault = look
     await cluster.tick(1, times=2)
     assert any(seen)
+    assert not [each for each in said if isinstance(each, AppendResponse)]
     assert not cluster.replica(3).installing
     assert cluster.machines[3].steps.count("begin") == 1
 

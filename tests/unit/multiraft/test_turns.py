@@ -66,6 +66,18 @@ async def test_a_backlog_lets_the_others_apply(make_node: Any, settled: Settled)
     await node.multiraft.stop()
 
 
+async def test_who_replays_decides_when_it_is_through(make_node: Any, settled: Settled) -> None:
+    """A leader knows what it decides on once the no-op of its term is applied (rule 1)."""
+    node, behind = await reborn(make_node, settled, max_apply_bytes=400)
+    led_at: list[int] = []
+    behind.on_leader = lambda term: led_at.append(behind.applied_index())  # type: ignore[method-assign]
+    await node.multiraft.start()
+    replica: Replica = node.multiraft.replicas()[1]
+    await replica.applied(1_002)
+    assert led_at == [replica.last_index]
+    await node.multiraft.stop()
+
+
 async def test_a_slice_has_few_entries(make_node: Any, settled: Settled) -> None:
     """Entries in memory too come in slices of `max_apply_entries`."""
     node = make_node(options=MultiRaftOptions(tick_ms=1000, max_apply_entries=7))

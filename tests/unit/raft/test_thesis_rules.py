@@ -202,6 +202,12 @@ def test_3_8_a_follower_answers_after_its_sync() -> None:
     assert not effects.messages
     assert effects.messages_after_sync == (AppendResponse(1, 2, 1, 1),)
     assert effects.must_sync()
+    # Not for its new term alone: the next one brings nothing but entries.
+    persist(node, effects)
+    effects = node.step(Receive(AppendRequest(2, 1, 1, 1, 1, (entry(2, 1),), 0)))
+    assert effects.hard_state is None
+    assert not effects.messages
+    assert effects.messages_after_sync == (AppendResponse(1, 2, 1, 2),)
 
 
 def test_10_2_1_the_leader_counts_itself_only_when_durable() -> None:
@@ -276,6 +282,17 @@ def test_4_3_one_membership_change_at_a_time() -> None:
         node.step(ChangeMembership(frozenset({1})))
 
 
+def test_4_1_a_configuration_goes_with_its_entry() -> None:
+    """It is in force from its append on, and no more when another leader replaces the entry."""
+    node = replica(1)
+    five = Configuration(frozenset({1, 2, 3, 4, 5}))
+    change = Entry(1, 2, EntryKind.CONFIGURATION, encode_configuration(five))
+    node.step(Receive(AppendRequest(2, 1, 1, 1, 1, (change,), 1)))
+    assert (node.configuration, node.configuration_index) == (five, 2)
+    node.step(Receive(AppendRequest(3, 1, 2, 1, 1, (entry(2, 2),), 1)))
+    assert (node.configuration, node.configuration_index) == (THREE, 0)
+
+
 def test_6_4_reads_wait_for_a_majority_of_a_later_round() -> None:
     """A read is answered only after heartbeats that left after it were answered."""
     node = replica()
@@ -288,6 +305,12 @@ def test_6_4_reads_wait_for_a_majority_of_a_later_round() -> None:
     assert not stale.reads
     fresh = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context)))
     assert [(read.context, read.index) for read in fresh.reads] == [(5, 1)]
+    # Who answered an earlier round may follow somebody else by now.
+    assert not node.step(Read(context=6)).reads
+    again = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context)))
+    assert not again.reads
+    later = node.step(Receive(HeartbeatResponse(2, 1, 1, context=beat.context + 1)))
+    assert [(read.context, read.index) for read in later.reads] == [(6, 1)]
 
 
 def test_6_4_reads_wait_for_an_entry_of_the_term() -> None:

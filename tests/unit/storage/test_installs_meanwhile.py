@@ -59,7 +59,7 @@ def engine() -> FakeEngine:
     return FakeEngine()
 
 
-async def needed(engine: FakeEngine) -> list[bool]:
+async def needed(engine: FakeEngine, replica_id: int = 1) -> list[bool]:
     """Return whether entries 10 and 95 of a sealed segment are needed."""
     log = SimpleNamespace()
     checkpointer = SimpleNamespace(indexes={1: 80})
@@ -67,7 +67,7 @@ async def needed(engine: FakeEngine) -> list[bool]:
     reclaimer = Reclaimer(cast(Any, log), unused, cast(Any, checkpointer), unused, unused, unused)
     segment = cast(SegmentInfo, SimpleNamespace(replicas={1: (1, 95)}))
     is_needed = await reclaimer._needed(engine.as_list(), segment)
-    return [is_needed(1, 10), is_needed(1, 95)]
+    return [is_needed(replica_id, 10), is_needed(replica_id, 95)]
 
 
 def test_nothing_is_freed_while_a_snapshot_is_taken_in(engine: FakeEngine) -> None:
@@ -75,6 +75,27 @@ def test_nothing_is_freed_while_a_snapshot_is_taken_in(engine: FakeEngine) -> No
     assert low_indexes(engine.as_list(), {1: 80}) == {1: 50}
     engine.replica.installing = True
     assert low_indexes(engine.as_list(), {1: 80}) == {1: 0}
+
+
+@pytest.mark.parametrize(
+    ("low_index", "persisted_index", "checkpoint_index", "low"),
+    [(50, 90, 80, 50), (120, 90, 99, 90), (120, 90, 80, 81), (120, 90, 0, 1)],
+)
+def test_an_entry_goes_when_rows_can_do_without_it(
+    engine: FakeEngine, low_index: int, persisted_index: int, checkpoint_index: int, low: int
+) -> None:
+    """Its trim is applied, its rows survive a crash, and a checkpoint can stand in (rule 6)."""
+    engine.machine.low_index = low_index
+    engine.machine.persisted_index = lambda: persisted_index
+    checkpoints = {1: checkpoint_index} if checkpoint_index else {}
+    assert low_indexes(engine.as_list(), checkpoints) == {1: low}
+
+
+async def test_entries_of_replicas_that_nobody_knows_stay(engine: FakeEngine) -> None:
+    """A replica that is not hosted yet, or is read-only, has said of none that it may go."""
+    assert await needed(engine, replica_id=2) == [True, True]
+    engine.replica.read_only = "damaged"
+    assert await needed(engine) == [True, True]
 
 
 async def test_rows_that_are_replaced_do_not_say_what_the_log_may_give_up(

@@ -104,6 +104,25 @@ async def test_what_is_freed_wakes_a_pop_when_the_log_takes_it(node: ServingLead
     assert waiting.done()
 
 
+@pytest.mark.parametrize("as_dead_letter", [False, True])
+async def test_a_message_that_goes_wakes_who_waits_behind_it(
+    node: ServingLeader, as_dead_letter: bool
+) -> None:
+    """Consumed or used up: in an ordered group the next one is deliverable now."""
+    until_ms = 0 if as_dead_letter else NOW_MS + 9_000
+    state = WAITING if as_dead_letter else LEASED
+    node.lease_rows(1, [(0, lease(state, until_ms, attempts=3 if as_dead_letter else 1))])
+    waiting = await parked(node)
+    if as_dead_letter:
+        assert await move(node) == ["moved"]
+    else:
+        valid, _ = node.leading.leases.ack([LeaseRef(*KEY, 0, 1, 0, until_ms)])
+        assert valid == [True]
+        node.commit()
+    await turns()
+    assert waiting.done()
+
+
 async def test_a_trim_looks_at_the_sets_of_its_queues_only(node: ServingLeader) -> None:
     """However many are loaded; what is dropped frees what waited behind it."""
     other = (CONSUMER_GROUP_ID, TOPIC_ID, 2)

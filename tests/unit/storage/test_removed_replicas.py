@@ -14,6 +14,7 @@ from strata_storage.membership.removed_replicas import (
     RemovedReplicas,
     read_note,
 )
+from tests.syncs import note_syncs
 
 DAY_MS = 86_400_000
 
@@ -165,3 +166,10 @@ def test_a_damaged_note_is_an_error_with_the_file(folder: Folder, text: str, rea
     assert folder.ids() == [18]
     folder.aside.clean(8 * DAY_MS, disk_is_low=False)
     assert folder.aside.path(17).exists()
+
+
+def test_what_is_put_aside_is_durable(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From bottom to top: the log is about to be told that it may give the segments up."""
+    synced = note_syncs(monkeypatch)
+    folder.aside.put(replica(17), [folder.segment("a.log")])
+    assert synced == ["log", "replica.json.new", "17.new", "removed"]

@@ -1,0 +1,177 @@
+"""Mistakes in brokers, nameservers and what all processes share."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_EDGES = (
+    Mutation(
+        "wait-for-nameservers-for-ever",
+        16,
+        "libs/metadata/strata_metadata/follower.py",
+        "                    if silence_ms >= self._options.fallback_after_ms:",
+        "                    if False:",
+        ("tests/unit/metadata/test_follower.py::test_fallbacks_serve_while_no_nameserver_answers",),
+        "TimeoutError",
+    ),
+    Mutation(
+        "give-a-new-epoch-before-the-old-one",
+        18,
+        "services/broker/strata_broker/receives/popper.py",
+        (
+            "                if request.fifo and not await self._may_serve(topic, "
+            "place, request):\n"
+            "                    continue\n"
+        ),
+        "",
+        ("tests/unit/broker/test_moved_queues.py::test_an_ordered_group_gets_the_old_epoch_first",),
+        "assert not none\\.response\\.messages",
+    ),
+    Mutation(
+        "hash-fields-without-their-lengths",
+        19,
+        "libs/mq/strata_mq/slots.py",
+        "_LENGTH.pack(len(field)) + field for field",
+        "field for field",
+        ("tests/unit/mq/test_slots.py::test_stored_hashes_never_change",),
+        'assert slot_base\\("", "orders", crc32c\\) == 1968',
+    ),
+    Mutation(
+        "put-all-queues-into-one-slot",
+        19,
+        "libs/mq/strata_mq/slots.py",
+        "    return (base + queue) % SLOT_COUNT",
+        "    return base % SLOT_COUNT",
+        ("tests/unit/mq/test_slots.py::test_queues_of_a_topic_are_spread_over_raft_groups",),
+        "assert set\\(owners\\) == \\{1, 2, 3\\}",
+    ),
+    Mutation(
+        "rename-a-queue-that-moved",
+        20,
+        "services/broker/strata_broker/storage/metadata.py",
+        ("            if not rows:\n                rows = self._homes_by_slot(topic)"),
+        ("            if True:\n                rows = self._homes_by_slot(topic)"),
+        (
+            "tests/unit/broker/test_metadata.py::test_a_changed_slot_moves_queues_but_not_their_public_names",
+        ),
+        "assert view\\.homes\\(topic\\) == before",
+    ),
+    Mutation(
+        "apply-a-revision-that-does-not-follow",
+        21,
+        "services/nameserver/strata_nameserver/machine.py",
+        "            if command.counters.revision != counters.revision + 1:",
+        "            if False:",
+        (
+            "tests/unit/nameserver/test_speculation.py::test_a_command_that_does_not_follow_stops_apply",
+        ),
+        (
+            'with pytest\\.raises\\(RevisionMismatch, match="entry 50 brings '
+            'revision 99, revision 1"\\):'
+        ),
+    ),
+    Mutation(
+        "move-a-message-group-at-once",
+        23,
+        "services/broker/strata_broker/sends/message_groups.py",
+        "            if not self.has_left(topic, queue):",
+        "            if False:",
+        (
+            "tests/unit/broker/test_message_groups.py::test_a_message_group_stays_in_its_queue_until_that_is_left",
+        ),
+        "assert groups\\.choose\\(topic, messages, range\\(5\\)\\) == stay",
+    ),
+    Mutation(
+        "keep-the-default-switch-interval",
+        30,
+        "libs/runtime/strata_runtime/loop.py",
+        "    sys.setswitchinterval(SWITCH_INTERVAL_S)\n",
+        "",
+        ("tests/unit/runtime/test_loop.py::test_run_sets_the_switch_interval_and_returns",),
+        "assert round\\(run\\(main\\(\\)\\), 6\\) == SWITCH_INTERVAL_S == 0\\.0001",
+    ),
+    Mutation(
+        "talk-to-another-cluster",
+        32,
+        "libs/angelia/strata_angelia/cluster_id.py",
+        "        return not other or not self._value or other == self._value",
+        "        return True",
+        ("tests/contract/test_angelia_clusters.py::test_a_process_of_another_cluster_is_refused",),
+        "with pytest\\.raises\\(AngeliaError\\) as refused:",
+    ),
+    Mutation(
+        "let-a-call-end-its-turn",
+        33,
+        "services/broker/strata_broker/hot.py",
+        (
+            "        except Exception as failure:  # noqa: BLE001 - it ends this "
+            "call, not those beside it"
+        ),
+        "        except ZeroDivisionError as failure:",
+        (
+            "tests/unit/broker/test_contained_failures.py::test_a_call_that_fails_leaves_the_others_of_its_turn_alone",
+        ),
+        "OddError: odd",
+    ),
+    Mutation(
+        "believe-any-duration",
+        34,
+        "services/broker/strata_broker/requests.py",
+        "    return max(-_MOST_MS, min(wanted_ms, _MOST_MS))",
+        "    return wanted_ms",
+        ("tests/unit/broker/test_requests.py::test_times_stay_within_63_bits",),
+        ("assert milliseconds\\(Timestamp\\(seconds=seconds, nanos=nanos\\)\\) == expected_ms"),
+    ),
+    Mutation(
+        "parse-any-number-of-elements",
+        34,
+        "services/broker/strata_broker/parsing.py",
+        "            if found > shape.limits[number]:",
+        "            if False:",
+        (
+            "tests/unit/broker/test_parsing.py::test_millions_of_empty_elements_are_refused_before_they_are_made",
+        ),
+        (
+            'with pytest\\.raises\\(TooManyElements, match=f"at most '
+            '\\{MAX_ELEMENTS\\} elements"\\):'
+        ),
+    ),
+    Mutation(
+        "wait-as-long-as-a-client-says",
+        34,
+        "services/broker/strata_broker/requests.py",
+        "    return min(left_s - min(_ANSWER_S, left_s * _ANSWER_SHARE), most_s)",
+        "    return left_s - min(_ANSWER_S, left_s * _ANSWER_SHARE)",
+        ("tests/unit/broker/test_requests.py::test_a_client_chooses_its_time_within_the_brokers",),
+        "assert time_for\\(left_s, 3\\.0, 600\\.0\\) == ",
+    ),
+    Mutation(
+        "give-everything-to-one-client",
+        34,
+        "services/broker/strata_broker/shares.py",
+        "            if held.get(owner, 0) + n > self._most[owner[0]]:",
+        "            if False:",
+        ("tests/unit/broker/test_shares.py::test_nobody_holds_more_than_its_share",),
+        "assert not shares\\.try_take\\(ann\\)",
+    ),
+    Mutation(
+        "wait-at-the-first-of-two-places",
+        35,
+        "services/broker/strata_broker/receives/popper.py",
+        ("        slice_ms = 0\n        while True:"),
+        ("        slice_ms = wait_ms\n        while True:"),
+        ("tests/unit/broker/test_moved_queues.py::test_both_places_of_a_moved_queue_are_served",),
+        "assert all\\(wait_ms == 0 for _, _, wait_ms in storage\\.pops\\)",
+    ),
+    Mutation(
+        "store-a-repeat-after-a-move-again",
+        37,
+        "services/broker/strata_broker/sends/earlier_sends.py",
+        ("        if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:"),
+        "        if True:",
+        (
+            "tests/unit/broker/test_earlier_sends.py::test_a_repeat_after_a_move_gets_the_first_offset",
+        ),
+        "assert len\\(storage\\.messages\\(topic\\.topic_id\\)\\) == 1",
+    ),
+)
