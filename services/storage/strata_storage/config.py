@@ -58,7 +58,8 @@ class EngineOptions:
         queue_rows_max: queue rows kept in memory.
         cq_cache_bytes: CQ rows kept in memory.
         lease_sets_max: (consumer group, queue) pairs whose leases are kept in memory while idle.
-        waiters_max: parked pops.
+        waiters_max: parked pops, and fetches that wait.
+        waiters_max_bytes: their requests, likewise.
         pop_max_messages: messages of one pop or fetch.
         pop_max_bytes: bytes of one pop or fetch.
         pop_scan_offsets: offsets that a pop with a filter looks at before others get their turn.
@@ -93,6 +94,7 @@ class EngineOptions:
     cq_cache_bytes: int = 16 * 1024 * 1024
     lease_sets_max: int = 10_000
     waiters_max: int = 10_000
+    waiters_max_bytes: int = 32 * 1024 * 1024
     pop_max_messages: int = 1_024
     pop_max_bytes: int = 16 * 1024 * 1024
     pop_scan_offsets: int = 4_096
@@ -240,6 +242,11 @@ class StorageConfig(Section):
     waiters_max: int = Field(
         default=10_000, ge=1, description="Pops that may wait for messages, per raft group."
     )
+    waiters_max_bytes: int = Field(
+        default=32 * _MIB,
+        ge=1,
+        description="Requests of the pops that wait, per raft group, and of the pulls likewise.",
+    )
     filter_steps_per_turn: int = Field(
         default=10_000,
         ge=100,
@@ -315,6 +322,7 @@ class StorageConfig(Section):
             engine=EngineOptions(
                 dedupe=DedupeOptions(self.dedupe_window_ms, self.dedupe_max_ids),
                 waiters_max=self.waiters_max,
+                waiters_max_bytes=self.waiters_max_bytes,
                 pop_scan_filter_steps=min(self.filter_steps_per_receive, 500_000),
                 pop_filter_steps=self.filter_steps_per_receive,
                 pending=PendingOptions(

@@ -71,8 +71,8 @@ class Leader:
         self._options = options
         self._since_s = clock.monotonic_s()
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
-        self.waiters = Waiters(options.waiters_max)
-        self.arrivals = Arrivals(options.waiters_max)
+        self.waiters = Waiters(options.waiters_max, options.waiters_max_bytes)
+        self.arrivals = Arrivals(options.waiters_max, options.waiters_max_bytes)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, self._wake)
         self.pin_sweep = PinSweep()
         self.oldest = OldestKept()

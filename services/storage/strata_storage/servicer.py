@@ -503,6 +503,7 @@ class StorageServicer(ReadServicer):
             request.known_sealed,
             filter_of(self._filters, request.filter),
             request.places_only,
+            request.ByteSize(),
             lambda: self._holders.is_nobody_there(
                 request.broker_boot_id,
                 request.holder if request.auto_renew else None,

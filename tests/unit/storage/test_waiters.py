@@ -22,7 +22,7 @@ async def turn() -> None:
 
 async def test_data_wakes_the_longest_waiting_pop_of_every_group() -> None:
     """One per consumer group; the others stay parked."""
-    waiters = Waiters(10)
+    waiters = Waiters(10, 1_000)
     first, second, other = park(waiters), park(waiters), park(waiters, group=6)
     await turn()
     waiters.wake_topic(7, 0)
@@ -35,7 +35,7 @@ async def test_data_wakes_the_longest_waiting_pop_of_every_group() -> None:
 
 async def test_a_pop_of_one_queue_is_not_woken_by_another() -> None:
     """Queue -1 waits for all queues."""
-    waiters = Waiters(10)
+    waiters = Waiters(10, 1_000)
     one, any_queue = park(waiters, queue=3), park(waiters)
     await turn()
     waiters.wake_topic(7, 1)
@@ -47,7 +47,7 @@ async def test_a_pop_of_one_queue_is_not_woken_by_another() -> None:
 
 async def test_a_woken_pop_that_is_cancelled_wakes_the_next() -> None:
     """No wake-up is lost with a client that goes away."""
-    waiters = Waiters(10)
+    waiters = Waiters(10, 1_000)
     first, second = park(waiters), park(waiters)
     await turn()
     waiters.wake_group(7, 5)
@@ -57,7 +57,7 @@ async def test_a_woken_pop_that_is_cancelled_wakes_the_next() -> None:
 
 async def test_the_limit_and_a_lost_leadership_refuse() -> None:
     """Above max_waiters: TOO_MANY_WAITERS; when leadership ends, all get its refusal."""
-    waiters = Waiters(1)
+    waiters = Waiters(1, 1_000)
     parked = park(waiters)
     await turn()
     with pytest.raises(Refused) as refused:
@@ -74,6 +74,21 @@ async def test_the_limit_and_a_lost_leadership_refuse() -> None:
 
 async def test_a_pop_whose_time_is_over_leaves_nothing_behind() -> None:
     """False, and the place is free again."""
-    waiters = Waiters(1)
+    waiters = Waiters(1, 1_000)
     assert not await waiters.wait(7, 5, -1, 0.001)
     assert len(waiters) == 0
+
+
+async def test_requests_of_parked_pops_are_limited_by_their_bytes() -> None:
+    """What is parked has room for so many; who is woken, or gives up, makes room."""
+    waiters = Waiters(10, 1_000)
+    parked = [asyncio.ensure_future(waiters.wait(7, 5, -1, 10, 450)) for _ in range(2)]
+    await turn()
+    with pytest.raises(Refused, match="900 of 1000 bytes") as refused:
+        await waiters.wait(7, 6, -1, 10, 101)
+    assert refused.value.outcome == pb.OUTCOME_TOO_MANY_WAITERS
+    waiters.wake_group(7, 5)
+    await turn()
+    parked[1].cancel()
+    await turn()
+    assert (len(waiters), waiters.parked_bytes) == (0, 0)

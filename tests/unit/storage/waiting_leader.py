@@ -142,7 +142,7 @@ class LeaderUnderTest:
         self.routes = CheckRoutes(self.watchers, silence_s=100)
         self.proposer = Proposer(self.replica, self.clock, NOW_MS)
         self.appender = Appender(self.machine, self.proposer, engine_options)
-        self.waiters = Waiters(10)
+        self.waiters = Waiters(10, 1_000)
         self.sets = LeaseSets(self.machine, self.proposer, 10)
         self.pending = Pending(
             self.machine,

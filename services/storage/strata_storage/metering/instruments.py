@@ -119,6 +119,9 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
     machines = [engine.machine for engine in engines]
     return {
         "waiters_max": sum(len(leader.waiters) for leader in leaders),
+        "waiters_max_bytes": sum(
+            leader.waiters.parked_bytes + leader.arrivals.waiting_bytes for leader in leaders
+        ),
         "waiting_fetches": sum(len(leader.arrivals) for leader in leaders),
         "client_names_max": sum(len(leader.client_names) for leader in leaders),
         "lease_sets_max": sum(len(leader.sets) for leader in leaders),

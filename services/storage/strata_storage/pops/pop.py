@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.filters import EVERYTHING
@@ -33,6 +34,8 @@ from strata_storage.reads.reader import Location, MessageReader
 
 # New offsets that a FIFO pop looks at although it may not take as many: most may be blocked.
 _FIFO_AT_ONCE = 256
+# Queues remembered of one attempt; others are asked in turn.
+_QUEUES_PER_ATTEMPT = 32
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
@@ -115,7 +118,11 @@ class Popper:
                 async with self._again:
                     await asyncio.sleep(0)
             elif time_left_s <= 0 or not await self._waiters.wait(
-                call.topic.topic_id, call.consumer_group_id, call.queue, time_left_s
+                call.topic.topic_id,
+                call.consumer_group_id,
+                call.queue,
+                time_left_s,
+                call.size_bytes,
             ):
                 return []
 
@@ -377,7 +384,10 @@ class Popper:
     def _remember_attempt(self, call: PopCall, catch: Catch) -> None:
         key = (call.consumer_group_id, call.topic.topic_id, call.take.attempt)
         self._attempts[key] = tuple(
-            dict.fromkeys(caught.lease_set.key[2] for caught in catch.leases)
+            islice(
+                dict.fromkeys(caught.lease_set.key[2] for caught in catch.leases),
+                _QUEUES_PER_ATTEMPT,
+            )
         )
         if len(self._attempts) > self._options.attempts_max:
             self._attempts.popitem(last=False)

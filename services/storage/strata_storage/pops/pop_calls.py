@@ -21,7 +21,8 @@ class PopCall:
     earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
     how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
     let through is consumed, new or leased before. `places_only`: without the messages' bytes.
-    `is_gone`: whether nobody is there any more who could be given something.
+    `size_bytes`: of its request, which is in memory for as long as it waits. `is_gone`: whether
+    nobody is there any more who could be given something.
     """
 
     consumer_group_id: int
@@ -34,6 +35,7 @@ class PopCall:
     known_sealed: int = 0
     message_filter: MessageFilter = EVERYTHING
     places_only: bool = False
+    size_bytes: int = 0
     is_gone: Callable[[], bool] = lambda: False
 
 

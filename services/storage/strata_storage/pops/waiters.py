@@ -19,14 +19,20 @@ from strata_storage.errors import Refused
 class Waiter:
     """One parked pop."""
 
-    __slots__ = ("consumer_group_id", "queue", "topic_id", "woken")
+    __slots__ = ("consumer_group_id", "queue", "size_bytes", "topic_id", "woken")
 
     def __init__(
-        self, topic_id: int, consumer_group_id: int, queue: int, woken: asyncio.Future[None]
+        self,
+        topic_id: int,
+        consumer_group_id: int,
+        queue: int,
+        size_bytes: int,
+        woken: asyncio.Future[None],
     ) -> None:
         self.topic_id = topic_id
         self.consumer_group_id = consumer_group_id
         self.queue = queue
+        self.size_bytes = size_bytes
         self.woken = woken
 
 
@@ -39,12 +45,18 @@ class Waiters:
 
     Args:
         max_waiters: limit on parked pops.
+        max_bytes: limit on their requests, which stay in memory as long.
+
+    Attributes:
+        parked_bytes: of the requests of parked pops.
     """
 
-    __slots__ = ("_lines", "_max_waiters", "_parked", "_refusal")
+    __slots__ = ("_lines", "_max_bytes", "_max_waiters", "_parked", "_refusal", "parked_bytes")
 
-    def __init__(self, max_waiters: int) -> None:
+    def __init__(self, max_waiters: int, max_bytes: int) -> None:
         self._max_waiters = max_waiters
+        self._max_bytes = max_bytes
+        self.parked_bytes = 0
         self._lines: dict[int, dict[int, _Line]] = {}
         self._parked = 0
         self._refusal: Refused | None = None
@@ -53,9 +65,17 @@ class Waiters:
         return self._parked
 
     async def wait(
-        self, topic_id: int, consumer_group_id: int, queue: int, timeout_s: float
+        self,
+        topic_id: int,
+        consumer_group_id: int,
+        queue: int,
+        timeout_s: float,
+        size_bytes: int = 0,
     ) -> bool:
-        """Park until woken; return False when `timeout_s` passed first.
+        """Park a pop, whose request has this size, until woken.
+
+        Returns:
+            False when `timeout_s` passed first.
 
         Raises:
             Refused: OUTCOME_TOO_MANY_WAITERS, or what `refuse_all` gave.
@@ -65,9 +85,13 @@ class Waiters:
             raise Refused(
                 pb.OUTCOME_TOO_MANY_WAITERS, f"{self._max_waiters} pops are parked already"
             )
-        waiter = Waiter(
-            topic_id, consumer_group_id, queue, asyncio.get_running_loop().create_future()
-        )
+        if self.parked_bytes + size_bytes > self._max_bytes:
+            raise Refused(
+                pb.OUTCOME_TOO_MANY_WAITERS,
+                f"requests of parked pops have {self.parked_bytes} of {self._max_bytes} bytes",
+            )
+        woken = asyncio.get_running_loop().create_future()
+        waiter = Waiter(topic_id, consumer_group_id, queue, size_bytes, woken)
         self._park(waiter)
         try:
             await asyncio.wait((waiter.woken,), timeout=timeout_s)
@@ -122,6 +146,7 @@ class Waiters:
         lines = self._lines.setdefault(waiter.topic_id, {})
         lines.setdefault(waiter.consumer_group_id, OrderedDict())[id(waiter)] = waiter
         self._parked += 1
+        self.parked_bytes += waiter.size_bytes
 
     def _unpark(self, waiter: Waiter) -> None:
         lines = self._lines.get(waiter.topic_id, {})
@@ -129,6 +154,7 @@ class Waiters:
         if line is None or line.pop(id(waiter), None) is None:
             return
         self._parked -= 1
+        self.parked_bytes -= waiter.size_bytes
         if not line:
             del lines[waiter.consumer_group_id]
             if not lines:

@@ -19,12 +19,25 @@ class Arrivals:
 
     Args:
         max_waiters: limit on fetches that wait.
+        max_bytes: limit on their requests, which stay in memory as long.
+
+    Attributes:
+        waiting_bytes: of the requests of fetches that wait.
     """
 
-    __slots__ = ("_arrived", "_max_waiters", "_refusal", "_waiting")
+    __slots__ = (
+        "_arrived",
+        "_max_bytes",
+        "_max_waiters",
+        "_refusal",
+        "_waiting",
+        "waiting_bytes",
+    )
 
-    def __init__(self, max_waiters: int) -> None:
+    def __init__(self, max_waiters: int, max_bytes: int) -> None:
         self._max_waiters = max_waiters
+        self._max_bytes = max_bytes
+        self.waiting_bytes = 0
         self._waiting = 0
         # (topic, queue) -> done with the next message
         self._arrived: dict[_QueueKey, asyncio.Future[None]] = {}
@@ -33,8 +46,11 @@ class Arrivals:
     def __len__(self) -> int:
         return self._waiting
 
-    async def wait(self, topic_id: int, queue: int, timeout_s: float) -> bool:
-        """Wait for a message of a queue; return False when `timeout_s` passed first.
+    async def wait(self, topic_id: int, queue: int, timeout_s: float, size_bytes: int = 0) -> bool:
+        """Let a fetch, whose request has this size, wait for a message of a queue.
+
+        Returns:
+            False when `timeout_s` passed first.
 
         Raises:
             Refused: OUTCOME_TOO_MANY_WAITERS, or what `refuse_all` gave.
@@ -43,16 +59,23 @@ class Arrivals:
             raise self._refusal
         if self._waiting >= self._max_waiters:
             raise Refused(pb.OUTCOME_TOO_MANY_WAITERS, f"{self._max_waiters} fetches wait already")
+        if self.waiting_bytes + size_bytes > self._max_bytes:
+            raise Refused(
+                pb.OUTCOME_TOO_MANY_WAITERS,
+                f"requests of waiting fetches have {self.waiting_bytes} of {self._max_bytes} bytes",
+            )
         key = (topic_id, queue)
         arrived = self._arrived.get(key)
         if arrived is None:
             arrived = self._arrived[key] = asyncio.get_running_loop().create_future()
         self._waiting += 1
+        self.waiting_bytes += size_bytes
         try:
             # The future is shared: unlike `wait_for`, this does not cancel it.
             done, _ = await asyncio.wait((arrived,), timeout=timeout_s)
         finally:
             self._waiting -= 1
+            self.waiting_bytes -= size_bytes
             if not self._waiting:
                 self._arrived.clear()
         if self._refusal is not None:

@@ -45,7 +45,9 @@ class ReadServicer(PendingServicer):
         response = pb.FetchResponse()
         try:
             engine = self._engines.engine(request.raft_group)
-            fetched = await self._fetch(engine, self._fetch_call(request), request.wait_ms / 1_000)
+            fetched = await self._fetch(
+                engine, self._fetch_call(request), request.wait_ms / 1_000, request.ByteSize()
+            )
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
@@ -74,7 +76,9 @@ class ReadServicer(PendingServicer):
         self._served(found)
         return response
 
-    async def _fetch(self, engine: GroupEngine, call: FetchCall, wait_s: float) -> Fetched:
+    async def _fetch(
+        self, engine: GroupEngine, call: FetchCall, wait_s: float, size_bytes: int
+    ) -> Fetched:
         deadline_s = self._clock.monotonic_s() + wait_s
         await engine.barrier()
         while True:
@@ -88,7 +92,7 @@ class ReadServicer(PendingServicer):
             if engine.fetches.end_of(call.topic_id, call.queue) != call.offset:
                 # It came meanwhile.
                 continue
-            if not await leader.arrivals.wait(call.topic_id, call.queue, left_s):
+            if not await leader.arrivals.wait(call.topic_id, call.queue, left_s, size_bytes):
                 return fetched
 
     def _fetch_call(self, request: pb.FetchRequest) -> FetchCall:
