@@ -144,6 +144,12 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
         "strata_storage_released_total", "counter", "1", "Leases released of clients that died."
     ),
+    MetricSpec(
+        "strata_storage_reads_failed_total",
+        "counter",
+        "1",
+        "Messages that the disk could not read just then; nothing is damaged by it.",
+    ),
     MetricSpec("strata_storage_corrupt_total", "counter", "1", "Reads that found damaged bytes."),
     MetricSpec(
         "strata_storage_trimmed_leases_total",

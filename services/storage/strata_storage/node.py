@@ -159,7 +159,8 @@ class StorageNode:
     def _engine(self, group: HostedGroup) -> GroupEngine:
         parts, raft_group, replica_id = self._parts, group.raft_group, group.replica_id
         on_corrupt = partial(self._corrupt, raft_group)
-        reader = self.tiering.reader(parts.log, replica_id, parts.run_read, on_corrupt)
+        on_failed = partial(self._read_failed, raft_group)
+        reader = self.tiering.reader(parts.log, replica_id, parts.run_read, on_corrupt, on_failed)
         engine = GroupEngine(
             raft_group,
             replica_id,
@@ -488,6 +489,12 @@ class StorageNode:
         self.instruments.corrupt.add(1)
         self._logger.error("damaged message", raft_group=raft_group, raft_index=raft_index)
         self.damage.suspect(raft_group, raft_index)
+
+    def _read_failed(self, raft_group: int, raft_index: int, reason: str) -> None:
+        self.instruments.reads_failed.add(1)
+        self._logger.warning(
+            "message not read", raft_group=raft_group, raft_index=raft_index, reason=reason
+        )
 
     # Metrics ------------------------------------------------------------------------------------
 

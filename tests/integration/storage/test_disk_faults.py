@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_runtime.metrics import Metrics
 from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.config import StorageConfig
@@ -135,6 +137,7 @@ def node_on(
     store: MemoryStore,
     clock: TestClock,
     config: StorageConfig = CONFIG,
+    metrics: Metrics | None = None,
 ) -> NodeUnderTest:
     return NodeUnderTest(
         folder,
@@ -144,6 +147,7 @@ def node_on(
         config=config,
         raft_groups=GROUPS,
         retention=RETENTION,
+        metrics=metrics,
     )
 
 
@@ -264,15 +268,22 @@ async def test_a_failed_sync_ends_the_process_and_nothing_is_acked_after_it(
 async def test_reads_that_fail_are_told_to_the_caller_only(tmp_path: Path) -> None:
     """Rule 31: EIO on reads changes no leader and ends no task; the next read is served."""
     disk, store, clock, promises = SimulatedDisk(1), MemoryStore(), TestClock(), Promises()
-    async with node_on(tmp_path, disk, store, clock) as node:
+    metrics = Metrics()
+    async with node_on(tmp_path, disk, store, clock, metrics=metrics) as node:
         await work(node, promises, 4)
         term = node.app.node.status().replicas[0].term
         faults = Faults(disk, frozenset({"read"}))
         faults.fail_from, faults.fail_times, faults.error = 1, 10_000, errno.EIO
         request = pb.FetchRequest(raft_group=GROUP, topic_id=LONG, queue=0, max_messages=10)
-        assert (await node.rpc.fetch(request, CONTEXT)).refusal.outcome == pb.OUTCOME_CORRUPT
+        fetched = (await node.rpc.fetch(request, CONTEXT)).refusal
+        assert fetched.outcome == pb.OUTCOME_OVERLOADED
+        assert "cannot be read now" in fetched.reason
         popped = await node.rpc.pop(pop_request(consumer_group_id=9), CONTEXT)
-        assert popped.refusal.outcome == pb.OUTCOME_CORRUPT
+        assert popped.refusal.outcome == pb.OUTCOME_OVERLOADED
+        assert "cannot be read now" in popped.refusal.reason
+        scraped = metrics.render().decode()
+        assert re.search(r"^strata_storage_reads_failed_total [1-9]", scraped, re.MULTILINE)
+        assert not re.search(r"^strata_storage_corrupt_total [1-9]", scraped, re.MULTILINE)
         await node.app.node.scrub_once(1_000_000)
         await node.app.node.retain_once()
         await append(node, promises, GROUP, 0, LONG, b"written meanwhile")

@@ -47,6 +47,7 @@ class Instruments:
         "freed_segments",
         "led_bytes_total",
         "popped",
+        "reads_failed",
         "refused",
         "released",
         "relocated_bytes",
@@ -68,6 +69,7 @@ class Instruments:
         self.flush_ms = metrics.histogram("strata_storage_flush_ms")
         self.freed_segments = metrics.counter("strata_storage_freed_segments_total")
         self.popped = metrics.counter("strata_storage_popped_total")
+        self.reads_failed = metrics.counter("strata_storage_reads_failed_total")
         self.refused = metrics.counter("strata_storage_refused_total")
         self.released = metrics.counter("strata_storage_released_total")
         self.relocated_bytes = metrics.counter("strata_storage_relocated_bytes_total")

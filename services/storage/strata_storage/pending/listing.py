@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import PartKind
 from strata_mq.pending_rows import PendingKey, PendingRef, PendingRow, PinState
 from strata_storage.config import EngineOptions
-from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.reads.reader import Location, MessageReader
 
@@ -116,15 +114,14 @@ class PendingList:
     ) -> Sequence[PendingMessage]:
         if not query.with_messages or not found:
             return found
-        messages = await self._reader.read(
-            [
-                Location(key.raft_index, row.message_at, row.length, row.checksum)
-                for key, row, _ in found
-            ]
-        )
+        locations = [
+            Location(key.raft_index, row.message_at, row.length, row.checksum)
+            for key, row, _ in found
+        ]
+        messages = await self._reader.read(locations)
         filled = []
-        for each, message in zip(found, messages, strict=True):
+        for each, location, message in zip(found, locations, messages, strict=True):
             if message is None:
-                raise Refused(pb.OUTCOME_CORRUPT, f"entry {each.key.raft_index} is damaged on disk")
+                raise self._reader.refusal_of(location, f"entry {each.key.raft_index}")
             filled.append(each._replace(message=message))
         return filled

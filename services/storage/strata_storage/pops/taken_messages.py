@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.cq_rows import CqRow
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_runtime.turns import Turns
-from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.pops.lease_sets import LeaseSets
 from strata_storage.pops.pop_calls import Catch, Caught, Delivered, PopCall
@@ -45,12 +43,14 @@ class TakenMessages:
     async def read(self, call: PopCall, catch: Catch) -> list[Delivered]:
         """Read the messages.
 
-        One that is damaged is put off, which is no attempt (rule 36); one that is gone, because a
-        repair of the log gave it up, is consumed, and so is one that the filter does not want:
-        its tag only shares a hash, or it was leased when the group had another filter.
+        One that is damaged, or that the disk cannot read now, is put off, which is no attempt (rule
+        36); one that is gone, because a repair of the log gave it up, is consumed, and so is one
+        that the filter does not want: its tag only shares a hash, or it was leased when the group
+        had another filter.
 
         Raises:
-            Refused: OUTCOME_CORRUPT, not one message can be read; too many reads wait.
+            Refused: OUTCOME_CORRUPT, not one message can be read; OUTCOME_OVERLOADED, the disk
+                cannot read now, or too many reads wait.
         """
         found: list[tuple[Caught, CqRow]] = []
         locations: list[Location] = []
@@ -76,7 +76,7 @@ class TakenMessages:
                 if message is None:
                     self._put_off(caught)
         if found and not any(message is not None for message in messages):
-            raise Refused(pb.OUTCOME_CORRUPT, "no message of this pop can be read from disk")
+            raise self._reader.refusal_of(locations[0], "every message of this pop")
         delivered: list[Delivered] = []
         for (caught, row), message in zip(found, messages, strict=True):
             if message is None:

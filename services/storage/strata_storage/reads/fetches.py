@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.rows import QueueRow
 from strata_runtime.turns import Turns
-from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.reads.consume_queues import Run
 from strata_storage.reads.lookup import Stored
@@ -87,7 +85,8 @@ class Fetches:
         A filter that has cost what one fetch may ends it where it is.
 
         Raises:
-            Refused: OUTCOME_CORRUPT, the first message cannot be read.
+            Refused: OUTCOME_CORRUPT, the first message is damaged; OUTCOME_OVERLOADED, the disk
+                could not read it now (rule 40).
         """
         row = self._machine.queues.get(call.topic_id, call.queue) or _EMPTY_QUEUE
         places, locations, resume_offset = self._choose(call, row)
@@ -119,10 +118,8 @@ class Fetches:
                 resume_offset = offset + 1
                 break
         if found and found[0] is None:
-            raise Refused(
-                pb.OUTCOME_CORRUPT,
-                f"offset {places[0][0]} of queue {call.queue} is damaged on disk",
-            )
+            what = f"offset {places[0][0]} of queue {call.queue}"
+            raise self._reader.refusal_of(locations[0], what)
         return Fetched(messages, row.min_offset, row.next_offset, resume_offset)
 
     def _choose(self, call: FetchCall, row: QueueRow) -> _Chosen:

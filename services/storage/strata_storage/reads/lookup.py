@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.hashing import pack_message_id, text_hash
 from strata_mq.pending_rows import PendingRef, PinState
 from strata_mq.rows import MessagePosition, day_of
-from strata_storage.errors import Refused
 from strata_storage.machine import GroupMachine
 from strata_storage.reads.reader import Location, MessageReader
 
@@ -99,9 +97,10 @@ class Lookup:
             places.append((queue, offset, cq_row.store_time_ms))
             locations.append(location)
         messages = []
-        for place, message in zip(places, await self._reader.read(locations), strict=True):
+        found = await self._reader.read(locations)
+        for place, location, message in zip(places, locations, found, strict=True):
             if message is None:
-                raise Refused(pb.OUTCOME_CORRUPT, f"offset {place[1]} is damaged on disk")
+                raise self._reader.refusal_of(location, f"offset {place[1]}")
             messages.append(Stored(*place, message))
         return messages
 

@@ -2,6 +2,7 @@
 
 The ring is read on the event loop, because it does no I/O. Everything else goes to a small thread
 pool, where every message is compared with its checksum (rule 31): damaged bytes are never served.
+What the disk could not read is not damaged (rule 40): it is told apart, and read again by the next.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import OutgoingMessage
-from strata_seglog.errors import LogError
+from strata_seglog.errors import LogError, ReadFailed
 from strata_storage.errors import Refused
+
+# Entries whose last read failed that are remembered, to tell why they are missing.
+_FAILED_MAX = 1_000
 
 NOT_IN_LOG = 0
 """Raft index in rows of messages that only the tier has; entries are numbered from 1."""
@@ -46,6 +50,7 @@ class PayloadLog(Protocol):
 
 
 ReadJob = Callable[[], "list[bytes | None]"]
+OnFailed = Callable[[int, str], None]
 RunRead = Callable[[ReadJob], Awaitable["list[bytes | None]"]]
 
 
@@ -57,22 +62,31 @@ class MessageReader:
         replica_id: whose entries.
         run_read: runs a blocking job in the node's bounded pool of reading threads.
         on_corrupt: told the raft index of an entry whose bytes do not match their checksum.
+        on_failed: told the raft index of an entry that the disk could not read, and why.
     """
 
-    __slots__ = ("_log", "_on_corrupt", "_replica_id", "_run_read")
+    __slots__ = ("_failed", "_log", "_on_corrupt", "_on_failed", "_replica_id", "_run_read")
 
     def __init__(
-        self, log: PayloadLog, replica_id: int, run_read: RunRead, on_corrupt: Callable[[int], None]
+        self,
+        log: PayloadLog,
+        replica_id: int,
+        run_read: RunRead,
+        on_corrupt: Callable[[int], None],
+        on_failed: OnFailed = lambda raft_index, reason: None,
     ) -> None:
         self._log = log
         self._replica_id = replica_id
         self._run_read = run_read
         self._on_corrupt = on_corrupt
+        self._on_failed = on_failed
+        # raft index -> why the disk could not read it the last time
+        self._failed: dict[int, str] = {}
 
     async def read(
         self, locations: Sequence[Location], consumer_group: int = 0
     ) -> list[bytes | None]:
-        """Return the messages' bytes in order; None where they are damaged or gone.
+        """Return the messages' bytes in order; None where they are damaged, gone or unreadable.
 
         Args:
             locations: where they are.
@@ -101,22 +115,44 @@ class MessageReader:
         """
         raise Refused(pb.OUTCOME_CORRUPT, f"entry {location.raft_index} is not in the log")
 
+    def refusal_of(self, location: Location, what: str) -> Refused:
+        """Return why a message was not read just now: it is damaged, or may be read again."""
+        failure = self._failed.get(location.raft_index)
+        if failure is not None:
+            return Refused(pb.OUTCOME_OVERLOADED, f"{what} cannot be read now: {failure}")
+        return Refused(pb.OUTCOME_CORRUPT, f"{what} is damaged on disk")
+
     async def _read_log(self, locations: Sequence[Location]) -> list[bytes | None]:
         """Return what the log has, in order; None where it has nothing, or damaged bytes."""
         found, missing = self._read_recent(locations)
         if missing:
             wanted = [locations[at] for at in missing]
-            for at, message in zip(
-                missing, await self._run_read(lambda: self._read_disk(wanted)), strict=True
-            ):
+            failed: dict[int, str] = {}
+            read = await self._run_read(lambda: self._read_disk(wanted, failed))
+            for at, message in zip(missing, read, strict=True):
                 found[at] = message
+            self._note_failures(wanted, failed)
         return found
 
     def _report(self, locations: Sequence[Location], found: Sequence[bytes | None]) -> None:
         """Tell of the messages that were not found, or damaged."""
         for location, message in zip(locations, found, strict=True):
             if message is None:
-                self._on_corrupt(location.raft_index)
+                failure = self._failed.get(location.raft_index)
+                if failure is None:
+                    self._on_corrupt(location.raft_index)
+                else:
+                    self._on_failed(location.raft_index, failure)
+
+    def _note_failures(self, wanted: Sequence[Location], failed: dict[int, str]) -> None:
+        """Remember what could not be read of what was wanted, and forget what could."""
+        if self._failed:
+            for location in wanted:
+                self._failed.pop(location.raft_index, None)
+        if failed:
+            if len(self._failed) > _FAILED_MAX:
+                self._failed.clear()
+            self._failed.update(failed)
 
     def _read_recent(self, locations: Sequence[Location]) -> tuple[list[bytes | None], list[int]]:
         found: list[bytes | None] = []
@@ -138,8 +174,13 @@ class MessageReader:
             return None
         return self._log.recent(self._replica_id, raft_index)
 
-    def _read_disk(self, locations: Sequence[Location]) -> list[bytes | None]:
-        """Read runs of neighbouring messages of one entry with one read each."""
+    def _read_disk(
+        self, locations: Sequence[Location], failed: dict[int, str]
+    ) -> list[bytes | None]:
+        """Read runs of neighbouring messages of one entry with one read each.
+
+        What the disk cannot read goes into `failed`, by raft index. Runs in a thread.
+        """
         messages: list[bytes | None] = []
         first = 0
         while first < len(locations):
@@ -150,14 +191,17 @@ class MessageReader:
                 and locations[last + 1].at == locations[last].at + locations[last].length
             ):
                 last += 1
-            messages += self._read_run(locations[first : last + 1])
+            messages += self._read_run(locations[first : last + 1], failed)
             first = last + 1
         return messages
 
-    def _read_run(self, run: Sequence[Location]) -> list[bytes | None]:
+    def _read_run(self, run: Sequence[Location], failed: dict[int, str]) -> list[bytes | None]:
         start, end = run[0].at, run[-1].at + run[-1].length
         try:
             data = self._log.read_slice(self._replica_id, run[0].raft_index, start, end - start)
+        except ReadFailed as error:
+            failed[run[0].raft_index] = str(error)
+            return [None] * len(run)
         except LogError:
             return [None] * len(run)
         messages: list[bytes | None] = []

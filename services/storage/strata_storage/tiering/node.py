@@ -25,7 +25,7 @@ from strata_storage.errors import Refused
 from strata_storage.jobs import RunJob
 from strata_storage.membership.hosted import HostedGroup
 from strata_storage.proposer import committed
-from strata_storage.reads.reader import PayloadLog, RunRead
+from strata_storage.reads.reader import OnFailed, PayloadLog, RunRead
 from strata_storage.tiering.leftovers import sweep_leftovers
 from strata_storage.tiering.outside import OutsideWork, SweepPlan
 from strata_storage.tiering.parts import TieringParts
@@ -116,9 +116,12 @@ class NodeTiering:
         replica_id: int,
         run_read: RunRead,
         on_corrupt: Callable[[int], None],
+        on_failed: OnFailed,
     ) -> TieredReader:
         """Return a replica's reader; to be bound to the state of its raft group."""
-        return TieredReader(log, replica_id, run_read, on_corrupt, self._parts, self._messages)
+        return TieredReader(
+            log, replica_id, run_read, on_corrupt, on_failed, self._parts, self._messages
+        )
 
     def metadata(self, store: StateStore, raft_group: int) -> TierMetadata:
         """Return what a raft group has in the tier, to be kept as the configuration says."""

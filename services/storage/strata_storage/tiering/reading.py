@@ -18,7 +18,13 @@ from strata_mq.batch import OutgoingMessage
 from strata_mq.stored_properties import type_and_born_ms
 from strata_mq.tier_policy import TierLevel
 from strata_storage.errors import Refused
-from strata_storage.reads.reader import Location, MessageReader, PayloadLog, RunRead
+from strata_storage.reads.reader import (
+    Location,
+    MessageReader,
+    OnFailed,
+    PayloadLog,
+    RunRead,
+)
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.state import TierState
 from strata_tier.blocks import BlockColumns
@@ -49,7 +55,7 @@ class TieredReader(MessageReader):
     """Reads messages of one replica; `bind` must be called before the first read.
 
     Args:
-        log, replica_id, run_read, on_corrupt: see `MessageReader`.
+        log, replica_id, run_read, on_corrupt, on_failed: see `MessageReader`.
         parts: of tiering; None: no tier is configured here.
         messages: reads from objects; None likewise.
     """
@@ -62,10 +68,11 @@ class TieredReader(MessageReader):
         replica_id: int,
         run_read: RunRead,
         on_corrupt: Callable[[int], None],
+        on_failed: OnFailed = lambda raft_index, reason: None,
         parts: TieringParts | None = None,
         messages: TierMessages | None = None,
     ) -> None:
-        super().__init__(log, replica_id, run_read, on_corrupt)
+        super().__init__(log, replica_id, run_read, on_corrupt, on_failed)
         self._parts = parts
         self._messages = messages
         self._state: TierState | None = None
