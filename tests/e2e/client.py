@@ -16,6 +16,7 @@ import grpc
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from apache.rocketmq.v2 import service_pb2_grpc
+from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 
 REQUEST_TIMEOUT_S = 10.0
 INVISIBLE_S = 10  # the least the protocol allows
@@ -70,6 +71,7 @@ class Client:
             ],
         )
         self.stub = service_pb2_grpc.MessagingServiceStub(self._channel)
+        self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
         self.metadata = (("x-mq-client-id", f"e2e@{os.getpid()}@{id(self)}"),)
         self._ids = itertools.count()
         self._prefix = os.urandom(12).hex().upper()
@@ -112,6 +114,21 @@ class Client:
         )
         check_status(response.status)
         return [queue for queue in response.message_queues if queue.id == 0]
+
+    async def is_consumed(self, topic: str, group: str, stored: int) -> bool:
+        """Whether a consumer group has acknowledged all that is in a topic.
+
+        Args:
+            topic: the topic.
+            group: the consumer group.
+            stored: messages that are known to be in the topic: the group's state must show them.
+        """
+        shown = await self.admin.GetConsumerGroup(
+            admin_pb2.GetConsumerGroupRequest(name=group), timeout=self.timeout_s
+        )
+        queues = [queue for queue in shown.queues if queue.topic == topic]
+        there = sum(queue.next_offset for queue in queues)
+        return there >= stored > 0 and not any(queue.lag for queue in queues)
 
     async def receive(
         self, queue: definition.MessageQueue, group: str, poll_s: int = 5

@@ -26,7 +26,7 @@ CONSUMERS = 2
 NORMAL_QUEUES = 12
 FIFO_QUEUES = 6
 RETRY_S = 0.05
-QUIET_S = 6.0  # longer than one long poll
+QUIET_S = 6.0  # longer than one long poll; only where something never comes
 DRAIN_LIMIT_S = 120.0
 
 FAILURES = (grpc.aio.AioRpcError, RefusedError)
@@ -116,7 +116,10 @@ class Load:
         ]
 
     async def drain(self) -> None:
-        """Read both topics with new consumer groups, and what the old one has left."""
+        """Read both topics with new consumer groups, and what the old one has left.
+
+        A group is done when it acknowledged every answered send and has nothing left to read.
+        """
         plans = [
             (self.normal, f"{self.group}-drain", QUIET_S),
             (self.fifo, self.fifo_group, QUIET_S),
@@ -204,8 +207,17 @@ class Load:
         last = time.monotonic()
         while time.monotonic() - last < quiet_s:
             with suppress(*FAILURES):
+                if await self._is_consumed(topic, group, client):
+                    return
                 if await self._consume_once(topic, group, queue, client, poll_s=5):
                     last = time.monotonic()
+
+    async def _is_consumed(self, topic: str, group: str, client: Client) -> bool:
+        sends = self.history.sends
+        answered = [each for each in self.history.answered if sends[each].topic == topic]
+        if any((group, each) not in self.history.acknowledged for each in answered):
+            return False
+        return await client.is_consumed(topic, group, len(answered))
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -18,10 +18,11 @@ import grpc
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
+from strata.admin.v1 import admin_pb2
 from tests.e2e.client import REQUEST_TIMEOUT_S, Client, Delivered, RefusedError, check_status
 
 RETRY_S = 0.1
-QUIET_S = 12.0
+QUIET_S = 12.0  # only where something stays that should not
 FAILURES = (RefusedError, grpc.aio.AioRpcError)
 
 Result = TypeVar("Result")
@@ -129,8 +130,11 @@ class Transactions:
             TimeoutError: not within the limit.
         """
         async with asyncio.timeout(limit_s):
-            while not self._over():  # noqa: ASYNC110 - many things are waited for
-                await asyncio.sleep(RETRY_S)
+            async with Client(self.endpoint) as client:
+                while not (  # noqa: ASYNC110 - many things are waited for
+                    self._is_over() and (self._is_quiet() or await self._is_empty(client))
+                ):
+                    await asyncio.sleep(RETRY_S)
 
     def violations(self) -> list[str]:
         """Return what must not be: seen too early, seen though rolled back, never seen."""
@@ -146,10 +150,26 @@ class Transactions:
                 wrong.append(f"placed twice: {one}")
         return wrong
 
-    def _over(self) -> bool:
-        return time.monotonic() - self._last_delivery_s > QUIET_S and all(
+    def _is_over(self) -> bool:
+        return all(
             one.ended_s and (one.deliveries or not one.fate.commits) for one in self.all.values()
         )
+
+    def _is_quiet(self) -> bool:
+        return time.monotonic() - self._last_delivery_s > QUIET_S
+
+    async def _is_empty(self, client: Client) -> bool:
+        """Whether nothing more can come: no transaction is open, everything is acknowledged."""
+        try:
+            listed = await client.admin.ListTransactions(
+                admin_pb2.ListTransactionsRequest(topic=self.topic), timeout=REQUEST_TIMEOUT_S
+            )
+            delivered = sum(bool(one.deliveries) for one in self.all.values())
+            return not listed.transactions and await client.is_consumed(
+                self.topic, self.group, delivered
+            )
+        except FAILURES:
+            return False
 
     async def _send(self, client: Client, one: Transaction) -> str:
         message = definition.Message(body=one.message_id.encode())
