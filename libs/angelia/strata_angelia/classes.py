@@ -30,6 +30,9 @@ class CallClass(enum.Enum):
     READ = "read"
     """What returns messages, rows or snapshots, and may wait for them."""
 
+    # Each call looks its class up a dozen times; Enum's own hash is a Python function.
+    __hash__ = object.__hash__
+
 
 class Lane(enum.Enum):
     """A connection of a channel. What is small never stands behind what is large in a socket."""
