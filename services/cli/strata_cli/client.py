@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,13 +20,30 @@ import grpc
 
 from apache.rocketmq.v2 import service_pb2_grpc
 from strata.admin.v1 import admin_pb2_grpc
-from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common, milliseconds
+from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common, UsageError, milliseconds
 
 Response = TypeVar("Response")
 Metadata = tuple[tuple[str, str], ...]
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 
+_MAX_PORT = 65_535
+
+_NO_ROUTE = re.compile(r"(?:TOPIC_NOT_FOUND: )?CODE: 17 +DESC: No topic route info .*topic: (\S+)")
+
+_CODES = {
+    grpc.StatusCode.NOT_FOUND: "not_found",
+    grpc.StatusCode.INVALID_ARGUMENT: "refused",
+    grpc.StatusCode.OUT_OF_RANGE: "refused",
+    grpc.StatusCode.ALREADY_EXISTS: "refused",
+    grpc.StatusCode.FAILED_PRECONDITION: "refused",
+    grpc.StatusCode.ABORTED: "refused",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "refused",
+    grpc.StatusCode.PERMISSION_DENIED: "refused",
+    grpc.StatusCode.UNAUTHENTICATED: "refused",
+    grpc.StatusCode.UNAVAILABLE: "unreachable",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "unreachable",
+}
 _STATUS_WORDS = {
     grpc.StatusCode.UNAVAILABLE: "cannot reach",
     grpc.StatusCode.DEADLINE_EXCEEDED: "no answer in time from",
@@ -41,9 +59,10 @@ class Client:
     """
 
     def __init__(self, common: Common) -> None:
-        self.endpoint = common.endpoint or DEFAULT_ENDPOINT
+        self.endpoint = with_port(common.endpoint or DEFAULT_ENDPOINT)
         self.timeout_s = milliseconds(common.timeout) / 1_000
         self._common = common
+        self._secret = _secret_key(common)
         self._channel = _channel(self.endpoint, common)
         self.admin = admin_pb2_grpc.AdminServiceStub(self._channel)
         self.messaging = service_pb2_grpc.MessagingServiceStub(self._channel)
@@ -76,7 +95,7 @@ class Client:
             ("x-mq-namespace", self._common.namespace),
         ]
         if self._common.access_key:
-            secret = self._common.secret_key.encode()
+            secret = self._secret.encode()
             signature = hmac.new(secret, now.encode(), hashlib.sha1).hexdigest().upper()
             headers.append(
                 (
@@ -91,14 +110,46 @@ class Client:
         """Return a failed call as the one line that is shown."""
         code, details = error.code(), error.details() or ""
         if code in _STATUS_WORDS and "strata" not in details:
-            return CliError(f"{_STATUS_WORDS[code]} {self.endpoint}: {details}")
+            return CliError(f"{_STATUS_WORDS[code]} {self.endpoint}: {details}", "unreachable")
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return CliError(f"{self.endpoint} does not offer this: {details}")
-        return CliError(details or code.name)
+            return CliError(f"{self.endpoint} does not offer this: {details}", "refused")
+        return CliError(plain(details) or code.name, _CODES.get(code, "failed"))
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
+
+
+def plain(text: str) -> str:
+    """Return a refusal in our own words where the server must speak as RocketMQ does."""
+    return _NO_ROUTE.sub(r"topic \1 does not exist", text)
+
+
+def with_port(endpoint: str) -> str:
+    """Return an endpoint with its port, the default one if it has none.
+
+    Raises:
+        UsageError: it is not HOST:PORT.
+    """
+    if endpoint.startswith("unix:") or "://" in endpoint:
+        return endpoint
+    host, colon, port = endpoint.rpartition(":")
+    if endpoint.endswith("]") or not colon:
+        return f"{endpoint}:{DEFAULT_ENDPOINT.rpartition(':')[2]}"
+    is_port = port.isascii() and port.isdigit() and int(port) <= _MAX_PORT
+    if not host or not is_port or (":" in host and not host.endswith("]")):
+        raise UsageError(f"--endpoint {endpoint}: write HOST:PORT; an IPv6 address in brackets")
+    return endpoint
+
+
+def _secret_key(common: Common) -> str:
+    if not common.secret_key_file:
+        return common.secret_key
+    try:
+        return Path(common.secret_key_file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise CliError(f"--secret-key-file {common.secret_key_file}: {reason}") from None
 
 
 @contextmanager

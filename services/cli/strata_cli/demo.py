@@ -47,9 +47,9 @@ def run(data_dir: Path, *, once: bool) -> None:
         with connect(Common(endpoint=endpoint)) as client:
             _create_topic(client)
             _send_and_receive(client)
-        print(f"\nTry it:  .venv/bin/strata topic list --endpoint {endpoint}", flush=True)
         if once:
             return
+        print(f"\nTry it:  .venv/bin/strata topic list --endpoint {endpoint}", flush=True)
         print("The node stays up until Ctrl-C.", flush=True)
         try:
             status = process.wait()

@@ -1,17 +1,22 @@
 """The `strata` command: the tree of commands, errors as one line, exit codes.
 
 A command's module is loaded only when it is called, so that `strata topic list` pays neither for
-RocksDB nor for the broker. Exit codes: 0 done, 1 any error, 130 interrupted.
+RocksDB nor for the broker. Exit codes: 0 done, 1 failed, 2 to 5 by kind (options.EXIT_STATUS), 130
+interrupted.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
+from strata_cli.options import EXIT_STATUS, CliError, UsageError
+from strata_cli.readable import printable
 from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line
 from strata_runtime.version import VERSION
@@ -22,13 +27,23 @@ app = App(
     version=VERSION,
     help_format="plaintext",
 )
-app.command("strata_cli.commands.run:standalone", name="standalone")
-app.command("strata_cli.commands.run:nameserver", name="nameserver")
-app.command("strata_cli.commands.storage:app", name="storage")
-app.command("strata_cli.commands.run:broker", name="broker")
-app.command("strata_cli.commands.run:forwarder", name="forwarder")
+app.command(
+    "strata_cli.commands.run:standalone", name="standalone", help="A whole node in one process."
+)
+app.command(
+    "strata_cli.commands.run:nameserver", name="nameserver", help="A nameserver of a cluster."
+)
+app.command("strata_cli.commands.storage:app", name="storage", help="A storage node of a cluster.")
+app.command("strata_cli.commands.run:broker", name="broker", help="A broker of a cluster.")
+app.command(
+    "strata_cli.commands.run:forwarder",
+    name="forwarder",
+    help="One address before several brokers.",
+)
 app.command("strata_cli.commands.local:app", name="local", help="A cluster on this machine.")
-app.command("strata_cli.commands.run:demo", name="demo")
+app.command(
+    "strata_cli.commands.run:demo", name="demo", help="See it work: real messages through a node."
+)
 app.command("strata_cli.commands.cluster:cluster", name="cluster", help="The whole cluster.")
 app.command("strata_cli.commands.node:app", name="node", help="Nodes.")
 app.command("strata_cli.commands.cluster:raft_group", name="raft-group", help="Raft groups.")
@@ -60,21 +75,13 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     try:
-        result = app(
-            list(arguments),
-            exit_on_error=False,
-            print_error=False,
-            result_action="return_value",
-        )
-        sys.stdout.flush()
-        # A command that checks something answers with its exit code.
-        return result if isinstance(result, int) else 0
+        return _run(arguments)
     except CycloptsError as error:
-        return _fail(f"{one_line_of(error)} (see strata --help)")
+        failure: StrataError = UsageError(f"{one_line_of(error)} (see strata --help)")
     except StrataError as error:
-        return _fail(one_line(error))
+        failure = error
     except UnicodeEncodeError as error:
-        return _fail(f"{error.object!r} is not UTF-8 text")
+        failure = UsageError(f"{error.object!r} is not UTF-8 text")
     except BrokenPipeError:
         # Whoever read our output has seen enough; the interpreter must not flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -82,22 +89,50 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except OSError as error:
-        return _fail(one_line(error))
+        failure = CliError(one_line(error))
     except Exception as error:
         # The boundary of the process: whatever it was, one line is promised.
         if os.environ.get("STRATA_TRACEBACK"):
             raise
-        return _fail(f"{one_line(error)} (a mistake in strata; STRATA_TRACEBACK=1 tells where)")
+        more = "(a mistake in strata; STRATA_TRACEBACK=1 tells where)"
+        failure = CliError(f"{one_line(error)} {more}")
+    return _fail(failure, as_json=_wants_json(arguments))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command; return its exit code."""
+    result = app(
+        list(arguments),
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+    )
+    sys.stdout.flush()
+    # A command that checks something answers with its exit code.
+    return result if isinstance(result, int) else 0
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether errors are for a program; also when the command line could not be read."""
+    text = " ".join(arguments)
+    return re.search(r"(^| )(-o|--output)[ =]?json( |$)", text) is not None
 
 
 def one_line_of(error: CycloptsError) -> str:
     """Return what is wrong with a command line, without line breaks."""
-    return " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    return re.sub(r"^Unused Tokens: \[(.*)\]\.$", r"unexpected argument \1", text)
 
 
-def _fail(reason: str) -> int:
-    print(f"strata: {reason}", file=sys.stderr)
-    return 1
+def _fail(failure: StrataError, *, as_json: bool) -> int:
+    """Tell an error on standard error; return its exit code."""
+    code = failure.code if isinstance(failure, CliError) else "failed"
+    reason, status = one_line(failure), EXIT_STATUS[code]
+    if as_json:
+        print(json.dumps({"error": reason, "code": code, "exit_code": status}), file=sys.stderr)
+    else:
+        print(f"strata: {printable(reason)}", file=sys.stderr)
+    return status
 
 
 if __name__ == "__main__":

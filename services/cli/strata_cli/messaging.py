@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_cli.client import Client
+from strata_cli.client import Client, plain
 from strata_cli.options import CliError
 
 MAX_BATCH = 32
@@ -221,4 +221,6 @@ def _require_ok(status: definition_pb2.Status) -> None:
     if status.code != definition_pb2.OK:
         name = definition_pb2.Code.Name(status.code)
         text = f"{name}: {status.message}" if status.message not in ("", name) else name
-        raise CliError(text)
+        kinds = {"_NOT_FOUND": "not_found", "_TIMEOUT": "unreachable"}
+        found = (kind for end, kind in kinds.items() if name.endswith(end))
+        raise CliError(plain(text), next(found, "refused"))

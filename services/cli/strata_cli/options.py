@@ -17,8 +17,27 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
+EXIT_STATUS = {"failed": 1, "usage": 2, "not_found": 3, "refused": 4, "unreachable": 5}
+"""Exit code of each kind of error; a contract (docs/cli.md)."""
+
+
 class CliError(StrataError):
-    """A command that cannot do what it was asked; the message is the one line shown."""
+    """A command that cannot do what it was asked; the message is the one line shown.
+
+    Attributes:
+        code: what kind of error it is, a key of `EXIT_STATUS`.
+    """
+
+    def __init__(self, message: str, code: str = "failed") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class UsageError(CliError):
+    """A command line that cannot be meant."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "usage")
 
 
 @Parameter(name="*")
@@ -36,10 +55,12 @@ class Common:
     """Connect with TLS."""
     ca: str = ""
     """File with the certificates to trust (PEM); implies --tls."""
-    access_key: str = ""
+    access_key: Annotated[str, Parameter(env_var="STRATA_ACCESS_KEY")] = ""
     """Access key to sign requests with."""
-    secret_key: Annotated[str, Parameter(show_default=False)] = ""
-    """Secret key to sign requests with."""
+    secret_key: Annotated[str, Parameter(env_var="STRATA_SECRET_KEY", show_default=False)] = ""
+    """Secret key to sign requests with; others on this machine see it on a command line."""
+    secret_key_file: str = ""
+    """File that holds the secret key."""
     timeout: str = "10s"
     """Time limit of one call to the server."""
 
@@ -55,7 +76,7 @@ def milliseconds(text: str) -> int:
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None:
-        raise CliError(f"{text!r} is no duration; write 500ms, 10s, 30m, 72h or 1d")
+        raise UsageError(f"{text!r} is not a duration; write 500ms, 10s, 30m, 72h or 1d")
     return round(float(match[1]) * _UNITS_MS[match[2]])
 
 
@@ -83,8 +104,8 @@ def time_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CliError(
-            f"{text!r} is no time; write earliest, latest, 2026-11-21T12:30:00Z or milliseconds"
+        raise UsageError(
+            f"{text!r} is not a time; write earliest, latest, 2026-11-21T12:30:00Z or milliseconds"
         ) from None
     return round(moment.astimezone().timestamp() * 1_000)
 
@@ -99,7 +120,7 @@ def pairs(texts: list[str] | None) -> dict[str, str]:
     for text in texts or []:
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise CliError(f"{text!r} is no KEY=VALUE")
+            raise UsageError(f"{text!r} is not KEY=VALUE")
         result[key] = value
     return result
 
@@ -113,4 +134,4 @@ def numbers(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise CliError(f"{text!r} is no list of numbers like 1000,5000,10000") from None
+        raise UsageError(f"{text!r} is not a list of numbers like 1000,5000,10000") from None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata_cli.options import Common
+from strata_cli.readable import label, readable
 
 Result = Mapping[str, Any]
 
@@ -24,16 +25,18 @@ def show(result: Result, common: Common, *, rows: str = "", columns: Sequence[st
     if common.output == "json":
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
         return
-    values = {key: value for key, value in result.items() if key != rows}
+    values = {
+        key: value for key, value in result.items() if key != rows and (value or key != "next_page")
+    }
     _show_values(values)
     if rows:
         _show_table(result[rows], columns, empty=f"no {rows.replace('_', ' ')}")
 
 
 def _show_values(values: Result) -> None:
-    width = max(map(len, values), default=0)
+    width = max((len(label(key)) for key in values), default=0)
     for key, value in values.items():
-        print(f"{key:<{width}}  {_text(value)}")
+        print(f"{label(key):<{width}}  {readable(key, value)}")
 
 
 def _show_table(rows: Sequence[Result], columns: Sequence[str], *, empty: str) -> None:
@@ -48,22 +51,10 @@ def _show_table(rows: Sequence[Result], columns: Sequence[str], *, empty: str) -
     names = columns or tuple(rows[0])
     for name in names:
         number = isinstance(rows[0].get(name), int) and not isinstance(rows[0].get(name), bool)
-        table.add_column(name.replace("_", " "), justify="right" if number else "left")
+        table.add_column(label(name).replace("_", " "), justify="right" if number else "left")
     for row in rows:
         # Text, not str: a message body with [brackets] is no markup.
-        table.add_row(*(Text(_text(row.get(name))) for name in names))
+        table.add_row(*(Text(readable(name, row.get(name))) for name in names))
     # A pipe has no width: nothing may be cut there.
     console = Console(width=None if sys.stdout.isatty() else 1_000)
     console.print(table)
-
-
-def _text(value: Any) -> str:
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping | list):
-        return json.dumps(value, ensure_ascii=False) if value else "-"
-    return str(value)

@@ -22,7 +22,12 @@ Commands, options and JSON keys are contracts: they are added to, not changed.
 
 - Every command takes the options of the last section. `-o json` prints one JSON object on one
   line; without it the same is printed for people.
-- Exit code 0: done. 1: any error, with one line `strata: REASON` on standard error. 130: Ctrl-C.
+- Exit code 0: done. Else an error, with one line `strata: REASON` on standard error. 1: it failed,
+  also a server that cannot start. 2: the command line cannot be meant. 3: what it names does not
+  exist. 4: the server refused it. 5: the server could not be reached, or did not answer in time.
+  130: Ctrl-C. `strata cluster health` has exit codes of its own.
+- With `-o json` an error is one JSON object on one line of standard error: `error`, `code`
+  (`failed`, `usage`, `not_found`, `refused` or `unreachable`), `exit_code`.
 - Durations are written 500ms, 10s, 30m, 72h or 1d. Points in time are ISO 8601
   (2026-11-21T12:30:00Z) or milliseconds since 1970.
 - JSON keys that end in `_ms` are milliseconds, points in time are counted from 1970.
@@ -283,7 +288,7 @@ def _option(argument: Any) -> str:
     if argument.required:
         shown = "required"
     elif argument.parameter.env_var:
-        shown = f"`{argument.parameter.env_var[0]}`, else `{default}`"
+        shown = f"`{argument.parameter.env_var[0]}`" + (f", else `{default}`" if default else "")
     else:
         shown = f"`{default}`" if default not in (None, "", False, inspect.Parameter.empty) else ""
     return f"| {names}{values} | {meaning} | {shown} |"

@@ -91,7 +91,7 @@ def test_a_raft_group_is_shown_with_its_replica(cluster: SmallCluster) -> None:
     [replica] = shown["replicas"]
     assert (replica["role"], replica["leader"]) == ("voter", True)
     failed = cluster.run("raft-group", "show", "99", "--endpoint", cluster.endpoint)
-    assert failed.returncode == 1
+    assert failed.returncode == 3
     assert failed.stderr.startswith("strata: ")
     assert failed.stderr.count("\n") == 1
 
@@ -103,7 +103,7 @@ def test_a_node_is_named_by_id_or_endpoint(cluster: SmallCluster) -> None:
     assert cluster.ask("node", "show", shown["node"]) == shown
     assert [replica["raft_group"] for replica in shown["replicas"]] == [1, 2]
     failed = cluster.run("node", "show", "nobody", "--endpoint", cluster.endpoint)
-    assert (failed.returncode, "no node nobody; there are" in failed.stderr) == (1, True)
+    assert (failed.returncode, "no node nobody; there are" in failed.stderr) == (3, True)
 
 
 def test_the_only_node_of_its_kind_is_not_sent_away(cluster: SmallCluster) -> None:
@@ -112,7 +112,7 @@ def test_the_only_node_of_its_kind_is_not_sent_away(cluster: SmallCluster) -> No
     nodes = {each["role"]: each["node"] for each in cluster.ask("cluster", "show")["nodes"]}
     for command, role in (("drain", "storage"), ("remove", "broker")):
         done = cluster.run("node", command, nodes[role], "--endpoint", cluster.endpoint)
-        assert done.returncode == 1
+        assert done.returncode == 4
         assert "the only" in done.stderr, done.stderr
         assert done.stderr.count("\n") == 1
     assert cluster.ask("node", "show", address)["draining"] is False
@@ -166,7 +166,7 @@ def test_slots_move(cluster: SmallCluster) -> None:
     again = cluster.ask("message", "send", "slots", "--body", "after")
     assert again["offset"] == 1
     failed = cluster.run("slot", "move", "4096", "1", "--to", "1", "--endpoint", cluster.endpoint)
-    assert (failed.returncode, "no run of slots" in failed.stderr) == (1, True)
+    assert (failed.returncode, "no run of slots" in failed.stderr) == (4, True)
 
 
 def test_one_configuration_serves_all(cluster: SmallCluster) -> None:
@@ -177,4 +177,4 @@ def test_one_configuration_serves_all(cluster: SmallCluster) -> None:
     too_large = cluster.run(
         *("message", "send", "moving", "--body", "x" * 1001, "--endpoint", cluster.endpoint)
     )
-    assert too_large.returncode == 1
+    assert too_large.returncode == 4

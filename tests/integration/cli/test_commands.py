@@ -22,7 +22,7 @@ def test_topics(node: Node) -> None:
     assert changed["topic_id"] == made["topic_id"]
 
     assert node.json("topic", "delete", "t1") == {"deleted": "t1"}
-    assert node.strata("topic", "show", "t1").returncode == 1
+    assert node.strata("topic", "show", "t1").returncode == 3
 
 
 def test_namespaces(node: Node) -> None:
@@ -51,7 +51,7 @@ def test_groups(node: Node) -> None:
     assert changed["fifo"] is False
     assert changed["backoff"]["kind"] == "exponential"
     assert node.json("group", "delete", "g1") == {"deleted": "g1"}
-    assert node.strata("group", "show", "g1").returncode == 1
+    assert node.strata("group", "show", "g1").returncode == 3
 
 
 def test_a_message_on_its_way(node: Node) -> None:
@@ -102,20 +102,20 @@ def test_fifo_messages_keep_their_order(node: Node) -> None:
 
 
 def test_refusals_of_the_server_are_one_line(node: Node) -> None:
-    """What the broker or the nameserver refuses is told in its own words, exit code 1."""
+    """What is refused is exit code 4, what does not exist 3, both with one plain line."""
     node.json("topic", "create", "there")
-    for arguments, reason in [
-        (("topic", "create", "there"), "there exists already"),
-        (("topic", "show", "none"), "none"),
-        (("topic", "update", "there", "--queues", "1"), "may only grow"),
-        (("topic", "create", "a b"), "illegal characters"),
-        (("group", "delete", "none"), "none"),
-        (("message", "send", "none", "--body", "x"), "TOPIC_NOT_FOUND"),
-        (("message", "send", "there", "--body", ""), "MESSAGE_BODY_EMPTY"),
-        (("message", "receive", "none", "--group", "g"), "TOPIC_NOT_FOUND"),
+    for arguments, reason, code in [
+        (("topic", "create", "there"), "there exists already", 4),
+        (("topic", "show", "none"), "topic none does not exist", 3),
+        (("topic", "update", "there", "--queues", "1"), "may only grow", 4),
+        (("topic", "create", "a b"), "illegal characters", 4),
+        (("group", "delete", "none"), "none", 3),
+        (("message", "send", "none", "--body", "x"), "topic none does not exist", 3),
+        (("message", "send", "there", "--body", ""), "MESSAGE_BODY_EMPTY", 4),
+        (("message", "receive", "none", "--group", "g"), "topic none does not exist", 3),
     ]:
         done = node.strata(*arguments)
-        assert (done.returncode, done.stdout) == (1, ""), arguments
+        assert (done.returncode, done.stdout) == (code, ""), arguments
         assert done.stderr.startswith("strata: "), done.stderr
         assert done.stderr.count("\n") == 1, done.stderr
         assert reason in done.stderr

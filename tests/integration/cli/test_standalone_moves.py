@@ -50,6 +50,6 @@ def test_what_cannot_be_done_alone_is_refused_in_one_line(start_node: StartNode)
         (("tier", "pause"), "this node has no tier"),
     ):
         refused = node.strata(*arguments)
-        assert (refused.returncode, refused.stdout) == (1, "")
+        assert (refused.returncode, refused.stdout) == (4, "")
         assert reason in refused.stderr
         assert refused.stderr.count("\n") == 1

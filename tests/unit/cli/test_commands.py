@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata_cli.main import app, run
+from strata_cli.options import EXIT_STATUS
 from strata_cli.reference import JSON_KEYS, commands, render
 
 ROOT = Path(__file__).parents[3]
@@ -90,40 +91,44 @@ def test_the_page_is_fresh() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "reason", "code"),
     [
-        (["nope"], "nope"),
-        (["topic", "create"], "NAME"),
-        (["topic", "create", "t", "--queues", "many"], "--queues"),
-        (["topic", "create", "t", "--queues", "0"], "at least one queue"),
-        (["topic", "create", "t", "--type", "ODD"], "--type"),
-        (["topic", "create", "t", "--retention", "3"], "'3' is no duration"),
-        (["topic", "update", "t"], "nothing to change"),
-        (["group", "create", "g", "--backoff-ms", "1", "--backoff-exp", "1,2,3"], "not both"),
-        (["group", "create", "g", "--backoff-exp", "1,2"], "INITIAL_MS,MAX_MS,MULTIPLIER"),
-        (["group", "create", "g", "--max-attempts", "0"], "at least once"),
-        (["group", "update", "g"], "nothing to change"),
-        (["group", "reset", "g", "--to", "never"], "'never' is no time"),
-        (["message", "send", "t", "--body", "b", "--property", "x"], "KEY=VALUE"),
-        (["message", "receive", "t", "--group", "g", "--count", "0"], "at least one"),
-        (["message", "receive", "t", "--group", "g", "--invisible", "1s"], "at least 10s"),
-        (["message", "show", "t"], "one of --id, --key and --offset"),
-        (["message", "show", "t", "--id", "a", "--key", "b"], "one of --id, --key and --offset"),
-        (["message", "show", "t", "--offset", "7"], "QUEUE:OFFSET"),
-        (["topic", "list", "--ca", "/nowhere.pem"], "/nowhere.pem: No such file"),
-        (["topic", "list", "--endpoint", "127.0.0.1:1", "--timeout", "2s"], "127.0.0.1:1"),
-        (["log", "verify", "/nowhere"], "/nowhere"),
-        (["log", "dump", "/nowhere"], "/nowhere"),
-        (["log", "repair", "/nowhere", "--yes"], "/nowhere"),
-        (["config", "show", "--config", "/nowhere.toml"], "/nowhere.toml: No such file"),
-        (["standalone", "--data-dir", "/x", "--config", "/nowhere.toml"], "/nowhere.toml"),
+        (["nope"], "nope", 2),
+        (["topic", "create"], "NAME", 2),
+        (["topic", "create", "t", "--queues", "many"], "--queues", 2),
+        (["topic", "create", "t", "--queues", "0"], "at least one queue", 2),
+        (["topic", "create", "a", "b"], "unexpected argument 'b'", 2),
+        (["topic", "list", "--endpoint", "localhost:x"], "write HOST:PORT", 2),
+        (["message", "send", "t"], "--body or --file", 2),
+        (["message", "send", "t", "--file", "/nowhere"], "/nowhere: No such file", 1),
+        (["topic", "create", "t", "--type", "ODD"], "--type", 2),
+        (["topic", "create", "t", "--retention", "3"], "'3' is not a duration", 2),
+        (["topic", "update", "t"], "nothing to change", 2),
+        (["group", "create", "g", "--backoff-ms", "1", "--backoff-exp", "1,2,3"], "not both", 2),
+        (["group", "create", "g", "--backoff-exp", "1,2"], "INITIAL_MS,MAX_MS,MULTIPLIER", 2),
+        (["group", "create", "g", "--max-attempts", "0"], "at least once", 2),
+        (["group", "update", "g"], "nothing to change", 2),
+        (["group", "reset", "g", "--to", "never"], "'never' is not a time", 2),
+        (["message", "send", "t", "--body", "b", "--property", "x"], "KEY=VALUE", 2),
+        (["message", "receive", "t", "--group", "g", "--count", "0"], "at least one", 2),
+        (["message", "receive", "t", "--group", "g", "--invisible", "1s"], "at least 10s", 2),
+        (["message", "show", "t"], "one of --id, --key and --offset", 2),
+        (["message", "show", "t", "--id", "a", "--key", "b"], "one of --id, --key and --offset", 2),
+        (["message", "show", "t", "--offset", "7"], "QUEUE:OFFSET", 2),
+        (["topic", "list", "--ca", "/nowhere.pem"], "/nowhere.pem: No such file", 1),
+        (["topic", "list", "--endpoint", "127.0.0.1:1", "--timeout", "2s"], "127.0.0.1:1", 5),
+        (["log", "verify", "/nowhere"], "/nowhere", 1),
+        (["log", "dump", "/nowhere"], "/nowhere", 1),
+        (["log", "repair", "/nowhere", "--yes"], "/nowhere", 1),
+        (["config", "show", "--config", "/nowhere.toml"], "/nowhere.toml: No such file", 1),
+        (["standalone", "--data-dir", "/x", "--config", "/nowhere.toml"], "/nowhere.toml", 1),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_1(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+def test_an_error_is_one_line_and_its_kind_an_exit_code(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str, code: int
 ) -> None:
-    """Whatever is wrong: exit code 1, nothing on stdout, one line on stderr that says what."""
-    assert run(arguments) == 1
+    """Whatever is wrong: an exit code, nothing on stdout, one line on stderr that says what."""
+    assert run(arguments) == code
 
     output = capsys.readouterr()
     assert output.out == ""
@@ -131,6 +136,12 @@ def test_an_error_is_one_line_and_exit_code_1(
     assert output.err.count("\n") == 1
     assert reason in output.err
     assert "Traceback" not in output.err
+
+    assert run([*arguments, "-o", "json"]) == code
+    told = json.loads(capsys.readouterr().err)
+    assert set(told) == {"error", "code", "exit_code"}
+    assert (told["exit_code"], EXIT_STATUS[told["code"]]) == (code, code)
+    assert reason in told["error"]
 
 
 def test_local_configuration_is_shown_without_a_server(

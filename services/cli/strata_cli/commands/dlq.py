@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import Client, connect
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.options import COMMON, CliError, Common, UsageError
 from strata_cli.output import show
 from strata_cli.views import View, dead_letter_topic_view, dead_letter_view, redriven_view
 
@@ -61,7 +61,7 @@ def show_(group: Group, /, *, count: int = 32, page: str = "", common: Common = 
         page: Go on here: `next_page` of the answer before.
     """
     if count < 1:
-        raise CliError(f"--count {count}: ask for at least one dead letter")
+        raise UsageError(f"--count {count}: ask for at least one dead letter")
     request = admin_pb2.ListDeadLettersRequest(
         namespace=common.namespace, consumer_group=group, page_token=page
     )
@@ -102,7 +102,7 @@ def redrive(
         dry_run: Only say what would be sent.
     """
     if limit is not None and limit < 1:
-        raise CliError(f"--limit {limit}: send at least one dead letter")
+        raise UsageError(f"--limit {limit}: send at least one dead letter")
     request = admin_pb2.RedriveDeadLettersRequest(
         namespace=common.namespace, consumer_group=group, message_id=message_id, dry_run=dry_run
     )

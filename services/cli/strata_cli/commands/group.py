@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import connect
-from strata_cli.options import COMMON, CliError, Common, numbers, time_ms
+from strata_cli.options import COMMON, Common, UsageError, numbers, time_ms
 from strata_cli.output import show
 from strata_cli.views import View, group_view, lag_view, member_view
 
@@ -152,7 +152,7 @@ def update(
         group.broadcast = broadcast
         mask.append("broadcast")
     if not mask:
-        raise CliError("nothing to change: give at least one option, see strata group update -h")
+        raise UsageError("nothing to change: give at least one option, see strata group update -h")
     request = admin_pb2.UpdateConsumerGroupRequest(consumer_group=group, update_mask=mask)
     with connect(common) as client:
         response = client.call(client.admin.UpdateConsumerGroup, request)
@@ -199,7 +199,7 @@ def reset(name: Name, /, *, to: str, topic: str = "", common: Common = COMMON) -
 
 def _attempts(max_attempts: int) -> int:
     if max_attempts < 1:
-        raise CliError(f"--max-attempts {max_attempts}: a message is delivered at least once")
+        raise UsageError(f"--max-attempts {max_attempts}: a message is delivered at least once")
     return max_attempts
 
 
@@ -207,7 +207,7 @@ def _set_backoff(
     group: meta_pb2.ConsumerGroup, backoff_ms: str | None, backoff_exp: str | None
 ) -> None:
     if backoff_ms is not None and backoff_exp is not None:
-        raise CliError("give --backoff-ms or --backoff-exp, not both")
+        raise UsageError("give --backoff-ms or --backoff-exp, not both")
     if backoff_ms is not None:
         group.customized.next_ms.extend(
             _whole(value, "--backoff-ms") for value in numbers(backoff_ms)
@@ -215,7 +215,7 @@ def _set_backoff(
     elif backoff_exp is not None:
         values = numbers(backoff_exp)
         if len(values) != 3:
-            raise CliError(f"--backoff-exp {backoff_exp}: write INITIAL_MS,MAX_MS,MULTIPLIER")
+            raise UsageError(f"--backoff-exp {backoff_exp}: write INITIAL_MS,MAX_MS,MULTIPLIER")
         group.exponential.initial_ms = _whole(values[0], "--backoff-exp")
         group.exponential.max_ms = _whole(values[1], "--backoff-exp")
         group.exponential.multiplier = values[2]
@@ -223,5 +223,5 @@ def _set_backoff(
 
 def _whole(value: float, option: str) -> int:
     if value < 0 or value != int(value):
-        raise CliError(f"{option}: {value:g} is no whole number of milliseconds")
+        raise UsageError(f"{option}: {value:g} is no whole number of milliseconds")
     return int(value)

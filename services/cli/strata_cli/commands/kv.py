@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 
 from strata_cli.client import connect
 from strata_cli.commands.kv_files import reading, writing
-from strata_cli.options import COMMON, CliError, Common, milliseconds
+from strata_cli.options import COMMON, CliError, Common, UsageError, milliseconds
 from strata_cli.output import show
 from strata_kv.client import KvClient, Table
 from strata_kv.errors import KvError
@@ -72,7 +72,7 @@ def get(key: Key, /, *, table: TableName, read: Read = "leader", common: Common 
     with _table(table, common) as opened:
         item = opened.get(_bytes(key), _CONSISTENCIES[read])
     if item is None:
-        raise CliError(f"there is no key {key} in table {table}")
+        raise CliError(f"there is no key {key} in table {table}", "not_found")
     show(_item(item), common)
 
 
@@ -112,9 +112,9 @@ def cas(
         ttl: How long the item stays, like 30m; without it for ever.
     """
     if (version is None) == (expected is None):
-        raise CliError("say what is expected: --version or --expected")
+        raise UsageError("say what is expected: --version or --expected")
     if delete == (value is not None):
-        raise CliError("say what the item becomes: a value, or --delete")
+        raise UsageError("say what the item becomes: a value, or --delete")
     with _table(table, common) as opened:
         written = opened.compare_and_set(
             _bytes(key),
@@ -302,6 +302,14 @@ _CONSISTENCIES = {
 }
 
 
+def _failure(endpoint: str, reason: str) -> CliError:
+    if "Method not found" in reason:
+        return CliError(
+            f"{endpoint}: the plugin kv is off; start with STRATA_PLUGINS=kv", "refused"
+        )
+    return CliError(f"{endpoint}: {reason}")
+
+
 @contextmanager
 def _client(common: Common) -> Iterator[KvClient]:
     """Yield a client; its failures become one line."""
@@ -314,7 +322,7 @@ def _client(common: Common) -> Iterator[KvClient]:
                 metadata=client.metadata,
             )
         except KvError as error:
-            raise CliError(f"{client.endpoint}: {error}") from None
+            raise _failure(client.endpoint, str(error)) from None
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from strata_cli.local.plan import (
 )
 from strata_cli.local.readiness import NotReadyError
 from strata_cli.local.serving import wait_until_served
-from strata_cli.options import COMMON, CliError, Common, milliseconds
+from strata_cli.options import COMMON, Common, UsageError, milliseconds
 from strata_cli.output import show
 
 DataDir = Annotated[Path, Parameter(help="Folder of the cluster.")]
@@ -78,7 +78,7 @@ def up(
     }
     counts = {role: _DEFAULT_COUNTS[role] if n is None else n for role, n in asked.items()}
     if counts["storage"] < 1 or counts["broker"] < 1:
-        raise CliError("a cluster has at least one storage node and one broker")
+        raise UsageError("a cluster has at least one storage node and one broker")
     if config is not None:
         _check_config(config)
 
@@ -257,7 +257,7 @@ def _tell_unused(plan: Plan, asked: Mapping[Role, int | None], virtual_address: 
 
 def _some(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
-        raise CliError(f"name a process, like storage-1 or {FORWARDER}")
+        raise UsageError(f"name a process, like storage-1 or {FORWARDER}")
     return names
 
 

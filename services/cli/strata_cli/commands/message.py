@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -13,7 +16,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_cli import messaging
 from strata_cli.client import connect
-from strata_cli.options import COMMON, CliError, Common, milliseconds, pairs, time_ms
+from strata_cli.options import COMMON, Common, UsageError, milliseconds, pairs, time_ms
 from strata_cli.output import show
 from strata_cli.views import View, found_message_view, message_view, trace_view
 
@@ -30,7 +33,8 @@ def send(
     topic: Topic,
     /,
     *,
-    body: str,
+    body: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    file: Path | None = None,
     tag: str = "",
     key: Annotated[list[str] | None, Parameter(negative="")] = None,
     group: str = "",
@@ -44,7 +48,8 @@ def send(
     For instance: strata message send orders --body "two pizzas" --tag food --key order-17
 
     Args:
-        body: Text of the message.
+        body: Text of the message; - reads it from standard input.
+        file: File whose bytes are the message, instead of --body.
         tag: Tag to filter by.
         key: Key to find the message by; may be repeated.
         group: Message group: makes it a FIFO message, delivered in order within the group.
@@ -53,13 +58,13 @@ def send(
         property: KEY=VALUE given to the consumer; may be repeated.
     """
     if [bool(group), bool(delay), bool(at)].count(True) > 1:
-        raise CliError("give at most one of --group, --delay and --at")
+        raise UsageError("give at most one of --group, --delay and --at")
     deliver_at_ms = time_ms(at) if at else 0
     if delay:
         deliver_at_ms = round(time.time() * 1_000) + milliseconds(delay)
     outgoing = messaging.Outgoing(
         topic=definition_pb2.Resource(resource_namespace=common.namespace, name=topic),
-        body=body.encode(),
+        body=_body(body, file),
         tag=tag,
         keys=key or [],
         message_group=group,
@@ -122,9 +127,9 @@ def receive(
         invisible: How long others do not get a message that is not acked, 10s to 12h.
     """
     if count < 1:
-        raise CliError(f"--count {count}: ask for at least one message")
+        raise UsageError(f"--count {count}: ask for at least one message")
     if milliseconds(invisible) < MIN_INVISIBLE_MS:
-        raise CliError(f"--invisible {invisible}: at least 10s")
+        raise UsageError(f"--invisible {invisible}: at least 10s")
     source = definition_pb2.Resource(resource_namespace=common.namespace, name=topic)
     consumer = definition_pb2.Resource(resource_namespace=common.namespace, name=group)
     with connect(common) as client:
@@ -172,7 +177,7 @@ def show_(
         namespace=common.namespace, topic=topic, max_messages=max(count, 1)
     )
     if [id, key, offset].count(None) != 2:
-        raise CliError("give one of --id, --key and --offset")
+        raise UsageError("give one of --id, --key and --offset")
     if id is not None:
         request.message_id = id
     elif key is not None:
@@ -217,7 +222,7 @@ def query(
         page: Go on here: `next_page` of the answer before.
     """
     if count < 1:
-        raise CliError(f"--count {count}: ask for at least one message")
+        raise UsageError(f"--count {count}: ask for at least one message")
     request = admin_pb2.FindMessagesRequest(
         namespace=common.namespace, topic=topic, tag=tag, page_token=page
     )
@@ -260,7 +265,7 @@ def trace(
     """
     request = admin_pb2.TraceMessageRequest(namespace=common.namespace, topic=topic)
     if bool(id) == (offset is not None):
-        raise CliError("give a message id or --offset")
+        raise UsageError("give a message id or --offset")
     if offset is None:
         request.message_id = id
     else:
@@ -273,8 +278,17 @@ def trace(
     show(result, common, rows="steps", columns=columns)
 
 
+def _body(body: str | None, file: Path | None) -> bytes:
+    if (body is None) == (file is None):
+        raise UsageError("give --body or --file")
+    if file is not None:
+        return file.read_bytes()
+    # What was typed, byte by byte, whether it is text or not.
+    return sys.stdin.buffer.read() if body == "-" else os.fsencode(str(body))
+
+
 def _position(text: str) -> admin_pb2.MessagePosition:
     queue, colon, number = text.partition(":")
     if not (colon and queue.isdigit() and number.isdigit()):
-        raise CliError(f"--offset {text}: write QUEUE:OFFSET, like 3:1200")
+        raise UsageError(f"--offset {text}: write QUEUE:OFFSET, like 3:1200")
     return admin_pb2.MessagePosition(queue=int(queue), offset=int(number))

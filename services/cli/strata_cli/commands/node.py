@@ -123,7 +123,7 @@ def _find(client: Client, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetCluste
     found = [node for node in cluster.nodes if node.node_id == name or name in node.endpoints]
     if not found:
         known = ", ".join(node.node_id for node in cluster.nodes)
-        raise CliError(f"no node {name}; there are {known}")
+        raise CliError(f"no node {name}; there are {known}", "not_found")
     if len(found) > 1:
         # An endpoint outlives a data folder that was emptied: the old node may still be listed.
         ids = ", ".join(node.node_id for node in found)

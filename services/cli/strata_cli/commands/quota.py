@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import connect
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.options import COMMON, Common, UsageError
 from strata_cli.output import show
 from strata_cli.views import View
 
@@ -54,7 +54,7 @@ def set_(
     }
     named = {name: text for name, text in wanted.items() if text is not None}
     if not named:
-        raise CliError("nothing to set: name at least one limit (see strata quota set --help)")
+        raise UsageError("nothing to set: name at least one limit (see strata quota set --help)")
     quota = meta_pb2.Quota(namespace=common.namespace, topic=topic)
     for name, text in named.items():
         if text != "default":
@@ -132,5 +132,5 @@ def _number(name: str, text: str) -> int:
         return 0
     if not text.isdecimal() or int(text) == 0 or int(text) >= 1 << 63:
         option = name.removeprefix("consumer_").replace("_", "-")
-        raise CliError(f"--{option} {text}: give a number above 0, none or default")
+        raise UsageError(f"--{option} {text}: give a number above 0, none or default")
     return int(text)

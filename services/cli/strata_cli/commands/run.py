@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.options import COMMON, Common, UsageError
 
 if TYPE_CHECKING:
     from strata_cli.processes.cluster_config import ClusterConfig
@@ -257,13 +257,13 @@ def forwarder(
 
     host, _, port = listen.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > MAX_PORT:
-        raise CliError(f"--listen {listen}: write HOST:PORT")
+        raise UsageError(f"--listen {listen}: write HOST:PORT")
     if not broker and brokers_file is None:
-        raise CliError("no broker: give --broker or --brokers-file")
+        raise UsageError("no broker: give --broker or --brokers-file")
     try:
         brokers = BrokerList(broker or (), brokers_file)
     except ValueError as error:
-        raise CliError(f"--broker: {error}") from None
+        raise UsageError(f"--broker: {error}") from None
     run(ForwarderOptions(host.strip("[]"), int(port)), brokers, metrics_port)
 
 
@@ -316,4 +316,4 @@ def _with_flags(settings: ConfigT, **sections: Any) -> ConfigT:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise CliError(f"command line: {where}: {first['msg']}") from None
+        raise UsageError(f"command line: {where}: {first['msg']}") from None

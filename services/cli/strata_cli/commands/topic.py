@@ -12,7 +12,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import connect
 from strata_cli.commands.read_replicas import set_read_replicas
-from strata_cli.options import COMMON, CliError, Common, milliseconds, pairs
+from strata_cli.options import COMMON, Common, UsageError, milliseconds, pairs
 from strata_cli.output import show
 from strata_cli.views import View, queue_status_view, topic_view
 from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
@@ -156,7 +156,7 @@ def update(
     if attribute is not None or tier_attributes:
         mask.append("attributes")
     if not mask and read_replicas is None:
-        raise CliError(
+        raise UsageError(
             "nothing to change: give --type, --queues, --retention, --local-retention, "
             "--tiered-storage-level, --read-replicas or --attribute"
         )
@@ -206,11 +206,11 @@ def _tier_attributes(level: str | None, local_retention: str | None) -> dict[str
 
 def _replica_count(count: int) -> int:
     if count < 0:
-        raise CliError(f"--read-replicas {count}: it cannot be negative")
+        raise UsageError(f"--read-replicas {count}: it cannot be negative")
     return count
 
 
 def _queue_count(queues: int) -> int:
     if queues < 1:
-        raise CliError(f"--queues {queues}: a topic has at least one queue")
+        raise UsageError(f"--queues {queues}: a topic has at least one queue")
     return queues

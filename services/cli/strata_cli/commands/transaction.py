@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_cli.client import connect
-from strata_cli.options import COMMON, CliError, Common
+from strata_cli.options import COMMON, Common, UsageError
 from strata_cli.output import show
 from strata_cli.views import View, message_view
 
@@ -40,9 +40,9 @@ def list_(
         all_namespaces: Those of every namespace.
     """
     if count < 1:
-        raise CliError(f"--count {count}: ask for at least one transaction")
+        raise UsageError(f"--count {count}: ask for at least one transaction")
     if all_namespaces and topic:
-        raise CliError("give --topic or --all-namespaces, not both")
+        raise UsageError("give --topic or --all-namespaces, not both")
     request = admin_pb2.ListTransactionsRequest(topic=topic)
     if not all_namespaces:
         request.namespace = common.namespace

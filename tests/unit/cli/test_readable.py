@@ -1,0 +1,80 @@
+"""What people read: times, durations, sizes, lists; nothing in it moves a terminal's cursor."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from strata_cli.client import plain, with_port
+from strata_cli.options import CliError, Common
+from strata_cli.output import show
+from strata_cli.readable import readable
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("created_at_ms", 1795390157257, "2026-11-22T23:29:17.257Z"),
+        ("last_store_time_ms", 0, "-"),
+        ("retention_ms", 259_200_000, "3d"),
+        ("retention_ms", 0, "0ms"),
+        ("initial_ms", 1_500, "1500ms"),
+        ("metadata_age_ms", 61_500, "61.5s"),
+        ("payload_bytes", 1_536, "1.5 KiB"),
+        ("payload_bytes", 3, "3 B"),
+        ("members", [{"client_id": "a", "last_heartbeat_ms": 0}], "client_id=a, last_heartbeat=-"),
+        ("endpoints", ["a:1", "b:2"], "a:1, b:2"),
+        ("attributes", {}, "-"),
+        ("fifo", True, "yes"),
+        ("body", "two\nlines \x1b[2J\x9b1m\u202e", "two\\nlines \\x1b[2J\\x9b1m\\u202e"),
+        ("body", "Grüße, 世界", "Grüße, 世界"),
+    ],
+)
+def test_values(key: str, value: object, text: str) -> None:
+    """The key says what a number is; text that would act on a terminal is escaped."""
+    assert readable(key, value) == text
+
+
+def test_a_body_neither_breaks_the_table_nor_reaches_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One row stays one line; JSON keeps the body and its keys as they are."""
+    result = {"messages": [{"body": "a\nb\x1b]0;title\x07", "store_time_ms": 0}], "next_page": ""}
+    show(result, Common(), rows="messages")
+    text = capsys.readouterr().out
+    show(result, Common(output="json"), rows="messages")
+
+    assert text.split("\n")[1].split() == ["a\\nb\\x1b]0;title\\x07", "-"]
+    assert text.split("\n")[0].split() == ["body", "store", "time"]
+    assert json.loads(capsys.readouterr().out) == result
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("localhost", "localhost:8081"),
+        ("[::1]", "[::1]:8081"),
+        ("[::1]:9", "[::1]:9"),
+        ("host:9", "host:9"),
+        ("unix:/run/x", "unix:/run/x"),
+    ],
+)
+def test_an_endpoint_without_a_port_has_the_default_one(given: str, used: str) -> None:
+    """Not the one that gRPC would take."""
+    assert with_port(given) == used
+
+
+@pytest.mark.parametrize("given", [":9", "host:", "host:99999", "::1", "host:x"])
+def test_what_is_no_endpoint(given: str) -> None:
+    """It is told before anything is called."""
+    with pytest.raises(CliError, match="write HOST:PORT"):
+        with_port(given)
+
+
+def test_a_missing_topic_is_told_plainly() -> None:
+    """What RocketMQ's clients must read is not what people have to."""
+    told = "CODE: 17  DESC: No topic route info in name server for the topic: nope"
+
+    assert plain(told) == plain(f"TOPIC_NOT_FOUND: {told}") == "topic nope does not exist"
+    assert plain("something else") == "something else"
