@@ -182,9 +182,10 @@ def next_offset(offset: int) -> bytes:
 _NOTHING = receive_status(Code.MESSAGE_NOT_FOUND, "no new message")
 
 
-def nothing(wall_ms: int) -> list[bytes]:
-    """Serialise the responses of a receive that found no message."""
-    return [_NOTHING, delivery_timestamp(wall_ms)]
+def nothing(wall_ms: int, why: str = "") -> list[bytes]:
+    """Serialise the responses of a receive that found no message; `why`: it could not look."""
+    status = receive_status(Code.MESSAGE_NOT_FOUND, f"no new message: {why}") if why else _NOTHING
+    return [status, delivery_timestamp(wall_ms)]
 
 
 def delivery_timestamp(wall_ms: int) -> bytes:

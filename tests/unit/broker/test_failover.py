@@ -223,16 +223,31 @@ async def test_a_pop_whose_answer_was_lost_is_repeated_as_such(
     assert pops[0].attempt == pops[1].attempt != 0
 
 
-async def test_a_receive_with_no_leader_ends_as_an_empty_one(
+async def test_a_receive_with_no_leader_ends_as_an_empty_one_and_says_why(
     edge: FakeEdge, cluster: FakeCluster
 ) -> None:
-    """At the end of the polling time there is no message, not an error."""
+    """At the end of the polling time there is no message, not an error; the raft group is named."""
     for raft_group in RAFT_GROUPS:
         cluster.depose(raft_group)
     call = edge.begin("ReceiveMessage", receive_request("orders", "g"), time_left_s=0.4)
     await until(lambda: "Pop" in cluster.nodes["storage-b"].asked)
     status, messages = received(await call.answer)
     assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])
+    assert "no new message: storage did not answer: raft group " in status.message
+
+
+async def test_a_receive_that_was_answered_blames_nobody(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """An empty topic is no trouble, also when a leader was lost on the way."""
+    cluster.depose(RAFT_GROUPS[0])
+    call = edge.begin("ReceiveMessage", receive_request("orders", "g"), time_left_s=1.0)
+    await until(lambda: "Pop" in cluster.nodes["storage-b"].asked)
+    for raft_group in RAFT_GROUPS:
+        cluster.elect(raft_group, "storage-c")
+    status, messages = received(await call.answer)
+    assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])
+    assert status.message == "no new message"
 
 
 async def test_acks_follow_the_leader(client: Client, cluster: FakeCluster) -> None:

@@ -81,10 +81,19 @@ class Deliverer:
         group: meta_pb2.ConsumerGroup,
         topic: TopicRow,
         popped: storage_pb2.PopResponse,
+        trouble: str = "",
     ) -> list[bytes]:
-        """Return the serialised responses of a receive: status, messages, delivery timestamp."""
+        """Return the serialised responses of a receive: status, messages, delivery timestamp.
+
+        Args:
+            raft_group: where it was leased.
+            group: for whom.
+            topic: of the messages.
+            popped: what was leased.
+            trouble: why nothing can be found, for a receive without messages.
+        """
         if not popped.messages:
-            return wire.nothing(self._clock.wall_ms())
+            return wire.nothing(self._clock.wall_ms(), trouble)
         if self._traces is not None:
             self._traces.delivered(topic.name, group.name, popped, self._store_host)
         responses = [wire.RECEIVE_OK]

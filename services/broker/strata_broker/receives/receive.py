@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -49,6 +50,8 @@ RECEIVE = "ReceiveMessage"
 # The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
 # the one before, so it must not get two of one message group.
 _GO = "GO"
+# Raft groups that a text has room for.
+_TROUBLES_MAX = 3
 _DAY_MS = 86_400_000
 
 
@@ -224,7 +227,7 @@ class Receiver:
                 if not call.done():
                     await self._read(raft_group, group_id, receive.topic, response)
                     responses = self._deliverer.responses(
-                        raft_group, group, receive.topic, response
+                        raft_group, group, receive.topic, response, _trouble(ticket)
                     )
             except BaseException:
                 take_back()
@@ -415,3 +418,15 @@ def topic_ref(topic: TopicRow) -> storage_pb2.TopicRef:
         queue_count=topic.queue_count,
         dead_letter=topic.is_dead_letter,
     )
+
+
+def _trouble(ticket: PopTicket) -> str:
+    """Return why messages may be there that a receive did not find; "": none is known.
+
+    The code stays MESSAGE_NOT_FOUND: on any other one official simple consumers raise, and push
+    consumers stop asking for a while, although other raft groups serve.
+    """
+    if not ticket.unanswered:
+        return ""
+    named = islice(ticket.unanswered.values(), _TROUBLES_MAX)
+    return "storage did not answer: " + "; ".join(named)

@@ -29,15 +29,18 @@ class PopTicket:
         ended: nobody waits for it any more.
         request: what a node was asked last, as long as its answer is not known.
         node: which node that is; "" while none is asked.
+        unanswered: raft groups of which nobody answered to the end of the wait, and what is wrong
+            with them.
     """
 
-    __slots__ = ("ended", "node", "number", "request")
+    __slots__ = ("ended", "node", "number", "request", "unanswered")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = False
         self.node = ""
         self.request: storage_pb2.PopRequest | None = None
+        self.unanswered: dict[int, str] = {}
 
 
 class PopEnder:

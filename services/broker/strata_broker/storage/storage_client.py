@@ -145,6 +145,10 @@ class StorageClient:
                 settled_by_s = min(settled_by_s, now_s + self._config.call_timeout_ms / 1000)
                 ends_s = settled_by_s if repeated else now_s
             if now_s >= ends_s:
+                if ticket is not None:
+                    ticket.unanswered[request.raft_group] = self._leaders.explain(
+                        request.raft_group
+                    )
                 return storage_pb2.PopResponse()
             left_s = max(wait_ends_s - now_s, 0.0)
             # A new object: the last one may still be on its way.
@@ -168,6 +172,7 @@ class StorageClient:
                 request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
             )
             ticket.request = None
+            ticket.unanswered.pop(request.raft_group, None)
             return response
         finally:
             ticket.node = ""
