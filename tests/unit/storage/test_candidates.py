@@ -175,7 +175,13 @@ def test_pops_give_every_wanted_message_once_in_order(
     assert consumer.lease_set.leases.head == queue.end
     possible = replace(wanted, needs_messages=False)
     read = {at for at, one in all_messages.items() if possible.wants(one)}
-    assert queue.reads == Counter(read if wanted.needs_messages else ())
+    once = Counter(read if wanted.needs_messages else ())
+    if options.pop_scan_filter_steps < STEPS * len(once):
+        # What a filter costs is known after the first turn only: the rest of it is read again.
+        assert set(queue.reads) == set(once)
+        assert max(queue.reads.values(), default=0) <= 2
+    else:
+        assert queue.reads == once
 
 
 def whole_queue(kinds: str) -> Queue:
