@@ -97,6 +97,7 @@ PARTS = (
     Part("tests/e2e/test_cluster_network.py", FULL, 60),
     Part("tests/e2e/test_fuzzer.py", TEST, 22),
     Part("tests/e2e/test_kill.py", TEST, 40, again=True),
+    Part("tests/e2e/test_kill_freed_log.py", FULL, 100),
     Part("tests/e2e/test_kv_connector.py", FULL, 60),
     Part("tests/e2e/test_kv_kill.py", TEST, 30, again=True),
     Part("tests/e2e/test_placement_live.py", FULL, 150),
