@@ -29,14 +29,14 @@ from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey
 from strata_mq.leases import TakeRequest
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_storage.app import StorageApp
-from strata_storage.appends.append import AppendResult
-from strata_storage.config import StorageConfig
-from strata_storage.engine import GroupEngine
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.moves.ownership import Topic
-from strata_storage.pops.lease_calls import LeaseRef
-from strata_storage.pops.pop_calls import PopCall
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.group.engine import GroupEngine
+from strata_storage.leading.appends.append import AppendResult
+from strata_storage.leading.pops.lease_calls import LeaseRef
+from strata_storage.leading.pops.pop_calls import PopCall
+from strata_storage.process.app import StorageApp
+from strata_storage.rows.ownership import Topic
 
 BATCH = 64
 IN_FLIGHT = 16

@@ -37,13 +37,13 @@ from strata_mq.hashing import text_hash  # noqa: E402
 from strata_mq.leases import TakeRequest  # noqa: E402
 from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
-from strata_storage.app import StorageApp  # noqa: E402
-from strata_storage.config import StorageConfig  # noqa: E402
-from strata_storage.engine import GroupEngine  # noqa: E402
-from strata_storage.membership.hosted import HostedGroup  # noqa: E402
-from strata_storage.moves.ownership import Topic  # noqa: E402
-from strata_storage.pops.lease_calls import LeaseRef  # noqa: E402
-from strata_storage.pops.pop_calls import Delivered, PopCall  # noqa: E402
+from strata_storage.base.config import StorageConfig  # noqa: E402
+from strata_storage.base.hosted import HostedGroup  # noqa: E402
+from strata_storage.group.engine import GroupEngine  # noqa: E402
+from strata_storage.leading.pops.lease_calls import LeaseRef  # noqa: E402
+from strata_storage.leading.pops.pop_calls import Delivered, PopCall  # noqa: E402
+from strata_storage.process.app import StorageApp  # noqa: E402
+from strata_storage.rows.ownership import Topic  # noqa: E402
 
 # One wanted message in so many.
 RARITY = 100

@@ -33,10 +33,10 @@ from strata_angelia.ports import CallContext
 from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_storage.app import StorageApp
-from strata_storage.config import StorageConfig
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.servicer import StorageServicer
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.process.app import StorageApp
+from strata_storage.servicers.storage import StorageServicer
 
 RAFT_GROUP, CONSUMER_GROUP_ID = 1, 5
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=8)

@@ -30,10 +30,10 @@ from bench.object_stores import STORES, Bare  # noqa: E402
 from strata_mq.tier_policy import TierLevel, TierPolicy  # noqa: E402
 from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
-from strata_storage.app import StorageApp  # noqa: E402
-from strata_storage.config import StorageConfig  # noqa: E402
-from strata_storage.engine import GroupEngine  # noqa: E402
-from strata_storage.membership.hosted import HostedGroup  # noqa: E402
+from strata_storage.base.config import StorageConfig  # noqa: E402
+from strata_storage.base.hosted import HostedGroup  # noqa: E402
+from strata_storage.group.engine import GroupEngine  # noqa: E402
+from strata_storage.process.app import StorageApp  # noqa: E402
 from strata_storage.tiering.config import TierConfig  # noqa: E402
 from strata_storage.tiering.opening import TierSetup  # noqa: E402
 from strata_storage.tiering.parts import FixedTierPolicies  # noqa: E402

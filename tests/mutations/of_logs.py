@@ -48,7 +48,7 @@ OF_LOGS = (
     Mutation(
         "free-what-no-checkpoint-covers",
         6,
-        "services/storage/strata_storage/disk/retention.py",
+        "services/storage/strata_storage/upkeep/retention.py",
         (
             "            engine.machine.persisted_index(),\n"
             "            checkpoint_indexes.get(engine.replica_id, 0) + 1,"
@@ -140,7 +140,7 @@ OF_LOGS = (
     Mutation(
         "relocate-nothing-of-strangers",
         10,
-        "services/storage/strata_storage/disk/reclaim.py",
+        "services/storage/strata_storage/upkeep/reclaim.py",
         ("            return index > covered.get(replica_id, 0) or index in retained[replica_id]"),
         (
             "            return replica_id in retained and (index > "
@@ -172,7 +172,7 @@ OF_LOGS = (
     Mutation(
         "free-while-a-snapshot-is-installed",
         38,
-        "services/storage/strata_storage/disk/retention.py",
+        "services/storage/strata_storage/upkeep/retention.py",
         ("        if engine.whole_rows() is not None\n        else 0"),
         "",
         (
@@ -183,7 +183,7 @@ OF_LOGS = (
     Mutation(
         "finish-a-checkpoint-of-replaced-rows",
         38,
-        "services/storage/strata_storage/recovery/checkpointer.py",
+        "services/storage/strata_storage/upkeep/checkpointer.py",
         "            if some and writing.is_whole:",
         "            if some:",
         (
@@ -194,7 +194,7 @@ OF_LOGS = (
     Mutation(
         "begin-a-checkpoint-during-an-install",
         38,
-        "services/storage/strata_storage/recovery/checkpointer.py",
+        "services/storage/strata_storage/upkeep/checkpointer.py",
         ("has_rows = bool(engine.machine.applied_index()) and engine.whole_rows() is not None"),
         "has_rows = bool(engine.machine.applied_index())",
         (

@@ -8,7 +8,7 @@ OF_STORAGE = (
     Mutation(
         "apply-whatever-offset-comes",
         1,
-        "services/storage/strata_storage/appends/apply.py",
+        "services/storage/strata_storage/rows/append_apply.py",
         "        if resolution.base_offset != state.next_offset:",
         "        if False:",
         ("tests/unit/storage/test_machine.py::test_an_offset_that_does_not_follow_stops_apply",),
@@ -38,7 +38,7 @@ OF_STORAGE = (
     Mutation(
         "write-the-applied-index-apart",
         5,
-        "services/storage/strata_storage/machine.py",
+        "services/storage/strata_storage/rows/machine.py",
         ("            self.rows.applied.put(batch, state)\n            self._store.write(batch)"),
         (
             "            self._store.write(batch)\n"
@@ -52,7 +52,7 @@ OF_STORAGE = (
     Mutation(
         "begin-a-queue-in-a-slot-that-goes",
         17,
-        "services/storage/strata_storage/moves/ownership.py",
+        "services/storage/strata_storage/rows/ownership.py",
         ("        return slot in self.slots and (row is not None or slot not in self.closing)"),
         "        return slot in self.slots",
         (
@@ -63,7 +63,7 @@ OF_STORAGE = (
     Mutation(
         "drop-without-a-tombstone",
         17,
-        "services/storage/strata_storage/machine.py",
+        "services/storage/strata_storage/rows/machine.py",
         "        self.dropped.add((command.what, command.dropped_id))\n",
         "",
         (
@@ -74,7 +74,7 @@ OF_STORAGE = (
     Mutation(
         "lease-messages-of-a-dropped-topic",
         17,
-        "services/storage/strata_storage/machine.py",
+        "services/storage/strata_storage/rows/machine.py",
         "            if self._is_dropped(section.topic_id, section.consumer_group_id):",
         "            if False:",
         (
@@ -85,7 +85,7 @@ OF_STORAGE = (
     Mutation(
         "rehash-a-dropped-topic",
         17,
-        "services/storage/strata_storage/machine.py",
+        "services/storage/strata_storage/rows/machine.py",
         (
             "        topic_id, queue, queue_count = command\n"
             "        if not self._is_dropped(topic_id):"
@@ -97,7 +97,7 @@ OF_STORAGE = (
     Mutation(
         "seal-before-it-is-proposed",
         18,
-        "services/storage/strata_storage/engine.py",
+        "services/storage/strata_storage/group/engine.py",
         "            future = leader.proposer.propose((encode_seal(command),))\n",
         (
             "            leader.appends.seal(topic_id, queue)\n"
@@ -120,7 +120,7 @@ OF_STORAGE = (
     Mutation(
         "find-no-id-in-the-window",
         23,
-        "services/storage/strata_storage/appends/dedupe.py",
+        "services/storage/strata_storage/base/dedupe.py",
         (
             "        return (new is None or new.isdisjoint(ids)) and (old is None "
             "or old.isdisjoint(ids))"
@@ -132,7 +132,7 @@ OF_STORAGE = (
     Mutation(
         "forget-a-generation-of-ids",
         23,
-        "services/storage/strata_storage/appends/dedupe.py",
+        "services/storage/strata_storage/base/dedupe.py",
         (
             "        self._old, self._old_ids = self._new, self._new_ids\n"
             "        self._new, self._new_ids = {}, 0"
@@ -146,7 +146,7 @@ OF_STORAGE = (
     Mutation(
         "believe-a-window-that-is-too-short",
         23,
-        "services/storage/strata_storage/appends/append.py",
+        "services/storage/strata_storage/leading/appends/append.py",
         ("        if begin_ms <= now_ms - options.window_ms:\n            return None"),
         "        return None",
         (
@@ -201,7 +201,7 @@ OF_STORAGE = (
     Mutation(
         "reset-and-keep-the-leases",
         24,
-        "services/storage/strata_storage/machine.py",
+        "services/storage/strata_storage/rows/machine.py",
         ("            if section.clear:\n                leases.delete_all(batch, key)\n"),
         "",
         ("tests/unit/storage/test_machine.py::test_a_cleared_consumer_group_has_no_leases",),
@@ -210,7 +210,7 @@ OF_STORAGE = (
     Mutation(
         "never-call-a-client-dead",
         25,
-        "services/storage/strata_storage/pops/holders.py",
+        "services/storage/strata_storage/leading/pops/holders.py",
         "        return seen_at_s is None or now_s - seen_at_s >= self._silence_s",
         "        return seen_at_s is None",
         ("tests/unit/storage/test_holders.py::test_a_client_lives_while_some_broker_reports_it",),
@@ -219,7 +219,7 @@ OF_STORAGE = (
     Mutation(
         "let-one-broker-end-a-client",
         25,
-        "services/storage/strata_storage/pops/holders.py",
+        "services/storage/strata_storage/leading/pops/holders.py",
         "        clients.difference_update(silent)\n",
         (
             "        clients.difference_update(silent)\n"
@@ -243,7 +243,7 @@ OF_STORAGE = (
     Mutation(
         "copy-a-dead-letter-and-keep-the-lease",
         26,
-        "services/storage/strata_storage/machine.py",
+        "services/storage/strata_storage/rows/machine.py",
         (
             "        self._leases(batch, sections)\n"
             "        self._traces.leases(batch, entry.index, group_time_ms, "
@@ -270,7 +270,7 @@ OF_STORAGE = (
     Mutation(
         "wake-nobody-when-a-message-goes",
         26,
-        "services/storage/strata_storage/pops/lease_sets.py",
+        "services/storage/strata_storage/leading/pops/lease_sets.py",
         ("    if change.deletes or change.clear:\n        return True\n"),
         "",
         (
@@ -281,7 +281,7 @@ OF_STORAGE = (
     Mutation(
         "pass-over-what-waits",
         27,
-        "services/storage/strata_storage/pending/bound.py",
+        "services/storage/strata_storage/rows/bound.py",
         "        self.key = min(self.key, key)",
         "        pass",
         ("tests/unit/storage/test_pending_bound.py::test_no_row_is_ever_below_the_bound",),
@@ -293,7 +293,7 @@ OF_STORAGE = (
     Mutation(
         "scan-from-the-beginning",
         27,
-        "services/storage/strata_storage/pending/bound.py",
+        "services/storage/strata_storage/rows/bound.py",
         "        self._removed += 1",
         "        pass",
         ("tests/unit/storage/test_pending_bound.py::test_no_row_is_ever_below_the_bound",),
@@ -302,7 +302,7 @@ OF_STORAGE = (
     Mutation(
         "give-up-what-the-tier-has-not",
         28,
-        "services/storage/strata_storage/tiering/state.py",
+        "services/storage/strata_storage/rows/tier_state.py",
         "            if known is None or offset > known.commit_offset:",
         "            if known is None:",
         ("tests/unit/storage/test_tier_state.py::test_a_stale_entry_changes_no_row",),
@@ -355,7 +355,7 @@ OF_STORAGE = (
     Mutation(
         "believe-rows-of-another-cluster",
         32,
-        "services/storage/strata_storage/membership/hosting.py",
+        "services/storage/strata_storage/cluster/hosting.py",
         (
             "        return bool(self._cluster.value) and self._view.cluster_id == "
             "self._cluster.value"
@@ -369,7 +369,7 @@ OF_STORAGE = (
     Mutation(
         "remove-by-an-older-row",
         32,
-        "services/storage/strata_storage/membership/hosting.py",
+        "services/storage/strata_storage/cluster/hosting.py",
         "        if wanted_at is not None and row.revision <= wanted_at:",
         "        if False:",
         (
@@ -415,7 +415,7 @@ OF_STORAGE = (
     Mutation(
         "forget-how-a-message-ended",
         37,
-        "services/storage/strata_storage/pending/resolver.py",
+        "services/storage/strata_storage/leading/pending/resolver.py",
         "        found = self._machine.rows.ended.get(day_of(self._proposer.now_ms()), ref)",
         "        found = None",
         ("tests/unit/storage/test_resolver.py::test_a_repeat_is_answered_as_the_first_one",),
@@ -424,7 +424,7 @@ OF_STORAGE = (
     Mutation(
         "answer-a-repeat-before-the-first-is-committed",
         37,
-        "services/storage/strata_storage/proposer.py",
+        "services/storage/strata_storage/leading/proposer.py",
         "            await committed(self._in_flight[-1][0])",
         "            pass",
         ("tests/unit/storage/test_proposer.py::test_settled_waits_for_what_is_under_way",),
@@ -433,7 +433,7 @@ OF_STORAGE = (
     Mutation(
         "settle-after-a-lost-leadership",
         37,
-        "services/storage/strata_storage/proposer.py",
+        "services/storage/strata_storage/leading/proposer.py",
         ("            await committed(self._in_flight[-1][0])\n        if self._dropped:"),
         ("            await committed(self._in_flight[-1][0])\n        if False:"),
         ("tests/unit/storage/test_proposer.py::test_nothing_is_settled_after_leadership_was_lost",),
@@ -442,7 +442,7 @@ OF_STORAGE = (
     Mutation(
         "propose-in-another-term",
         38,
-        "services/storage/strata_storage/proposer.py",
+        "services/storage/strata_storage/leading/proposer.py",
         ("        if self._dropped:\n            # The"),
         ("        if False:\n            # The"),
         (

@@ -26,7 +26,7 @@ OF_SYNCS = (
     Mutation(
         "install-begins-without-flush",
         6,
-        "services/storage/strata_storage/recovery/group_snapshots.py",
+        "services/storage/strata_storage/upkeep/group_snapshots.py",
         (
             "        self._rows.local.put(batch, mark)\n"
             "        self._store.write(batch)\n"
@@ -44,7 +44,7 @@ OF_SYNCS = (
     Mutation(
         "install-ends-without-flush",
         6,
-        "services/storage/strata_storage/recovery/group_snapshots.py",
+        "services/storage/strata_storage/upkeep/group_snapshots.py",
         ("        self._store.flush()\n        self._is_installing = False"),
         "        self._is_installing = False",
         (
@@ -157,7 +157,7 @@ OF_SYNCS = (
     Mutation(
         "host-before-rows-are-kept",
         8,
-        "services/storage/strata_storage/membership/hosting.py",
+        "services/storage/strata_storage/cluster/hosting.py",
         "            await self._keep_rows()",
         "            pass",
         (
@@ -275,7 +275,7 @@ OF_SYNCS = (
     Mutation(
         "put-aside-without-sync",
         32,
-        "services/storage/strata_storage/membership/removed_replicas.py",
+        "services/storage/strata_storage/base/removed_replicas.py",
         "        os.fsync(file.fileno())\n",
         "        pass\n",
         ("tests/unit/storage/test_removed_replicas.py::test_what_is_put_aside_is_durable",),

@@ -24,13 +24,13 @@ from strata_raft.types import Configuration, Entry
 from strata_runtime import logs
 from strata_seglog.tail import Tail
 from strata_sim.scenario import Scenario
-from strata_storage.appends.append import Appender
-from strata_storage.appends.dedupe import DedupeWindow
-from strata_storage.machine import GroupMachine
-from strata_storage.membership import new_leaders
-from strata_storage.moves.rehash import Rehashes
-from strata_storage.pops.lease_calls import LeaseCalls
-from strata_storage.pops.lease_sets import LeaseSets
+from strata_storage.base.dedupe import DedupeWindow
+from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.pops.lease_calls import LeaseCalls
+from strata_storage.leading.pops.lease_sets import LeaseSets
+from strata_storage.leading.rehash import Rehashes
+from strata_storage.process import new_leaders
+from strata_storage.rows.machine import GroupMachine
 
 
 def acknowledge_before_sync() -> None:

@@ -41,8 +41,8 @@ from strata_sim.tally import TallyMetrics
 from strata_sim.trace import Trace
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.member import MemberIdentity, MemberNetwork, StorageMember
-from strata_storage.plugins import load as load_plugins
+from strata_storage.group.plugins import load as load_plugins
+from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
 from strata_tier.drivers.memory import MemoryBucket
 
 _NOWHERE = Path("/nowhere")

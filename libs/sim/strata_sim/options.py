@@ -14,7 +14,7 @@ from strata_broker.config import BrokerConfig, SessionSection
 from strata_broker.receives.config import ReceiveSection
 from strata_nameserver.config import NameserverConfig
 from strata_sim.network import NetworkOptions
-from strata_storage.config import StorageConfig, StorageOptions
+from strata_storage.base.config import StorageConfig, StorageOptions
 from strata_storage.tiering.config import TierConfig
 
 NAMESERVER_PORT = 9877

@@ -11,8 +11,8 @@ from strata_multiraft.writes import removed_frame
 from strata_seglog.log import CommitLog
 from strata_seglog.put_aside import segments_of
 from strata_seglog.real_disk import RealDisk
-from strata_storage.config import StorageConfig
-from strata_storage.membership.removed_replicas import (
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.removed_replicas import (
     AsideOptions,
     RemovedReplica,
     RemovedReplicas,

@@ -16,13 +16,13 @@ from strata_kv.options import TableOptions
 from strata_runtime.metrics import Metrics
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
-from strata_storage.app import StorageApp
-from strata_storage.config import StorageConfig
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.group.plugins import StoragePlugin
 from strata_storage.kv.options import KvOptions
 from strata_storage.kv.plugin import KvPlugin
 from strata_storage.kv.servicer import KvStorageServicer
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.plugins import StoragePlugin
+from strata_storage.process.app import StorageApp
 from tests.integration.storage.storage_node import TestClock, small_config
 
 CONTEXT = CallContext(timeout_s=None)

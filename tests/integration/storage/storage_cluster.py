@@ -22,8 +22,13 @@ from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_state.metadata import MemoryMetadataStore
 from strata_state.ports import Row
-from strata_storage.config import StorageConfig
-from strata_storage.member import MemberIdentity, MemberNetwork, MemberOptions, StorageMember
+from strata_storage.base.config import StorageConfig
+from strata_storage.process.member import (
+    MemberIdentity,
+    MemberNetwork,
+    MemberOptions,
+    StorageMember,
+)
 from strata_storage.tiering.config import TierConfig
 from tests.integration.storage.storage_node import batch_of, lease_of, pop_request, small_config
 

@@ -15,12 +15,12 @@ from strata_mq.hashing import text_hash
 from strata_runtime.metrics import Metrics
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
-from strata_storage.app import StorageApp
-from strata_storage.config import StorageConfig
-from strata_storage.disk.retention import RetentionSource
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.servicer import StorageServicer
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.process.app import StorageApp
+from strata_storage.servicers.storage import StorageServicer
 from strata_storage.tiering.opening import TierSetup
+from strata_storage.upkeep.retention import RetentionSource
 
 CONTEXT = CallContext(timeout_s=None)
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)

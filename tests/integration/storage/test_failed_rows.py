@@ -13,7 +13,7 @@ from strata_mq.rows import RowKind
 from strata_state.memory_store import MemoryCursor, MemoryStore
 from strata_state.ports import Row, StateError
 from strata_state.rows import ConsumerKey
-from strata_storage.disk.retention import FixedRetention
+from strata_storage.upkeep.retention import FixedRetention
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,

@@ -14,8 +14,8 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_broker.wire import stored_message
 from strata_mq.delivery import store_fragment
 from strata_runtime.metrics import Metrics
-from strata_storage.config import EngineOptions
-from strata_storage.errors import Refused
+from strata_storage.base.config import EngineOptions
+from strata_storage.base.errors import Refused
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,

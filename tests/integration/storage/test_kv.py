@@ -16,7 +16,7 @@ from strata_kv.options import TableOptions
 from strata_mq.rare_commands import DropKind
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
 from tests.integration.storage.kv_node import CONTEXT, GROUP, OTHER_TABLE, TABLE, KvNode
 from tests.integration.storage.storage_node import TestClock, small_config
 

@@ -12,8 +12,8 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.hashing import text_hash, unpack_message_id
 from strata_runtime.metrics import Metrics
-from strata_storage.appends.dedupe import DedupeWindow
-from strata_storage.disk.disk_guard import DiskMark
+from strata_storage.base.dedupe import DedupeWindow
+from strata_storage.base.disk_guard import DiskMark
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,

@@ -14,7 +14,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import PartKind
 from strata_mq.hashing import pack_message_id
 from strata_state.ports import Row
-from strata_storage.disk.retention import FixedRetention
+from strata_storage.upkeep.retention import FixedRetention
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,

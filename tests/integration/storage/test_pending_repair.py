@@ -13,7 +13,7 @@ from strata_mq.commands import CommandKind
 from strata_seglog.frames import HEADER_BYTES
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import dump_log, verify_log
-from strata_storage.recovery.repair import RepairPlan
+from strata_storage.upkeep.repair import RepairPlan
 from tests.integration.storage.damaged_log import FrameDict, flip
 from tests.integration.storage.storage_node import (
     NodeUnderTest,

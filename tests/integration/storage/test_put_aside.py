@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
-from strata_storage.errors import ReplicaEnded
-from strata_storage.membership.removed_replicas import RemovedReplicaError
-from strata_storage.recovery.restore_replica import removed_replicas, restore_replica
+from strata_storage.base.errors import ReplicaEnded
+from strata_storage.base.removed_replicas import RemovedReplicaError
+from strata_storage.upkeep.restore_replica import removed_replicas, restore_replica
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 GROUP = 1

@@ -18,7 +18,7 @@ from strata_seglog.verify import dump_log, verify_log
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
-from strata_storage.recovery.repair import RepairPlan, carry_out, plan_repair
+from strata_storage.upkeep.repair import RepairPlan, carry_out, plan_repair
 from tests.integration.storage.damaged_log import (
     GROUPS,
     OTHER_GROUP,

@@ -10,9 +10,9 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_state.day_rows import IdRows
-from strata_storage.appends.dedupe import DedupeOptions
-from strata_storage.appends.window_loader import load_window
-from strata_storage.membership import new_leaders
+from strata_storage.base.dedupe import DedupeOptions
+from strata_storage.group.window_loader import load_window
+from strata_storage.process import new_leaders
 from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, TestClock, small_config
 
 WINDOW_S = 600

@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_storage.errors import Refused
-from strata_storage.proposer import Proposer
+from strata_storage.base.errors import Refused
+from strata_storage.leading.proposer import Proposer
 from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest
 
 

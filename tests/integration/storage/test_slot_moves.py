@@ -13,8 +13,8 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
-from strata_storage.member import MemberOptions
-from strata_storage.moves.slot_moves import SlotMoveOptions
+from strata_storage.cluster.slot_moves import SlotMoveOptions
+from strata_storage.process.member import MemberOptions
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import message_id
 

@@ -15,11 +15,11 @@ from strata_mq.commands import CommandKind, command_kind
 from strata_mq.tier_commands import TierChangeCommand, encode_tier_change
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore as RowStore
-from strata_storage.disk.retention import FixedRetention
-from strata_storage.errors import Refused
-from strata_storage.proposer import Proposer
-from strata_storage.tiering.state import StaleEntryError
+from strata_storage.base.errors import Refused
+from strata_storage.leading.proposer import Proposer
+from strata_storage.rows.tier_state import StaleEntryError
 from strata_storage.tiering.uploads import ObjectUploads
+from strata_storage.upkeep.retention import FixedRetention
 from strata_tier.drivers.memory import MemoryStore
 from strata_tier.names import DEFAULT_SPACE
 from strata_tier.ports import Body, ObjectInfo, StoreUnavailableError

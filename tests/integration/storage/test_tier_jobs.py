@@ -18,9 +18,9 @@ from strata.storage.v1 import tier_pb2
 from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_placement.jobs import compact_rows, sweep_rows
 from strata_placement.source.runs import SourceError
+from strata_storage.servicers.tiering import TierServicer
 from strata_storage.tiering.options import OutsideOptions
 from strata_storage.tiering.parts import FixedTierPolicies
-from strata_storage.tiering.servicer import TierServicer
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.compact import CompactOptions, write_output
 from strata_tier.compaction import CompactionOptions, plan_compaction

@@ -7,9 +7,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 from strata_state.ports import StateError
-from strata_storage.disk import retention
-from strata_storage.disk.retention import FixedRetention
-from strata_storage.machine import GroupMachine
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.upkeep import retention
+from strata_storage.upkeep.retention import FixedRetention
 from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append
 from tests.integration.storage.storage_node import GROUP, NodeUnderTest
 from tests.integration.storage.waiting import until
@@ -58,7 +58,7 @@ async def test_a_trim_that_cannot_read_its_rows_holds_up_no_other(tmp_path: Path
                 raise StateError("read failed")
             return await plan(machine, *arguments)  # type: ignore[arg-type]
 
-        with patch("strata_storage.node.plan_trim", failing):
+        with patch("strata_storage.process.node.plan_trim", failing):
             await node.app.node.retain_once()
         assert (min_offset(node, GROUP, 0), min_offset(node, OTHER_GROUP, 1)) == (0, 1)
         await node.app.node.retain_once()

@@ -10,12 +10,12 @@ from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.metrics import Metrics
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
-from strata_storage.config import StorageConfig
-from strata_storage.disk.retention import RetentionSource
+from strata_storage.base.config import StorageConfig
 from strata_storage.tiering.config import TierConfig
 from strata_storage.tiering.opening import TierSetup
 from strata_storage.tiering.parts import FixedTierPolicies, TierPolicies
 from strata_storage.tiering.uploader import Uploader
+from strata_storage.upkeep.retention import RetentionSource
 from strata_tier.drivers.memory import MemoryBucket
 from tests.integration.storage.storage_node import (
     CONTEXT,

@@ -11,8 +11,8 @@ from strata_broker.plugins import load as load_broker_plugins
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_runtime.config import load, to_toml
 from strata_runtime.errors import ConfigError
-from strata_storage.config import StorageConfig
-from strata_storage.plugins import load as load_storage_plugins
+from strata_storage.base.config import StorageConfig
+from strata_storage.group.plugins import load as load_storage_plugins
 
 
 def test_no_plugin_is_loaded_unless_it_is_named() -> None:

@@ -17,7 +17,7 @@ from strata_multiraft.peering_options import TransportOptions
 from strata_multiraft.ports import Envelope, TrafficClass
 from strata_raft import Entry, EntryKind
 from strata_raft.messages import AppendRequest, Heartbeat
-from strata_storage.pops.lease_entries import is_lease_entry
+from strata_storage.rows.lease_entries import is_lease_entry
 from tests.unit.multiraft.memory_cluster import Cluster, three_nodes
 
 Settled = Callable[[], Awaitable[None]]

@@ -30,7 +30,7 @@ from strata_mq.rows import day_of
 from strata_raft import Entry, EntryKind
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
-from strata_storage.machine import GroupMachine
+from strata_storage.rows.machine import GroupMachine
 
 GROUP = 3
 TOPIC_ID = 7

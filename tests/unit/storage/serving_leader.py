@@ -9,12 +9,12 @@ from strata_mq.leases import Lease, LeaseChange, LeaseState
 from strata_runtime.metrics import Metrics
 from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey
-from strata_storage.config import EngineOptions
-from strata_storage.leader import Leader
-from strata_storage.pending.instruments import PendingInstruments
-from strata_storage.pending.leader import PendingPorts
-from strata_storage.reads.payloads import PayloadReader
+from strata_storage.base.config import EngineOptions
+from strata_storage.leading.leader import Leader
+from strata_storage.leading.pending.instruments import PendingInstruments
+from strata_storage.leading.pending.pending import PendingPorts
 from strata_storage.reads.reader import MessageReader
+from strata_storage.rows.payloads import PayloadReader
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,
     NOW_MS,

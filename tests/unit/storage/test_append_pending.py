@@ -18,10 +18,10 @@ from strata_mq.rare_commands import (
     encode_own,
     encode_seal,
 )
-from strata_storage.appends.append import Appender, AppendResult
-from strata_storage.appends.dedupe import DedupeOptions, DedupeWindow
-from strata_storage.config import EngineOptions
-from strata_storage.errors import Refused
+from strata_storage.base.config import EngineOptions
+from strata_storage.base.dedupe import DedupeOptions, DedupeWindow
+from strata_storage.base.errors import Refused
+from strata_storage.leading.appends.append import Appender, AppendResult
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,

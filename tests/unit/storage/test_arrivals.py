@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_storage.errors import Refused
-from strata_storage.reads.arrivals import Arrivals
+from strata_storage.base.errors import Refused
+from strata_storage.rows.arrivals import Arrivals
 
 TOPIC, QUEUE = 7, 0
 

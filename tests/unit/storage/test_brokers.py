@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_storage.membership.brokers import Brokers, LostBroker
+from strata_storage.leading.brokers import Brokers, LostBroker
 
 BROKER = 0xABCD_0007
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from strata_mq.columns import pack_longs, pack_words
 from strata_mq.cq_rows import CqRow, encode_cq_row
 from strata_mq.leases import QueueLeases, TakeRequest
-from strata_storage.config import EngineOptions
-from strata_storage.pops.candidates import Budget, Candidates
-from strata_storage.pops.lease_sets import LeaseSet
-from strata_storage.pops.matches import Matches
+from strata_storage.base.config import EngineOptions
+from strata_storage.leading.pops.candidates import Budget, Candidates
+from strata_storage.leading.pops.lease_sets import LeaseSet
+from strata_storage.leading.pops.matches import Matches
 from strata_storage.reads.reader import Location
 from tests.unit.storage.serving_leader import unlimited_turns
 

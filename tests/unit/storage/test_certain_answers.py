@@ -9,8 +9,8 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_multiraft.errors import NotLeader
-from strata_storage.errors import Refused
-from strata_storage.pops.lease_calls import LeaseRef
+from strata_storage.base.errors import Refused
+from strata_storage.leading.pops.lease_calls import LeaseRef
 from tests.unit.storage.serving_leader import KEY, ServingLeader
 from tests.unit.storage.waiting_leader import DEAD_LETTER_TOPIC_ID
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strata_storage.errors import Refused
-from strata_storage.membership.watchers import TransactionCheck, Watchers, WatchOptions, WatchUpdate
-from strata_storage.pending.check_routes import CheckRoutes
+from strata_storage.base.errors import Refused
+from strata_storage.base.watchers import TransactionCheck, Watchers, WatchOptions, WatchUpdate
+from strata_storage.leading.pending.check_routes import CheckRoutes
 
 TOPIC, OTHER_TOPIC = 7, 8
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from strata_mq.rows import AppliedRow
 from strata_seglog.frames import FrameKind, checkpoint_part
-from strata_storage.recovery.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
+from strata_storage.upkeep.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
 
 APPLIED = AppliedRow(42, 3, 1_000)
 

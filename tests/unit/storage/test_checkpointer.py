@@ -14,10 +14,10 @@ from strata_mq.rows import AppliedRow
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog
 from strata_state.ports import Row
-from strata_storage.config import RetentionOptions
-from strata_storage.engine import GroupEngine
-from strata_storage.errors import Refused
-from strata_storage.recovery.checkpointer import Checkpointer, CheckpointReplica
+from strata_storage.base.config import RetentionOptions
+from strata_storage.base.errors import Refused
+from strata_storage.group.engine import GroupEngine
+from strata_storage.upkeep.checkpointer import Checkpointer, CheckpointReplica
 
 Writes = Callable[[Sequence[Frame]], Awaitable[int]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_storage.appends.dedupe import DedupeOptions, DedupeWindow
+from strata_storage.base.dedupe import DedupeOptions, DedupeWindow
 
 
 def ids(*numbers: int) -> list[bytes]:

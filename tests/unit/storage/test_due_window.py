@@ -8,7 +8,7 @@ from bisect import bisect_left
 import pytest
 
 from strata_mq.pending_rows import PendingKey
-from strata_storage.pending.due_window import DueWindow
+from strata_storage.leading.pending.due_window import DueWindow
 
 FIRST = PendingKey(0, 0, 0)
 

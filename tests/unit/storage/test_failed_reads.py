@@ -11,12 +11,12 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.errors import CorruptFrame, LogError, ReadFailed
 from strata_state.memory_store import MemoryStore
-from strata_storage.errors import Refused
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.reads.payloads import PayloadReader
-from strata_storage.recovery import row_preparer
-from strata_storage.recovery.rebuild import Rebuilt
-from strata_storage.recovery.row_preparer import RowPreparer
+from strata_storage.base.errors import Refused
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.rows.payloads import PayloadReader
+from strata_storage.upkeep import row_preparer
+from strata_storage.upkeep.rebuild import Rebuilt
+from strata_storage.upkeep.row_preparer import RowPreparer
 
 EIO = ReadFailed("0.log: Input/output error")
 DAMAGED = CorruptFrame(0, "0.log", "payload checksum")

@@ -10,9 +10,9 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_metadata import ClusterView
 from strata_mq.batch import BatchView, OutgoingMessage, PartKey
-from strata_storage.membership.directory import Directory
-from strata_storage.moves.forwarding import ForwardFailed, Forwarding
-from strata_storage.pending.resolver import Place
+from strata_storage.base.directory import Directory
+from strata_storage.leading.pending.forwarding import ForwardFailed, Forwarding
+from strata_storage.leading.pending.resolver import Place
 from tests.unit.storage.waiting_leader import id_of
 
 TOPIC_ID, QUEUE, DESTINATION = 7, 2, 5

@@ -16,10 +16,10 @@ from strata_mq.rare_commands import (
     encode_seal,
 )
 from strata_mq.slots import slot_of
-from strata_storage.config import PendingOptions
-from strata_storage.moves.forwarding import ForwardFailed
-from strata_storage.pending.resolver import DELIVERING, Ended, Place
-from strata_storage.pending.retry_slots import RetrySlots
+from strata_storage.base.config import PendingOptions
+from strata_storage.leading.pending.forwarding import ForwardFailed
+from strata_storage.leading.pending.resolver import DELIVERING, Ended, Place
+from strata_storage.leading.pending.retry_slots import RetrySlots
 from tests.unit.storage.waiting_leader import (
     QUEUES,
     QUICK,

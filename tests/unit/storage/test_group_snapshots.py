@@ -8,8 +8,8 @@ from strata_mq.rows import AppliedRow, LocalRow, QueueRow
 from strata_raft import Configuration, SnapshotMetadata
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
-from strata_storage.machine import GroupMachine
-from strata_storage.recovery.group_snapshots import GroupSnapshots, claim_rows
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.upkeep.group_snapshots import GroupSnapshots, claim_rows
 
 GROUP = 3
 METADATA = SnapshotMetadata(9, 2, Configuration(frozenset({1, 2})))

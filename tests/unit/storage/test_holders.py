@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_storage.pops.holders import Holders
+from strata_storage.leading.pops.holders import Holders
 
 
 def test_a_client_lives_while_some_broker_reports_it() -> None:

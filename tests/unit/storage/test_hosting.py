@@ -8,8 +8,8 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
 from strata_seglog.errors import LogError
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.membership.hosting import Hosting, wanted_replicas
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.cluster.hosting import Hosting, wanted_replicas
 
 ME = "storage-1"
 

@@ -10,10 +10,10 @@ import pytest
 
 from strata_mq.rows import AppliedRow
 from strata_seglog.log import SegmentInfo
-from strata_storage.disk.reclaim import Reclaimer
-from strata_storage.disk.retention import low_indexes
-from strata_storage.engine import GroupEngine
+from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.publisher import Publisher
+from strata_storage.upkeep.reclaim import Reclaimer
+from strata_storage.upkeep.retention import low_indexes
 
 
 class FakeEngine:

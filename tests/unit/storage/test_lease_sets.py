@@ -9,11 +9,11 @@ import pytest
 
 from strata_mq.leases import LeaseState
 from strata_mq.rare_commands import TrimCommand, TrimmedQueue, encode_trim
-from strata_storage.config import EngineOptions
-from strata_storage.errors import Refused
-from strata_storage.pops.lease_calls import LeaseRef
-from strata_storage.pops.lease_sets import LeaseSets
-from strata_storage.pops.set_deadlines import SetDeadlines
+from strata_storage.base.config import EngineOptions
+from strata_storage.base.errors import Refused
+from strata_storage.leading.pops.lease_calls import LeaseRef
+from strata_storage.leading.pops.lease_sets import LeaseSets
+from strata_storage.leading.pops.set_deadlines import SetDeadlines
 from tests.unit.storage.serving_leader import CONSUMER_GROUP_ID, KEY, ServingLeader, lease
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,

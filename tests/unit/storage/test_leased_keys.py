@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
 from strata_storage.tiering.leased_keys import LeasedKeys
 from strata_storage.tiering.options import OutsideOptions
 from strata_tier.errors import TierError

@@ -10,7 +10,7 @@ from strata_mq.lease_types import Lease, LeaseChange, LeaseState
 from strata_mq.rare_commands import DropCommand, DropKind, encode_dead_letter, encode_drop
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import RowBatch
-from strata_storage.errors import ApplyError
+from strata_storage.base.errors import ApplyError
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_storage.membership.membership_plan import (
+from strata_storage.cluster.membership_plan import (
     ChangeTo,
     Desired,
     HandOver,

@@ -9,8 +9,8 @@ from typing import Any, cast
 from strata.meta.v1 import meta_pb2 as meta
 from strata_multiraft import Replica
 from strata_seglog.ports import DiskSpace
-from strata_storage.disk.disk_guard import DiskGuard, DiskGuardOptions, DiskMark
-from strata_storage.metering.node_health import NodeHealth
+from strata_storage.base.disk_guard import DiskGuard, DiskGuardOptions, DiskMark
+from strata_storage.cluster.node_health import NodeHealth
 
 
 @dataclass

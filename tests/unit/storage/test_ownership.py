@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_mq.rare_commands import SlotGrant
-from strata_storage.moves.ownership import OwnedSlots
+from strata_storage.rows.ownership import OwnedSlots
 
 GRANTS = st.lists(
     st.builds(SlotGrant, st.integers(0, 4_000), st.integers(1, 96), st.booleans()), max_size=20

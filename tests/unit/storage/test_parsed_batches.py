@@ -8,7 +8,7 @@ import google_crc32c
 import pytest
 
 from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
-from strata_storage.appends.parsed import ParsedBatches
+from strata_storage.rows.parsed import ParsedBatches
 
 
 def batch(body: bytes) -> BatchView:

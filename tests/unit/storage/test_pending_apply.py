@@ -18,7 +18,7 @@ from strata_mq.pending_rows import (
 )
 from strata_mq.rare_commands import TrimCommand, TrimmedQueue
 from strata_mq.rows import MessagePosition
-from strata_storage.errors import ApplyError
+from strata_storage.base.errors import ApplyError
 from tests.unit.storage.pending_entries import (
     DAY_MS,
     START_MS,

@@ -10,7 +10,7 @@ from strata_mq.batch import PartKind
 from strata_mq.pending_rows import PendingKey, PendingRow
 from strata_state.memory_store import MemoryStore
 from strata_state.rows import GroupRows
-from strata_storage.pending.bound import PendingBound
+from strata_storage.rows.bound import PendingBound
 from tests.unit.storage.waiting_leader import LeaderUnderTest
 
 ROW = PendingRow(PartKind.DELAYED, 0, 7, -1, 0, 4, 32, 5, 1, 0, 0, b"\x01" * 17, 0)

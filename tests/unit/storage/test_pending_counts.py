@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from strata_mq.batch import PartKind
-from strata_storage.pending.counts import PendingCounts
+from strata_storage.reads.counts import PendingCounts
 from tests.unit.storage.waiting_leader import LeaderUnderTest, Result, turns
 
 MANY = 10_001

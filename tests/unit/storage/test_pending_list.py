@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from strata_mq.batch import PartKind
-from strata_storage.config import EngineOptions
-from strata_storage.pending.listing import PendingList, PendingQuery
+from strata_storage.base.config import EngineOptions
+from strata_storage.reads.listing import PendingList, PendingQuery
 from strata_storage.reads.reader import MessageReader
 from tests.unit.storage.waiting_leader import TOPIC_ID, LeaderUnderTest, run_here, start
 

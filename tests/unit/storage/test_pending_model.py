@@ -13,8 +13,8 @@ from strata_mq.pending_commands import ResolveItem, drop, place, put_off
 from strata_mq.pending_rows import PendingKey, PendingRef, PendingRow, PinRow
 from strata_raft import Entry
 from strata_state.memory_store import MemoryStore
-from strata_storage.disk.pin_sweep import PinSweep
-from strata_storage.disk.retention import FixedRetention, plan_trim
+from strata_storage.leading.pin_sweep import PinSweep
+from strata_storage.upkeep.retention import FixedRetention, plan_trim
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,

@@ -9,8 +9,8 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_multiraft.errors import NotLeader
 from strata_runtime.clock import SystemClock
-from strata_storage.errors import Refused
-from strata_storage.proposer import Payload, Proposer
+from strata_storage.base.errors import Refused
+from strata_storage.leading.proposer import Payload, Proposer
 
 
 class FakeReplica:

@@ -10,8 +10,8 @@ from strata_mq.rare_commands import OwnCommand, QueueGrant, QueuePlace, SlotGran
 from strata_mq.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
-from strata_storage.machine import GroupMachine
-from strata_storage.moves.ownership import Topic
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.rows.ownership import Topic
 
 GROUP = 3
 TOPIC = Topic(8, 0, 8)

@@ -15,11 +15,11 @@ from strata_raft import Configuration, ReplicaProgress
 from strata_raft.progress import ProgressState
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from strata_storage.membership.directory import Directory
-from strata_storage.membership.heartbeats import Heartbeats
-from strata_storage.membership.reconciler import Reconciler, ReconcilerOptions, desired_of
-from strata_storage.metering.instruments import Instruments
-from strata_storage.metrics import METRICS
+from strata_storage.base.directory import Directory
+from strata_storage.cluster.heartbeats import Heartbeats
+from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions, desired_of
+from strata_storage.process.metrics import METRICS
+from strata_storage.upkeep.instruments import Instruments
 
 
 class ManualClock:

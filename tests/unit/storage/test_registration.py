@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2 as meta
-from strata_storage.membership.registration import Registration, RegistrationError
+from strata_storage.cluster.registration import Registration, RegistrationError
 
 
 class FakeNameserver:

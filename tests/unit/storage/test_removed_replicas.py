@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_storage.membership.removed_replicas import (
+from strata_storage.base.removed_replicas import (
     AsideOptions,
     RemovedReplica,
     RemovedReplicaError,

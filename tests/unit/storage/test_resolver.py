@@ -12,9 +12,9 @@ from strata_mq.batch import PartKind
 from strata_mq.pending_commands import ResolveAction
 from strata_mq.pending_rows import PendingRef
 from strata_mq.rows import day_of
-from strata_storage.config import PendingOptions
-from strata_storage.errors import Refused
-from strata_storage.pending.resolver import End, Ended, Place, Waiting
+from strata_storage.base.config import PendingOptions
+from strata_storage.base.errors import Refused
+from strata_storage.leading.pending.resolver import End, Ended, Place, Waiting
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,
     GROUP,

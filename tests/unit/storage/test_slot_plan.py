@@ -12,14 +12,14 @@ from strata_mq.rare_commands import OwnCommand, QueueGrant, QueuePlace, SlotGran
 from strata_mq.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
-from strata_storage.machine import GroupMachine
-from strata_storage.moves.slot_plan import (
+from strata_storage.cluster.slot_plan import (
     first_slots,
     grants_of,
     kept_in,
     revocation_of,
     revoked,
 )
+from strata_storage.rows.machine import GroupMachine
 
 GROUP, OTHER = 3, 4
 # Queue q of topic 7 is in slot q; topic 8 holds dead letters, topic 9 is unknown.

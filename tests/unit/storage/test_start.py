@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from strata_multiraft import Replica
-from strata_storage.recovery.replaying import until_led
+from strata_storage.base.replaying import until_led
 
 
 class FakeNode:

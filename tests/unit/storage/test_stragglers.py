@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from strata_storage.appends.stragglers import wait_for_most
+from strata_storage.rows.stragglers import wait_for_most
 
 
 def futures(count: int) -> list[asyncio.Future[int]]:

@@ -19,8 +19,8 @@ from strata_mq.tier_rows import OffsetRange
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_state.rows import GroupRows
-from strata_storage.errors import ApplyError
-from strata_storage.tiering.state import TierState
+from strata_storage.base.errors import ApplyError
+from strata_storage.rows.tier_state import TierState
 from strata_tier.layout import ObjectKind
 from strata_tier.metadata_rows import RowTierMetadata
 from strata_tier.state import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from strata_mq.batch import PartKind
 from strata_mq.pending_commands import ResolveAction, ResolveItem
 from strata_state.ports import StateError
-from strata_storage.config import PendingOptions
-from strata_storage.pending.resolver import Waiting
+from strata_storage.base.config import PendingOptions
+from strata_storage.leading.pending.resolver import Waiting
 from tests.unit.storage.waiting_leader import (
     QUICK,
     TOPIC_ID,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_storage.metering.traffic import Amount, Traffic
+from strata_storage.rows.traffic import Amount, Traffic
 
 
 def test_amounts_add_up_by_queue_until_they_are_taken() -> None:

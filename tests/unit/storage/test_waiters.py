@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_storage.errors import Refused
-from strata_storage.pops.waiters import Waiters
+from strata_storage.base.errors import Refused
+from strata_storage.leading.pops.waiters import Waiters
 
 
 def park(waiters: Waiters, group: int = 5, queue: int = -1) -> asyncio.Task[bool]:

@@ -7,9 +7,9 @@ from typing import Any
 
 from strata_mq.rows import QueueRow
 from strata_runtime.metrics import Metrics
-from strata_storage.metering.traffic import Traffic
-from strata_storage.metering.window_meter import WindowMeter, WindowOptions
-from strata_storage.metrics import METRICS
+from strata_storage.process.metrics import METRICS
+from strata_storage.rows.traffic import Traffic
+from strata_storage.servicers.window_meter import WindowMeter, WindowOptions
 
 
 class _Clock:

@@ -26,20 +26,20 @@ from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
-from strata_storage.appends.append import Appender, AppendResult
-from strata_storage.config import EngineOptions, PendingOptions
-from strata_storage.machine import GroupMachine
-from strata_storage.membership.watchers import Watchers
-from strata_storage.metrics import METRICS
-from strata_storage.moves.forwarding import Forwarder
-from strata_storage.pending.check_routes import CheckRoutes
-from strata_storage.pending.instruments import PendingInstruments
-from strata_storage.pending.leader import Pending, PendingPorts
-from strata_storage.pops.lease_sets import LeaseSets
-from strata_storage.pops.waiters import Waiters
-from strata_storage.proposer import Payload, Proposer
-from strata_storage.reads.payloads import PayloadReader
+from strata_storage.base.config import EngineOptions, PendingOptions
+from strata_storage.base.watchers import Watchers
+from strata_storage.leading.appends.append import Appender, AppendResult
+from strata_storage.leading.pending.check_routes import CheckRoutes
+from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.leading.pending.instruments import PendingInstruments
+from strata_storage.leading.pending.pending import Pending, PendingPorts
+from strata_storage.leading.pops.lease_sets import LeaseSets
+from strata_storage.leading.pops.waiters import Waiters
+from strata_storage.leading.proposer import Payload, Proposer
+from strata_storage.process.metrics import METRICS
 from strata_storage.reads.reader import MessageReader
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.rows.payloads import PayloadReader
 
 GROUP, TOPIC_ID, QUEUES, DEAD_LETTER_TOPIC_ID = 3, 7, 4, 9
 NOW_MS = 1_700_000_000_000

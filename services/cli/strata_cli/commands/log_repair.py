@@ -15,7 +15,7 @@ from strata_seglog.verify import verify_log
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import StateError, StateStore
 from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
-from strata_storage.recovery.repair import RepairPlan, carry_out, plan_repair
+from strata_storage.upkeep.repair import RepairPlan, carry_out, plan_repair
 
 
 def repair_log(path: Path, raft_group: int | None, *, changes: bool) -> View:

@@ -36,9 +36,9 @@ def restore_replica(
     """
     from strata_cli.processes.data_folder import identity_of, locked
     from strata_seglog.errors import LogError
-    from strata_storage.config import StorageConfig
-    from strata_storage.membership.removed_replicas import RemovedReplica, RemovedReplicaError
-    from strata_storage.recovery import restore_replica as restoring
+    from strata_storage.base.config import StorageConfig
+    from strata_storage.base.removed_replicas import RemovedReplica, RemovedReplicaError
+    from strata_storage.upkeep import restore_replica as restoring
 
     def view(replica: RemovedReplica) -> View:
         left_out = ("term", "vote", "commit", "version", "is_back")

@@ -39,7 +39,7 @@ from strata_state.metadata_keys import (
     raft_group_key,
 )
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
-from strata_storage.recovery.checkpoint import encode_checkpoint
+from strata_storage.upkeep.checkpoint import encode_checkpoint
 from strata_tier.restore import RaftGroupRestore, Restore
 
 # Ids that the lost cluster may have given after its last archive.

@@ -43,13 +43,13 @@ from strata_runtime.tracing import Tracer, current_trace_parent
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.app import StorageApp
-from strata_storage.config import StorageConfig
-from strata_storage.errors import ReplicaEnded
-from strata_storage.membership.heartbeats import Heartbeats
-from strata_storage.membership.registration import Registration, RegistrationError
-from strata_storage.moves.local_moves import LocalMoves
-from strata_storage.plugins import load as load_storage_plugins
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.errors import ReplicaEnded
+from strata_storage.cluster.heartbeats import Heartbeats
+from strata_storage.cluster.local_moves import LocalMoves
+from strata_storage.cluster.registration import Registration, RegistrationError
+from strata_storage.group.plugins import load as load_storage_plugins
+from strata_storage.process.app import StorageApp
 from strata_storage.tiering.opening import TierSetup
 from strata_tier.ports import StoreError
 

@@ -16,7 +16,7 @@ from strata_broker.observability.windows import WindowOptions
 from strata_nameserver.config import NameserverConfig
 from strata_runtime.config import Section
 from strata_runtime.observability import ObservabilityConfig
-from strata_storage.config import StorageConfig
+from strata_storage.base.config import StorageConfig
 from strata_storage.tiering.config import TierConfig
 
 

@@ -13,8 +13,8 @@ from strata_cli.processes.data_folder import Role
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.member import MemberIdentity, MemberNetwork, StorageMember
-from strata_storage.plugins import load as load_plugins
+from strata_storage.group.plugins import load as load_plugins
+from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
 
 
 def run(config: ClusterConfig, data_dir: Path) -> None:

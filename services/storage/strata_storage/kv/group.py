@@ -13,17 +13,17 @@ from strata_kv.names import QUEUE
 from strata_mq.rare_commands import DropKind
 from strata_mq.rows import QueueRow
 from strata_state.ports import RowBatch
-from strata_storage.errors import ApplyError, Refused
+from strata_storage.base.errors import ApplyError, Refused
 from strata_storage.kv.leader import KvLeader
 from strata_storage.kv.options import KvOptions
-from strata_storage.leader import Leader
-from strata_storage.machine import GroupMachine
+from strata_storage.leading.leader import Leader
+from strata_storage.rows.machine import GroupMachine
 
 _NO_MESSAGES = QueueRow(0, 0, 0, 0)
 
 
 class KvGroup:
-    """`strata_storage.plugins.GroupPlugin` for tables.
+    """`strata_storage.group.plugins.GroupPlugin` for tables.
 
     Attributes:
         tables: what is applied.

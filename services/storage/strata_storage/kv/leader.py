@@ -20,12 +20,12 @@ from strata_kv.machine import TableMachine
 from strata_kv.names import QUEUE
 from strata_mq.rare_commands import DropKind
 from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
+from strata_storage.group.translation import topic_of
 from strata_storage.kv.options import KvOptions
-from strata_storage.leader import Leader
-from strata_storage.machine import GroupMachine
-from strata_storage.proposer import refusal_of
-from strata_storage.translation import topic_of
+from strata_storage.leading.leader import Leader
+from strata_storage.leading.proposer import refusal_of
+from strata_storage.rows.machine import GroupMachine
 
 _NEVER_MS = (1 << 63) - 1
 

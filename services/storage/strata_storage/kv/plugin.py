@@ -19,20 +19,20 @@ from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Counter, Metrics
 from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
-from strata_storage.config import StorageConfig
-from strata_storage.errors import Refused
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.errors import Refused
+from strata_storage.group.plugins import PluginNode
 from strata_storage.kv.group import KvGroup
 from strata_storage.kv.metrics import METRICS
 from strata_storage.kv.options import KvOptions
 from strata_storage.kv.servicer import KvStorageServicer
-from strata_storage.machine import GroupMachine
-from strata_storage.plugins import PluginNode
+from strata_storage.rows.machine import GroupMachine
 
 SERVICE = kv_storage_pb2.DESCRIPTOR.services_by_name["KvStorageService"]
 
 
 class KvPlugin:
-    """`strata_storage.plugins.StoragePlugin`."""
+    """`strata_storage.group.plugins.StoragePlugin`."""
 
     command_kinds: Collection[CommandKind] = (CommandKind.KV_WRITE,)
 

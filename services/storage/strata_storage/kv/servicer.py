@@ -18,14 +18,14 @@ from strata_kv.rows import ChangeKind, ItemChange
 from strata_mq.rare_commands import DropKind
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.metrics import Metrics
-from strata_storage.disk.disk_guard import DiskMark
-from strata_storage.engine import GroupEngine
-from strata_storage.errors import Refused
+from strata_storage.base.disk_guard import DiskMark
+from strata_storage.base.errors import Refused
+from strata_storage.group.engine import GroupEngine
+from strata_storage.group.plugins import PluginNode
+from strata_storage.group.translation import topic_of
 from strata_storage.kv.group import KvGroup
 from strata_storage.kv.options import KvOptions
-from strata_storage.plugins import PluginNode
-from strata_storage.proposer import refusal_of
-from strata_storage.translation import topic_of
+from strata_storage.leading.proposer import refusal_of
 
 _ITEM_BYTES = 64
 """What an item takes in an answer beside key and value, about."""

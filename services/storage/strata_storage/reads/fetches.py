@@ -12,10 +12,10 @@ from typing import NamedTuple
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.rows import QueueRow
 from strata_runtime.turns import Turns
-from strata_storage.machine import GroupMachine
-from strata_storage.reads.consume_queues import Run
 from strata_storage.reads.lookup import Stored
 from strata_storage.reads.reader import Location, MessageReader
+from strata_storage.rows.consume_queues import Run
+from strata_storage.rows.machine import GroupMachine
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 # Offsets that one fetch with a filter looks at: some milliseconds.

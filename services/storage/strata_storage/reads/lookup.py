@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from strata_mq.hashing import pack_message_id, text_hash
 from strata_mq.pending_rows import PendingRef, PinState
 from strata_mq.rows import MessagePosition, day_of
-from strata_storage.machine import GroupMachine
 from strata_storage.reads.reader import Location, MessageReader
+from strata_storage.rows.machine import GroupMachine
 
 # Of one answer: a key may be that of many large messages.
 _MAX_BYTES = 16 * 1024 * 1024

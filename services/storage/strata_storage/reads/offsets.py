@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.cq_rows import CqRow
 from strata_mq.rows import QueueRow
-from strata_storage.errors import Refused
-from strata_storage.machine import GroupMachine
-from strata_storage.moves.ownership import Topic
+from strata_storage.base.errors import Refused
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.rows.ownership import Topic
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 

@@ -15,7 +15,7 @@ import google_crc32c
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import OutgoingMessage
 from strata_seglog.errors import LogError, ReadFailed
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
 
 # Entries whose last read failed that are remembered, to tell why they are missing.
 _FAILED_MAX = 1_000

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from strata_mq.rows import day_of
 from strata_mq.traces import TraceEvent, trace_events
-from strata_storage.machine import GroupMachine
 from strata_storage.reads.lookup import Lookup, Stored
+from strata_storage.rows.machine import GroupMachine
 
 # Rows of a message's block of 256 offsets: more only where messages are delivered over and over.
 _MAX_ROWS_PER_DAY = 50_000

@@ -18,8 +18,8 @@ from typing import Protocol
 from strata_mq.cq_rows import CqRow
 from strata_mq.rows import QueueRow
 from strata_mq.tier_rows import OffsetRange
-from strata_storage.machine import GroupMachine
-from strata_storage.reads.consume_queues import Run
+from strata_storage.rows.consume_queues import Run
+from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.options import UploadOptions
 from strata_tier.names import DEFAULT_SPACE
 

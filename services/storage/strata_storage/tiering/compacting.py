@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from strata_runtime.logs import get_logger
-from strata_storage.engine import GroupEngine
+from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.compact import CompactOptions, delete_orphans, write_output

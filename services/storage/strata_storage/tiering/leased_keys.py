@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_runtime.clock import Clock
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
 from strata_storage.tiering.options import OutsideOptions
 from strata_tier.errors import TierError
 

@@ -19,12 +19,12 @@ from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError
 from strata_seglog.log import CommitLog
 from strata_state.ports import StateError, StateStore
-from strata_storage.config import StorageOptions
-from strata_storage.engine import GroupEngine
-from strata_storage.errors import Refused
-from strata_storage.jobs import RunJob
-from strata_storage.membership.hosted import HostedGroup
-from strata_storage.proposer import committed
+from strata_storage.base.config import StorageOptions
+from strata_storage.base.errors import Refused
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.base.jobs import RunJob
+from strata_storage.group.engine import GroupEngine
+from strata_storage.leading.proposer import committed
 from strata_storage.reads.reader import OnFailed, PayloadLog, RunRead
 from strata_storage.tiering.leftovers import sweep_leftovers
 from strata_storage.tiering.outside import OutsideWork, SweepPlan

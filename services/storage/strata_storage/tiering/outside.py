@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.tier_commands import TierChangeCommand, encode_tier_change
-from strata_storage.engine import GroupEngine
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
+from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.uploader import Uploader
 from strata_tier.audit import AuditOptions, AuditReport, verify_object

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strata_runtime.clock import Clock
-from strata_storage.jobs import RunJob
+from strata_storage.base.jobs import RunJob
 
 Result = TypeVar("Result")
 

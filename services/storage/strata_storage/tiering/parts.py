@@ -11,7 +11,7 @@ from typing import Protocol
 from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.metrics import Metrics
-from strata_storage.jobs import RunJob
+from strata_storage.base.jobs import RunJob
 from strata_storage.tiering.metadata_publisher import MetadataPublisher
 from strata_storage.tiering.options import TieringOptions
 from strata_storage.tiering.uploads import ObjectUploads

@@ -19,7 +19,7 @@ from strata_seglog.errors import LogError
 from strata_seglog.log import CommitLog
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row, StateError
-from strata_storage.engine import GroupEngine
+from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
 from strata_tier.archive import ArchivedEntry, Description, encode_archive
 from strata_tier.bucket import manifests_in

@@ -17,7 +17,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.batch import OutgoingMessage
 from strata_mq.stored_properties import type_and_born_ms
 from strata_mq.tier_policy import TierLevel
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
 from strata_storage.reads.reader import (
     Location,
     MessageReader,
@@ -25,8 +25,8 @@ from strata_storage.reads.reader import (
     PayloadLog,
     RunRead,
 )
+from strata_storage.rows.tier_state import TierState
 from strata_storage.tiering.parts import TieringParts
-from strata_storage.tiering.state import TierState
 from strata_tier.blocks import BlockColumns
 from strata_tier.errors import TierError
 from strata_tier.metadata import TierMetadata

@@ -23,8 +23,8 @@ from strata_mq.tier_commands import (
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_state.ports import StateError
-from strata_storage.engine import GroupEngine
-from strata_storage.errors import Refused
+from strata_storage.base.errors import Refused
+from strata_storage.group.engine import GroupEngine
 from strata_storage.reads.offsets import Offsets
 from strata_storage.tiering.compacting import Compactor, Verify
 from strata_storage.tiering.parts import TieringParts

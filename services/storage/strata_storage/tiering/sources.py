@@ -19,7 +19,7 @@ from strata_mq.columns import pack_longs, pack_words
 from strata_mq.commands import CommandError
 from strata_mq.cq_rows import CqRow
 from strata_seglog.frames import StoredFrame
-from strata_storage.appends.rows import find_append
+from strata_storage.rows.append_rows import find_append
 from strata_tier.blocks import MessageRun, SearchTerms
 from strata_tier.errors import TierError
 from strata_tier.plan import PlannedBlock

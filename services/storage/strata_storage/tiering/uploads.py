@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from strata_seglog.log import CommitLog
-from strata_storage.jobs import RunJob
+from strata_storage.base.jobs import RunJob
 from strata_storage.tiering.options import UploadOptions
 from strata_storage.tiering.pace import UploadPace
 from strata_storage.tiering.sources import Sources

@@ -1,0 +1,359 @@
+"""Options of the storage node: every limit with its unit, none read from the environment here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from strata_runtime.config import Section
+from strata_seglog.options import LogOptions
+from strata_state.flush import FlushOptions
+from strata_state.rocksdb_store import RocksdbOptions
+from strata_storage.base.dedupe import DedupeOptions
+from strata_storage.base.disk_guard import DiskGuardOptions
+from strata_storage.base.removed_replicas import AsideOptions
+from strata_storage.base.watchers import WatchOptions
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOptions:
+    """Delayed and half messages of one raft group.
+
+    Attributes:
+        window: keys of the earliest ones that are read into memory at once; twice as many are
+            kept.
+        batch: messages that one entry delivers, drops or puts off.
+        resolves_max: such decisions under way; the timer waits for them, calls are refused.
+        turn_interval_ms: pause of the timer after it did something: what comes due in it shares
+            an entry.
+        retry_ms: pause before what was refused, or found no queue, is tried again.
+        forwards_max: messages on their way to another raft group.
+        transaction_check_interval_ms: time between two checks of a half message.
+        transaction_checks_max: checks before a half message is given up.
+        checks_in_flight_max: checks that are being read and handed to brokers.
+        uncheckable_max: halves of which no producer is there that are looked at per check
+            interval; more wait for later ones.
+    """
+
+    window: int = 4_096
+    batch: int = 1_000
+    resolves_max: int = 10_000
+    turn_interval_ms: int = 20
+    retry_ms: int = 1_000
+    forwards_max: int = 1_000
+    transaction_check_interval_ms: int = 30_000
+    transaction_checks_max: int = 15
+    checks_in_flight_max: int = 1_000
+    uncheckable_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Limits of one raft group's engine.
+
+    Attributes:
+        dedupe: window of known message ids.
+        verify_bodies: check every message against its checksum before it is taken in.
+        queue_rows_max: queue rows kept in memory.
+        cq_cache_bytes: CQ rows kept in memory.
+        lease_sets_max: (consumer group, queue) pairs whose leases are kept in memory while idle.
+        waiters_max: parked pops, and fetches that wait.
+        waiters_max_bytes: their requests, likewise.
+        pop_max_messages: messages of one pop or fetch.
+        pop_max_bytes: bytes of one pop or fetch.
+        pop_scan_offsets: offsets that a pop with a filter looks at before others get their turn.
+        pop_scan_messages: messages that it reads and gives to a filter in that time.
+        pop_scan_bytes: their bytes; one message always goes.
+        pop_scan_filter_steps: what the filter may cost in that time (`strata_mq.sql.stepwise`).
+        pop_filter_steps: the same for a whole pop or fetch; it ends with what it has, and the next
+            one goes on from there.
+        passed_write_ms: how long the way of a filter over messages that nobody wants may be
+            unwritten; a new leader goes it again.
+        filters_max: compiled filters kept.
+        filter_characters_max: their expressions together.
+        brokers_max: brokers whose last append is remembered.
+        broker_row_age_ms: group time after which an idle broker's row goes (with a trim).
+        parsed_max_bytes: batches that a leader proposed, kept parsed until they are applied.
+        attempts_max: FIFO pops whose queues are remembered for a repeat of their attempt id.
+        holder_grace_s: after a leader change nothing is released for this long (rule 25).
+        expire_batch: lease sets looked at in one turn of the expiry timer.
+        consumer_topics_max: topics in one answer of what a consumer group has state of.
+        rehash_lag_max: messages of a queue still to be consumed at which message groups that leave
+            it for another queue are held back (rule 23).
+        rehash_hold_ms: for how long.
+        pending: delayed and half messages.
+        client_names_max: clients whose names a leader knows to be kept for traces.
+        trace_max_events: events in one answer of what became of a message.
+        append_straggle_ms: what a raft group may take longer than the others of one Append.
+    """
+
+    dedupe: DedupeOptions = field(default_factory=DedupeOptions)
+    verify_bodies: bool = True
+    queue_rows_max: int = 100_000
+    cq_cache_bytes: int = 16 * 1024 * 1024
+    lease_sets_max: int = 10_000
+    waiters_max: int = 10_000
+    waiters_max_bytes: int = 32 * 1024 * 1024
+    pop_max_messages: int = 1_024
+    pop_max_bytes: int = 16 * 1024 * 1024
+    pop_scan_offsets: int = 4_096
+    pop_scan_messages: int = 256
+    pop_scan_bytes: int = 4 * 1024 * 1024
+    pop_scan_filter_steps: int = 500_000
+    pop_filter_steps: int = 20_000_000
+    passed_write_ms: int = 1_000
+    filters_max: int = 4_096
+    filter_characters_max: int = 1024 * 1024
+    brokers_max: int = 1_000
+    broker_row_age_ms: int = 86_400_000
+    parsed_max_bytes: int = 16 * 1024 * 1024
+    attempts_max: int = 10_000
+    holder_grace_s: float = 15.0
+    expire_batch: int = 256
+    consumer_topics_max: int = 10_000
+    rehash_lag_max: int = 256
+    rehash_hold_ms: int = 250
+    pending: PendingOptions = field(default_factory=PendingOptions)
+    client_names_max: int = 50_000
+    trace_max_events: int = 1_000
+    append_straggle_ms: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """What leaves the disk, and when it is looked at (rule 10).
+
+    Attributes:
+        interval_s: time between two looks.
+        default_ms: retention of a topic that its source does not know.
+        max_log_bytes: size of the CommitLog above which the oldest segments go early, whatever
+            the retention; 0: no limit.
+        checkpoint_log_bytes: log since a raft group's last checkpoint that makes a new one due.
+        relocate_bytes_per_turn: live entries copied in one look, so that the oldest segments go.
+        relocate_live_ratio: share of a segment that may be live for its copying to pay.
+        relocate_live_ratio_full: the same while the disk is at one of its marks.
+    """
+
+    interval_s: float = 60.0
+    default_ms: int = 72 * 3_600_000
+    max_log_bytes: int = 0
+    checkpoint_log_bytes: int = 512 * 1024 * 1024
+    relocate_bytes_per_turn: int = 64 * 1024 * 1024
+    relocate_live_ratio: float = 0.5
+    relocate_live_ratio_full: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Options of a storage node.
+
+    Attributes:
+        engine: per raft group.
+        flush: when replicated state is flushed.
+        rocksdb: memory of the row store.
+        retention: what leaves the disk.
+        disk: marks at which work is refused (rule 11).
+        aside: how long removed replicas are kept.
+        watch: streams to brokers.
+        filter_steps_per_turn: what all filters together may cost in one turn of the event loop.
+        reader_threads: threads that read messages from disk.
+        reads_max: disk reads waiting for those threads; more are refused.
+        expiry_interval_s: how often leases that ran out are looked for.
+        holder_silence_s: silence after which a client's auto-renewed leases are released.
+        scrub_bytes_per_second: speed of the background check of the log; 0: off.
+    """
+
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    flush: FlushOptions = field(default_factory=FlushOptions)
+    rocksdb: RocksdbOptions = field(default_factory=RocksdbOptions)
+    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
+    aside: AsideOptions = field(default_factory=AsideOptions)
+    watch: WatchOptions = field(default_factory=WatchOptions)
+    filter_steps_per_turn: int = 10_000
+    reader_threads: int = 4
+    reads_max: int = 1_000
+    expiry_interval_s: float = 0.1
+    holder_silence_s: float = 15.0
+    scrub_bytes_per_second: int = 8 * 1024 * 1024
+
+
+_MIB = 1024 * 1024
+
+
+class StorageConfig(Section):
+    """The section `[storage]`: what an operator may want to change."""
+
+    log_segment_bytes: int = Field(
+        default=256 * _MIB, ge=8 * _MIB, le=2_048 * _MIB, description="Size of a log segment."
+    )
+    recent_bytes: int = Field(
+        default=64 * _MIB, ge=0, description="Newest messages kept in memory for readers."
+    )
+    max_log_bytes: int = Field(
+        default=0, ge=0, description="Log size above which the oldest messages go early; 0: none."
+    )
+    default_retention_ms: int = Field(
+        default=72 * 3_600_000, ge=1_000, description="Retention of topics that name none."
+    )
+    retention_interval_s: float = Field(
+        default=60.0, gt=0, description="How often it is looked for what may leave the disk."
+    )
+    relocate_bytes_per_turn: int = Field(
+        default=64 * _MIB,
+        ge=0,
+        description="Live messages copied per minute to free the oldest log segments; 0: none.",
+    )
+    relocate_live_ratio: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Share of a log segment that may be live for its copying to pay.",
+    )
+    removed_replica_retention_ms: int = Field(
+        default=7 * 86_400_000,
+        ge=0,
+        description="How long a replica that was removed from this node stands aside, to be taken "
+        "back with `strata storage restore-replica`; it goes early when the disk is full.",
+    )
+    removed_replica_max_bytes: int = Field(
+        default=64 * 1024 * _MIB,
+        ge=0,
+        description="Log segments kept for such replicas only; the oldest go early, never the "
+        "newest.",
+    )
+    dedupe_window_ms: int = Field(
+        default=600_000,
+        ge=1_000,
+        description="How long a repeat of a message id is surely found; mostly up to two days.",
+    )
+    dedupe_max_ids: int = Field(
+        default=1_000_000,
+        ge=1_000,
+        description="Message ids in memory per raft group; older ones are looked up in rows.",
+    )
+    flush_max_age_s: float = Field(
+        default=60.0, gt=0, description="Age of the oldest row at which rows are flushed."
+    )
+    flush_max_log_bytes: int = Field(
+        default=512 * _MIB, ge=_MIB, description="Unflushed log at which rows are flushed."
+    )
+    waiters_max: int = Field(
+        default=10_000, ge=1, description="Pops that may wait for messages, per raft group."
+    )
+    waiters_max_bytes: int = Field(
+        default=32 * _MIB,
+        ge=1,
+        description="Requests of the pops that wait, per raft group, and of the pulls likewise.",
+    )
+    filter_steps_per_turn: int = Field(
+        default=10_000,
+        ge=100,
+        description="What SQL92 filters may cost before everything else gets its turn; a step is a "
+        "node of an expression or 64 characters of a text, about 0.1 us.",
+    )
+    filter_steps_per_receive: int = Field(
+        default=20_000_000,
+        ge=1_000,
+        description="The same for one receive or pull of one client: it ends with what it found, "
+        "and the next one goes on from there.",
+    )
+    scrub_bytes_per_second: int = Field(
+        default=8 * _MIB, ge=0, description="Speed of the background check of the log; 0: off."
+    )
+    refuse_appends_free_bytes: int = Field(
+        default=512 * _MIB, ge=0, description="Free disk below which appends are refused."
+    )
+    ballast_bytes: int = Field(
+        default=512 * _MIB, ge=0, description="File given back when the disk is full; 0: none."
+    )
+    reader_threads: int = Field(
+        default=4, ge=1, le=64, description="Threads that read messages from disk."
+    )
+
+    window_ms: int = Field(
+        default=10_000,
+        ge=100,
+        le=600_000,
+        description="Length of a metric window; the broker's [observability] says it, too.",
+    )
+    pending_window: int = Field(
+        default=4_096,
+        ge=64,
+        description="Delayed and half messages due next that are kept in memory, per raft group.",
+    )
+    timer_interval_ms: int = Field(
+        default=20,
+        ge=1,
+        le=500,
+        description="How long due messages are collected, so that one log entry delivers several.",
+    )
+    transaction_check_interval_ms: int = Field(
+        default=30_000,
+        ge=100,
+        description="Time between two checks of a transaction that nobody ended.",
+    )
+    transaction_checks_max: int = Field(
+        default=15,
+        ge=1,
+        le=1_000,
+        description="Checks before a transaction is given up to the dead-letter topic.",
+    )
+
+    kv_max_value_bytes: int = Field(
+        default=_MIB, ge=1, le=4 * _MIB, description="Value of an item (plugin kv)."
+    )
+    kv_history_max_changes: int = Field(
+        default=20_000,
+        ge=2,
+        description="Changes of a table kept for who watches, at most; at least half as many.",
+    )
+    kv_history_max_bytes: int = Field(
+        default=64 * _MIB, ge=2, description="Keys and values of these changes, likewise."
+    )
+    kv_memory_table_max_bytes: int = Field(
+        default=64 * _MIB, ge=1, description="Keys and values of a table that is in memory."
+    )
+
+    def options(self) -> StorageOptions:
+        """Return the options of the node's parts."""
+        return StorageOptions(
+            engine=EngineOptions(
+                dedupe=DedupeOptions(self.dedupe_window_ms, self.dedupe_max_ids),
+                waiters_max=self.waiters_max,
+                waiters_max_bytes=self.waiters_max_bytes,
+                pop_scan_filter_steps=min(self.filter_steps_per_receive, 500_000),
+                pop_filter_steps=self.filter_steps_per_receive,
+                pending=PendingOptions(
+                    window=self.pending_window,
+                    turn_interval_ms=self.timer_interval_ms,
+                    transaction_check_interval_ms=self.transaction_check_interval_ms,
+                    transaction_checks_max=self.transaction_checks_max,
+                ),
+            ),
+            flush=FlushOptions(self.flush_max_log_bytes, self.flush_max_age_s),
+            retention=RetentionOptions(
+                interval_s=self.retention_interval_s,
+                default_ms=self.default_retention_ms,
+                max_log_bytes=self.max_log_bytes,
+                relocate_bytes_per_turn=self.relocate_bytes_per_turn,
+                relocate_live_ratio=self.relocate_live_ratio,
+                relocate_live_ratio_full=max(self.relocate_live_ratio, 0.9),
+            ),
+            disk=DiskGuardOptions(
+                refuse_appends_free_bytes=self.refuse_appends_free_bytes,
+                refuse_most_free_bytes=self.refuse_appends_free_bytes // 2,
+                stop_free_bytes=self.refuse_appends_free_bytes // 8,
+            ),
+            aside=AsideOptions(self.removed_replica_retention_ms, self.removed_replica_max_bytes),
+            filter_steps_per_turn=self.filter_steps_per_turn,
+            reader_threads=self.reader_threads,
+            scrub_bytes_per_second=self.scrub_bytes_per_second,
+        )
+
+    def log_options(self) -> LogOptions:
+        """Return the options of the log."""
+        return LogOptions(
+            segment_bytes=self.log_segment_bytes, recent_bytes=self.recent_bytes, name="storage"
+        )

@@ -1,0 +1,167 @@
+"""What a node tells the brokers that watch it: which raft groups it leads, which halves to check.
+
+One stream per broker carries both. A slow reader misses leaderships that came and went; checks
+wait for it in a queue with a limit, and what finds no room there is offered to another broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from strata.meta.v1 import meta_pb2 as meta
+from strata.storage.v1 import storage_pb2 as pb
+from strata_storage.base.errors import Refused
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """Limits.
+
+    Attributes:
+        watchers_max: watch streams.
+        checks_max: transaction checks that wait for one stream.
+        check_bytes_max: bytes of their messages.
+        checks_per_answer: checks in one message of the stream.
+    """
+
+    watchers_max: int = 1_000
+    checks_max: int = 1_000
+    check_bytes_max: int = 16 * 1024 * 1024
+    checks_per_answer: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCheck:
+    """A half message whose producer is to be asked; fields as in `strata.storage.v1`."""
+
+    raft_group: int
+    raft_index: int
+    ordinal: int
+    topic_id: int
+    number: int
+    exhausted: bool
+    store_time_ms: int
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WatchUpdate:
+    """News for one broker: all raft groups led here (None: as told before), or checks.
+
+    `health`: what the node says of itself; with the raft groups, None: as told before.
+    """
+
+    led_groups: Sequence[int] | None
+    checks: Sequence[TransactionCheck] = ()
+    health: meta.StorageHealth | None = None
+
+
+class _Watch:
+    """One stream."""
+
+    __slots__ = ("boot_id", "check_bytes", "checks", "roles_changed", "wake")
+
+    def __init__(self, boot_id: int) -> None:
+        self.boot_id = boot_id
+        self.wake = asyncio.Event()
+        self.roles_changed = True
+        self.checks: deque[TransactionCheck] = deque()
+        self.check_bytes = 0
+
+    def take_checks(self, limit: int) -> list[TransactionCheck]:
+        """Remove and return the checks that waited longest."""
+        taken = [self.checks.popleft() for _ in range(min(limit, len(self.checks)))]
+        self.check_bytes -= sum(len(check.message) for check in taken)
+        return taken
+
+
+class Watchers:
+    """The watch streams of a node.
+
+    Args:
+        options: limits.
+    """
+
+    def __init__(self, options: WatchOptions | None = None) -> None:
+        self._options = options or WatchOptions()
+        self._led: set[int] = set()
+        self._health = meta.StorageHealth()
+        # A dict for its order: they are told in the order in which they came.
+        self._watches: dict[_Watch, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    @property
+    def checks_waiting(self) -> int:
+        """Checks that no broker has taken yet."""
+        return sum(len(watch.checks) for watch in self._watches)
+
+    def led_groups(self) -> list[int]:
+        """Return the raft groups led here, in order."""
+        return sorted(self._led)
+
+    def boot_ids(self) -> list[int]:
+        """Return the brokers that watch, one that watches twice once."""
+        return list(dict.fromkeys(watch.boot_id for watch in self._watches))
+
+    def changed(self, raft_group: int, leads: bool) -> None:
+        """Take in that this node leads a raft group, or does not any more."""
+        if leads == (raft_group in self._led):
+            return
+        if leads:
+            self._led.add(raft_group)
+        else:
+            self._led.discard(raft_group)
+        self._tell_all()
+
+    def health_changed(self, health: meta.StorageHealth) -> None:
+        """Take in what this node says of itself now."""
+        self._health = health
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        for watch in self._watches:
+            watch.roles_changed = True
+            watch.wake.set()
+
+    def offer(self, boot_id: int, check: TransactionCheck) -> bool:
+        """Give a broker a check to carry out; whether it has a stream with room."""
+        options = self._options
+        for watch in reversed(self._watches):
+            if watch.boot_id != boot_id or len(watch.checks) >= options.checks_max:
+                continue
+            if watch.checks and watch.check_bytes + len(check.message) > options.check_bytes_max:
+                continue
+            watch.checks.append(check)
+            watch.check_bytes += len(check.message)
+            watch.wake.set()
+            return True
+        return False
+
+    async def updates(self, boot_id: int) -> AsyncIterator[WatchUpdate]:
+        """Yield what a broker is to know: the leaderships first, then whatever comes.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED, too many watch.
+        """
+        options = self._options
+        if len(self._watches) >= options.watchers_max:
+            raise Refused(pb.OUTCOME_OVERLOADED, f"{options.watchers_max} brokers watch already")
+        watch = _Watch(boot_id)
+        self._watches[watch] = None
+        try:
+            while True:
+                watch.wake.clear()
+                if watch.roles_changed:
+                    watch.roles_changed = False
+                    yield WatchUpdate(self.led_groups(), health=self._health)
+                while watch.checks and not watch.roles_changed:
+                    yield WatchUpdate(None, watch.take_checks(options.checks_per_answer))
+                if not watch.roles_changed:
+                    await watch.wake.wait()
+        finally:
+            del self._watches[watch]

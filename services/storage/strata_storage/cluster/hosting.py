@@ -1,0 +1,204 @@
+"""Which replicas this node hosts: always what the metadata rows say, level-triggered.
+
+Nobody sends commands. After every change of the rows the hosted replicas are compared with the
+wanted ones; what is missing is hosted, what is wanted no more is put aside and its replica id ends
+(rules 8, 32). It takes a row of this node's cluster, and one that is newer than the row that last
+wanted the replica: nameservers that were restored to an earlier time remove nothing. A raft group
+whose row is not known is left alone.
+
+Invariant: the copy of the metadata is durable before a replica is hosted because of it. Else a
+power loss could leave the replica and a copy from before it, by which it would be removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
+
+from strata.meta.v1 import meta_pb2 as meta
+from strata_angelia.cluster_id import ClusterId
+from strata_metadata import ClusterView
+from strata_multiraft import DiskFull, Overloaded
+from strata_runtime.logs import get_logger
+from strata_seglog.errors import LogError
+from strata_state.ports import StateError
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.upkeep.checkpoint import CheckpointError
+
+_RETRY_S = 1.0
+
+
+class Host(Protocol):
+    """Who hosts replicas: the storage node."""
+
+    def hosted(self) -> Mapping[int, HostedGroup]:
+        """Return the hosted replicas by raft group."""
+
+    def leftovers(self) -> dict[int, int]:
+        """Return raft groups by replica id of what the log has and nobody hosts."""
+
+    async def host_beside(self, group: HostedGroup) -> None:
+        """Host a replica; what blocks runs in a thread."""
+
+    def taken_back(self) -> Mapping[int, int]:
+        """Return replicas that an operator took back, with the revision that let them go."""
+
+    async def remove(self, raft_group: int, revision: int) -> None:
+        """Put a hosted replica aside and end it."""
+
+    async def forget(self, raft_group: int, replica_id: int, revision: int) -> None:
+        """Put aside what is left of a replica that is not hosted, and end it."""
+
+
+def wanted_replicas(rows: Iterable[meta.RaftGroup], node_id: str) -> dict[int, HostedGroup]:
+    """Return the replicas that a node shall host, by raft group.
+
+    A replica that is wanted no more is among the leaving ones until it is in no configuration for
+    good: until then its vote may be needed.
+    """
+    wanted: dict[int, HostedGroup] = {}
+    for row in rows:
+        for replica in (*row.leaving, *row.replicas):
+            if replica.node_id == node_id:
+                wanted[row.raft_group] = hosted_group(row, replica.replica_id)
+    return wanted
+
+
+def hosted_group(row: meta.RaftGroup, replica_id: int) -> HostedGroup:
+    """Return what a node must know to host a replica of a row."""
+    initial = frozenset(row.initial_replica_ids)
+    return HostedGroup(
+        row.raft_group,
+        replica_id,
+        {replica.replica_id: replica.node_id for replica in (*row.leaving, *row.replicas)},
+        initial_voters=initial if replica_id in initial else frozenset(),
+    )
+
+
+class Hosting:
+    """Keeps the hosted replicas in step with the metadata.
+
+    Args:
+        host: who hosts.
+        view: of the metadata.
+        node_id: of this node.
+        keep_rows: makes the rows that `view` shows durable; None: they are kept elsewhere.
+        cluster: that the process belongs to; None: the rows are taken for its own.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        view: ClusterView,
+        node_id: str,
+        keep_rows: Callable[[], Awaitable[None]] | None = None,
+        cluster: ClusterId | None = None,
+    ) -> None:
+        self._host = host
+        self._view = view
+        self._node_id = node_id
+        self._keep_rows = keep_rows
+        self._cluster = cluster
+        # Raft group -> replica id that could not be hosted.
+        self._refused: dict[int, int] = {}
+        # Replica id -> raft group: of earlier boots, and refused ones.
+        self._leftovers = host.leftovers()
+        # Replica id -> revision of the newest row that wanted it here, or was overruled.
+        self._wanted_at = dict(host.taken_back())
+        self._logger = get_logger("hosting")
+
+    def refused(self) -> list[int]:
+        """Return replicas that are wanted here and cannot be hosted."""
+        return list(self._refused.values())
+
+    async def run(self) -> None:
+        """Follow the rows until cancelled."""
+        while True:
+            version = self._view.version
+            try:
+                await self.settle()
+            except DiskFull as error:
+                self._logger.warning("hosting waits", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                await self._view.changed_since(version)
+
+    async def settle(self) -> None:
+        """Remove what is wanted no more, host what is missing.
+
+        Raises:
+            DiskFull: a removal could not be written down; to be called again.
+        """
+        wanted = wanted_replicas(self._view.raft_groups(), self._node_id)
+        self._note_wanted(wanted)
+        for raft_group, hosted in list(self._host.hosted().items()):
+            revision = self._unwanted_since(wanted, raft_group, hosted.replica_id)
+            if revision is not None:
+                await self._host.remove(raft_group, revision)
+                self._wanted_at.pop(hosted.replica_id, None)
+        for replica_id, raft_group in list(self._leftovers.items()):
+            revision = self._unwanted_since(wanted, raft_group, replica_id)
+            if revision is not None:
+                await self._host.forget(raft_group, replica_id, revision)
+                del self._leftovers[replica_id]
+                self._wanted_at.pop(replica_id, None)
+                if self._refused.get(raft_group) == replica_id:
+                    del self._refused[raft_group]
+        for raft_group, group in wanted.items():
+            if raft_group not in self._host.hosted():
+                await self._try_host(group)
+
+    def _note_wanted(self, wanted: Mapping[int, HostedGroup]) -> None:
+        for raft_group, group in wanted.items():
+            row = self._view.raft_group(raft_group)
+            assert row is not None, "it was wanted by a row"
+            before = self._wanted_at.get(group.replica_id, 0)
+            self._wanted_at[group.replica_id] = max(before, row.revision)
+
+    def _unwanted_since(
+        self, wanted: Mapping[int, HostedGroup], raft_group: int, replica_id: int
+    ) -> int | None:
+        """Return the revision of the row that wants another replica, or none, here; None: none."""
+        row = self._view.raft_group(raft_group)
+        if row is None or not row.replicas or not self._are_rows_ours():
+            return None
+        if raft_group in wanted and wanted[raft_group].replica_id == replica_id:
+            return None
+        wanted_at = self._wanted_at.get(replica_id)
+        if wanted_at is not None and row.revision <= wanted_at:
+            self._logger.warning(
+                "replica stays: the metadata is older than what wanted it",
+                raft_group=raft_group,
+                replica_id=replica_id,
+                revision=row.revision,
+                wanted_at=wanted_at,
+            )
+            return None
+        return row.revision
+
+    def _are_rows_ours(self) -> bool:
+        """Whether the rows are of the cluster that this node's replicas belong to (rule 32)."""
+        if self._cluster is None:
+            return True
+        return bool(self._cluster.value) and self._view.cluster_id == self._cluster.value
+
+    async def _try_host(self, group: HostedGroup) -> None:
+        raft_group, replica_id = group.raft_group, group.replica_id
+        if self._refused.get(raft_group) == replica_id:
+            return
+        if self._keep_rows is not None:
+            await self._keep_rows()
+        try:
+            await self._host.host_beside(group)
+        except (ValueError, Overloaded, LogError, StateError, CheckpointError) as error:
+            # Only another replica id helps; the nameserver's repair gives one (rule 8).
+            self._refused[raft_group] = replica_id
+            self._leftovers[replica_id] = raft_group
+            self._logger.warning(
+                "replica cannot be hosted", raft_group=raft_group, reason=str(error)
+            )
+        else:
+            self._refused.pop(raft_group, None)
+            self._leftovers.pop(replica_id, None)
+            self._logger.info("replica hosted", raft_group=raft_group)

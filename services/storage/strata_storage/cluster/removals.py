@@ -1,0 +1,147 @@
+"""How a replica leaves a storage node: it falls silent, is put aside, and its id ends (rule 32).
+
+The order matters: what is put aside must be all that was ever acknowledged, so the replica writes
+nothing any more; and the end of its id, after which the log gives its segments up, is written once
+the files stand aside durably. A crash in between leaves a replica that nobody hosts; it is removed
+again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from strata_multiraft import DiskFull
+from strata_multiraft.writes import removed_frame
+from strata_runtime.logs import get_logger
+from strata_seglog.errors import DiskFull as LogDiskFull
+from strata_seglog.errors import WriteFailed
+from strata_seglog.put_aside import segments_of
+from strata_storage.base.errors import ReplicaEnded
+from strata_storage.base.removed_replicas import RemovedReplica
+from strata_storage.upkeep.group_snapshots import drop_rows
+from strata_storage.upkeep.node_parts import NodeParts
+
+
+class Removals:
+    """See the module docstring.
+
+    Args:
+        parts: of the node; without a place to put replicas aside they are deleted at once.
+    """
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
+        self._aside = parts.aside
+        self._removed_total = parts.metrics.counter("strata_storage_removed_replicas_total")
+        self._logger = get_logger("storage")
+        parts.metrics.gauge("strata_storage_removed_replicas", self._count)
+        parts.metrics.gauge("strata_storage_removed_bytes", self._held_bytes)
+
+    def taken_back(self) -> dict[int, int]:
+        """Return replicas that an operator took back, with the revision that let them go."""
+        return {} if self._aside is None else self._aside.taken_back()
+
+    def check(self, replica_id: int) -> None:
+        """See that a replica may be hosted.
+
+        Raises:
+            ReplicaEnded: it was removed from this node.
+        """
+        found = self._parts.log.replicas().get(replica_id)
+        if found is None or not found.removed:
+            return
+        way_back = ""
+        if self._aside is not None and self._aside.path(replica_id).is_dir():
+            way_back = f"; strata storage restore-replica {replica_id} takes it back"
+        raise ReplicaEnded(f"replica {replica_id} was removed from this node{way_back}")
+
+    async def remove(self, raft_group: int, replica_id: int, revision: int) -> None:
+        """End a replica that is hosted; its rows are the caller's to drop.
+
+        Args:
+            raft_group: whose replica.
+            replica_id: which one.
+            revision: of the metadata row that wants it no more.
+
+        Raises:
+            DiskFull: it could not be written down; to be called again.
+        """
+        put_aside = partial(self._put_aside, raft_group, replica_id, revision)
+        await self._parts.raft.remove_replica(raft_group, put_aside)
+
+    async def forget(self, raft_group: int, replica_id: int, revision: int) -> None:
+        """End what is left of a replica that is not hosted: its frames pin segments (rule 10).
+
+        Raises:
+            DiskFull: it could not be written down; to be called again.
+        """
+        await self._put_aside(raft_group, replica_id, revision)
+        await self._parts.raft.write_control([removed_frame(replica_id, raft_group)])
+        drop_rows(self._parts.store, raft_group, replica_id)
+
+    async def clean(self, *, disk_is_low: bool) -> None:
+        """Delete what was put aside long ago, or stands in the way."""
+        aside = self._aside
+        if aside is None:
+            return
+        try:
+            now_ms = self._parts.clock.wall_ms()
+            gone = await self._parts.run_flush(lambda: aside.clean(now_ms, disk_is_low=disk_is_low))
+        except OSError as error:
+            self._logger.warning("removed replicas stay", reason=str(error))
+            return
+        for each in gone:
+            self._removed_total.add(1, {"result": "deleted"})
+            if not each.is_back:
+                self._logger.warning(
+                    "a removed replica was deleted",
+                    raft_group=each.raft_group,
+                    replica_id=each.replica_id,
+                    disk_is_low=disk_is_low,
+                )
+
+    async def _put_aside(self, raft_group: int, replica_id: int, revision: int) -> None:
+        aside = self._aside
+        if aside is None:
+            return
+
+        def put() -> bool:
+            # In the writer's thread: no segment is freed meanwhile.
+            names = segments_of(self._parts.log, replica_id)
+            if names:
+                aside.put(self._note(raft_group, replica_id, revision), names)
+            return bool(names)
+
+        try:
+            is_kept = await self._parts.run_write(put)
+        except (LogDiskFull, WriteFailed, OSError) as error:
+            raise DiskFull(f"replica {replica_id} cannot be put aside: {error}") from error
+        self._removed_total.add(1, {"result": "put_aside" if is_kept else "empty"})
+        self._logger.warning(
+            "replica removed",
+            raft_group=raft_group,
+            replica_id=replica_id,
+            revision=revision,
+            put_aside=is_kept,
+        )
+
+    def _note(self, raft_group: int, replica_id: int, revision: int) -> RemovedReplica:
+        held = self._parts.log.replicas()[replica_id]
+        return RemovedReplica(
+            replica_id,
+            raft_group,
+            self._parts.cluster_id(),
+            revision,
+            self._parts.clock.wall_ms(),
+            held.first_index,
+            held.last_index,
+            held.term,
+            held.vote,
+            held.commit,
+        )
+
+    def _count(self) -> int:
+        return 0 if self._aside is None else self._aside.count
+
+    def _held_bytes(self) -> int:
+        return 0 if self._aside is None else self._aside.held_bytes

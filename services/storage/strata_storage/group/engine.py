@@ -1,0 +1,358 @@
+"""One raft group on this node: its state machine, its reads and, while it leads, its leader.
+
+The engine is what the servicer calls. Calls that decide go to the `Leader`; reads wait until what
+was committed at their arrival is applied (rule 3) and then look at rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.rare_commands import (
+    DropCommand,
+    DropKind,
+    EpochCommand,
+    OwnCommand,
+    encode_drop,
+    encode_open,
+    encode_own,
+    encode_seal,
+)
+from strata_mq.rows import QueueRow
+from strata_multiraft import NotLeader, Overloaded, ReadOnly
+from strata_runtime.clock import Clock
+from strata_runtime.turns import Turns
+from strata_state.flush import Flusher
+from strata_state.ports import StateStore
+from strata_storage.base.config import EngineOptions
+from strata_storage.base.disk_guard import DiskGuard, DiskMark
+from strata_storage.base.errors import Refused
+from strata_storage.group.plugins import GroupPlugin, StoragePlugin
+from strata_storage.leading.appends.append import Sealing
+from strata_storage.leading.leader import Leader
+from strata_storage.leading.pending.pending import PendingPorts
+from strata_storage.leading.proposer import LeaderReplica, committed, refusal_of
+from strata_storage.reads.fetches import Fetches
+from strata_storage.reads.listing import PendingList
+from strata_storage.reads.lookup import Lookup
+from strata_storage.reads.offsets import Offsets
+from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.traces import Traces
+from strata_storage.rows.machine import GroupMachine, OpenTierMetadata
+from strata_storage.rows.payloads import PayloadReader
+from strata_tier.metadata_rows import RowTierMetadata
+
+_EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine is made of; the same objects for all engines of a node but the readers."""
+
+    store: StateStore
+    flusher: Flusher
+    clock: Clock
+    options: EngineOptions
+    reader: MessageReader
+    payloads: PayloadReader
+    pending: PendingPorts
+    # Of all filters of the node.
+    turns: Turns
+    # Told (raft group, leads now) after every change.
+    on_role: Callable[[int, bool], None]
+    plugins: Sequence[StoragePlugin] = ()
+    tier_metadata: OpenTierMetadata = RowTierMetadata
+
+
+class GroupEngine:
+    """See the module docstring.
+
+    Attributes:
+        machine: given to the driver as the replica's state machine.
+        lookup: reads by offset, id and key.
+        fetches: reads of a queue from an offset on.
+        traces: what became of single messages.
+        offsets: offsets of queues.
+        pending_list: messages that wait.
+        leader: None while this replica follows.
+    """
+
+    def __init__(self, raft_group: int, replica_id: int, parts: EngineParts) -> None:
+        self.raft_group = raft_group
+        self.replica_id = replica_id
+        self._parts = parts
+        self.machine = GroupMachine(
+            parts.store,
+            raft_group,
+            parts.flusher,
+            queue_rows_max=parts.options.queue_rows_max,
+            cq_cache_bytes=parts.options.cq_cache_bytes,
+            broker_row_age_ms=parts.options.broker_row_age_ms,
+            parsed_max_bytes=parts.options.parsed_max_bytes,
+            on_leader=self._lead,
+            on_follower=self._follow,
+            tier_metadata=parts.tier_metadata,
+        )
+        self.offsets = Offsets(self.machine)
+        self.lookup = Lookup(self.machine, parts.reader)
+        self.fetches = Fetches(
+            self.machine, parts.reader, parts.turns, parts.options.pop_filter_steps
+        )
+        self.traces = Traces(self.machine, self.lookup)
+        self.pending_list = PendingList(self.machine, parts.reader, parts.options)
+        self.leader: Leader | None = None
+        self._replica: LeaderReplica | None = None
+        self._plugins = [self._use(plugin) for plugin in parts.plugins]
+
+    def _use(self, plugin: StoragePlugin) -> GroupPlugin:
+        group, machine = plugin.group(self.machine), self.machine
+        machine.plugins.add(plugin.command_kinds, group)
+        applied_index = machine.applied_index()
+        self._parts.flusher.opened(self.raft_group, machine.plugins.settled_index(applied_index))
+        return group
+
+    @property
+    def replica(self) -> LeaderReplica:
+        """The replica the driver made for this engine."""
+        assert self._replica is not None, "the engine is not attached to its replica yet"
+        return self._replica
+
+    def attach(self, replica: LeaderReplica) -> None:
+        """Take the replica that the driver made with this engine's machine."""
+        self._replica = replica
+
+    def leading(self) -> Leader:
+        """Return the leader.
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER, OUTCOME_READ_ONLY.
+        """
+        if self._is_read_only():
+            raise Refused(pb.OUTCOME_READ_ONLY, self.replica.read_only)
+        leader = self.leader
+        if leader is None or self.replica.read_only or not self.replica.is_ready_leader():
+            raise Refused(
+                pb.OUTCOME_NOT_LEADER,
+                f"raft group {self.raft_group} is led elsewhere, or not yet",
+                self.replica.leader_replica_id,
+            )
+        return leader
+
+    def whole_rows(self) -> int | None:
+        """Return which rows these are; None: they are not whole, a snapshot is being written.
+
+        Work that goes on after an await compares it with what it was before: if it is another one,
+        the rows were replaced meanwhile, or are about to be (rule 38).
+        """
+        return None if self.replica.installing else self.machine.generation
+
+    def close(self) -> None:
+        """Refuse everything: the replica is not hosted here any more."""
+        self._follow(0, 0)
+
+    def check_disk(self, own: DiskGuard, refused_from: DiskMark) -> None:
+        """Let the caller pass unless this node, or a quorum, has no room for its work (rule 11).
+
+        Args:
+            own: knows how full this node's disk is.
+            refused_from: mark that forbids the work.
+
+        Raises:
+            Refused: OUTCOME_DISK_FULL; OUTCOME_NOT_LEADER: a node with more room is about to lead.
+        """
+        quorum_mark = self.replica.disk_mark
+        if max(own.mark, quorum_mark) < refused_from:
+            return
+        if self.replica.is_handing_over:
+            raise Refused(
+                pb.OUTCOME_NOT_LEADER,
+                f"raft group {self.raft_group} is handed to a node with more room",
+                self.replica.leader_replica_id,
+            )
+        own.check(refused_from)
+        if quorum_mark >= refused_from:
+            raise Refused(
+                pb.OUTCOME_DISK_FULL,
+                f"disks of nodes that hold raft group {self.raft_group} are full: free some, or "
+                "shorten the retention of topics",
+            )
+
+    def _is_read_only(self) -> bool:
+        """Whether the raft group takes nothing any more, not only this replica of it (rule 8).
+
+        A damaged replica that is not the only one knows less than the others by now.
+        """
+        return bool(self.replica.read_only) and self.replica.is_sole()
+
+    def active_leader(self) -> Leader | None:
+        """Return the leader if it can still decide something: for work that time demands."""
+        return None if self.replica.read_only else self.leader
+
+    async def barrier(self, *, proposed_too: bool = False) -> None:
+        """Wait until everything committed at the call is applied (rule 3).
+
+        A read-only raft group answers with what it has.
+
+        Args:
+            proposed_too: also what is not committed yet: whoever asks for an id wants to know
+                whether it will be here.
+
+        Raises:
+            Refused: OUTCOME_NOT_LEADER, OUTCOME_OVERLOADED.
+        """
+        if not self._is_read_only():
+            leader = self.leading()
+            if proposed_too:
+                await leader.proposer.settled()
+        try:
+            await self.replica.read_barrier()
+        except (NotLeader, Overloaded, ReadOnly) as error:
+            raise refusal_of(error) from error
+
+    async def catch_up(self, index: int) -> None:
+        """Wait until this replica, whoever leads, has applied an index.
+
+        Raises:
+            Refused: OUTCOME_NOT_READY, its rows are not whole; OUTCOME_OVERLOADED.
+        """
+        try:
+            await self.replica.applied(index)
+        except (NotLeader, Overloaded, ReadOnly) as error:
+            raise refusal_of(error) from error
+        # A snapshot may have begun meanwhile.
+        if self.replica.installing:
+            raise Refused(pb.OUTCOME_NOT_READY, "this replica's rows are not whole")
+
+    def consumer_topics(self, consumer_group_id: int) -> list[int]:
+        """Return the topics of which a consumer group has pop state here, rising.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED, there are more than `consumer_topics_max`.
+        """
+        limit = self._parts.options.consumer_topics_max
+        topic_ids = self.machine.rows.heads.topics(consumer_group_id, limit + 1)
+        if len(topic_ids) > limit:
+            raise Refused(
+                pb.OUTCOME_OVERLOADED,
+                f"consumer group {consumer_group_id} has state of more than {limit} topics in "
+                f"raft group {self.raft_group}: ask for one topic",
+            )
+        return topic_ids
+
+    # Rare commands ------------------------------------------------------------------------------
+
+    async def own(self, command: OwnCommand) -> None:
+        """Take or give up slots (rule 17); return when it is applied.
+
+        Raises:
+            Refused: OUTCOME_NOT_READY, it was decided on older metadata than an earlier one: what
+                they name may be somebody else's by now; or not the leader, or leadership was lost.
+        """
+        known = self.machine.ownership.revision
+        if command.revision < known:
+            raise Refused(
+                pb.OUTCOME_NOT_READY, f"revision {command.revision} is older than {known}"
+            )
+        await committed(self.leading().proposer.propose((encode_own(command),)))
+        await self.barrier()
+
+    async def seal(self, topic_id: int, queue: int, destination: int) -> int:
+        """End the epoch of a queue; return its end offset. Repeating it gives the same.
+
+        Raises:
+            Refused: OUTCOME_INVALID for its own raft group as destination, for a key-value table,
+                or when the queue is on its way elsewhere; or not the leader, or no room for the
+                entry: the queue stays open then.
+        """
+        leader = self.leading()
+        if destination == self.raft_group:
+            raise Refused(pb.OUTCOME_INVALID, "a queue is not moved to where it is")
+        if self.machine.plugins.holds(topic_id):
+            raise Refused(pb.OUTCOME_INVALID, "a key-value table does not move")
+        row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
+        move, sealing = self.machine.moves.get((topic_id, queue)), None
+        if not row.sealed:
+            move, sealing = None, leader.appends.sealing(topic_id, queue)
+        known = move.destination if move is not None else sealing.destination if sealing else 0
+        if known not in (0, destination):
+            raise Refused(
+                pb.OUTCOME_INVALID,
+                f"queue {queue} of topic {topic_id} is on its way to raft group {known}",
+            )
+        if row.sealed:
+            return row.next_offset
+        end_offset = leader.appends.next_offset(topic_id, queue)
+        if sealing is None or sealing.future is None:
+            command = EpochCommand(topic_id, queue, row.epoch, end_offset, destination)
+            future = leader.proposer.propose((encode_seal(command),))
+            # Only now: what is refused leaves the queue open.
+            leader.appends.seal(topic_id, queue, Sealing(destination, future))
+        else:
+            future = sealing.future
+        await committed(future)
+        return end_offset
+
+    async def open(
+        self, topic_id: int, queue: int, epoch: int, start_offset: int, queue_count: int = 0
+    ) -> None:
+        """Open an epoch of a queue. Repeating it changes nothing.
+
+        `queue_count` is what the queue's row said in the epoch before.
+
+        Raises:
+            Refused: OUTCOME_INVALID for an epoch before the one that is open, or while messages
+                of an earlier one are still here; or not the leader.
+        """
+        leader = self.leading()
+        row = self.machine.queues.get(topic_id, queue)
+        if row is not None and row.epoch >= epoch:
+            if row.epoch > epoch:
+                raise Refused(pb.OUTCOME_INVALID, f"epoch {row.epoch} of this queue is open")
+            return
+        if row is not None and row.min_offset < row.next_offset:
+            raise Refused(pb.OUTCOME_INVALID, "messages of an earlier epoch are still here")
+        command = EpochCommand(topic_id, queue, epoch, start_offset, 0, queue_count)
+        await committed(leader.proposer.propose((encode_open(command),)))
+        leader.appends.opened(topic_id, queue)
+
+    async def drop(self, what: DropKind, dropped_id: int) -> None:
+        """Drop a topic or consumer group. Repeating it changes nothing.
+
+        Raises:
+            Refused: not the leader.
+        """
+        if (what, dropped_id) not in self.machine.dropped:
+            command = DropCommand(what, dropped_id)
+            await committed(self.leading().proposer.propose((encode_drop(command),)))
+
+    # Roles --------------------------------------------------------------------------------------
+
+    def _lead(self, term: int) -> None:
+        parts = self._parts
+        self.leader = Leader(
+            term,
+            self.machine,
+            self.replica,
+            parts.reader,
+            parts.payloads,
+            parts.clock,
+            parts.options,
+            parts.pending,
+            parts.turns,
+        )
+        self.machine.listener = self.leader
+        for plugin in self._plugins:
+            plugin.lead(self.leader)
+        parts.on_role(self.raft_group, True)
+
+    def _follow(self, term: int, leader_replica_id: int) -> None:
+        leader, self.leader = self.leader, None
+        self.machine.listener = None
+        if leader is not None:
+            refusal = Refused(pb.OUTCOME_NOT_LEADER, "leadership was lost", leader_replica_id)
+            leader.end(refusal)
+            for plugin in self._plugins:
+                plugin.follow(refusal)
+        self._parts.on_role(self.raft_group, False)

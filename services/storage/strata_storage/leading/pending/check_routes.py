@@ -1,0 +1,97 @@
+"""Which broker is asked to check a half message. One for all raft groups of a node.
+
+Any producer of the topic may answer, wherever it is connected: brokers report the topics of which
+they hold live producers (`ReportClients`), storage picks one of them in turn. A broker counts as
+long as it watches this node and reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from strata_storage.base.watchers import TransactionCheck, Watchers
+
+
+class _Report(NamedTuple):
+    topic_ids: frozenset[int]
+    seen_at_s: float
+
+
+class CheckRoutes:
+    """See the module docstring. Times are of the monotonic clock.
+
+    Args:
+        watchers: the streams that checks go out on.
+        silence_s: a broker that reported nothing for this long is not asked.
+        max_brokers: brokers remembered.
+        max_topics: topics remembered per broker; a producer of a further one is not found.
+    """
+
+    def __init__(
+        self,
+        watchers: Watchers,
+        silence_s: float,
+        *,
+        max_brokers: int = 1_000,
+        max_topics: int = 100_000,
+    ) -> None:
+        self._watchers = watchers
+        self._silence_s = silence_s
+        self._max_brokers = max_brokers
+        self._max_topics = max_topics
+        self._reports: dict[int, _Report] = {}
+        self._turn = 0
+
+    def reported(self, boot_id: int, topic_ids: Iterable[int] | None, now_s: float) -> None:
+        """Take in a broker's report.
+
+        Args:
+            boot_id: whose.
+            topic_ids: all topics of which it holds a live producer; None: as it said before.
+            now_s: when.
+        """
+        before = self._reports.pop(boot_id, None)
+        if topic_ids is not None:
+            topics = frozenset(islice(topic_ids, self._max_topics))
+        else:
+            topics = before.topic_ids if before is not None else frozenset()
+        self._reports[boot_id] = _Report(topics, now_s)
+        if len(self._reports) > self._max_brokers:
+            del self._reports[next(iter(self._reports))]
+
+    def forget(self, boot_id: int) -> None:
+        """A broker says goodbye."""
+        self._reports.pop(boot_id, None)
+
+    def candidates(self, topic_id: int | None, now_s: float) -> Sequence[int]:
+        """Return the brokers to ask, the one whose turn it is first.
+
+        Args:
+            topic_id: only those that hold a producer of it; None: any broker will do.
+            now_s: the time.
+        """
+        found = [
+            boot_id for boot_id in self._watchers.boot_ids() if self._can(boot_id, topic_id, now_s)
+        ]
+        if len(found) < 2:
+            return found
+        self._turn += 1
+        at = self._turn % len(found)
+        return found[at:] + found[:at]
+
+    def send(self, check: TransactionCheck, topic_id: int | None, now_s: float) -> bool:
+        """Give a check to a broker as `candidates` says; whether one had room for it."""
+        return any(
+            self._watchers.offer(boot_id, check) for boot_id in self.candidates(topic_id, now_s)
+        )
+
+    def _can(self, boot_id: int, topic_id: int | None, now_s: float) -> bool:
+        report = self._reports.get(boot_id)
+        if report is None:
+            # It watches and has not reported yet; any broker can give a message up.
+            return topic_id is None
+        if now_s - report.seen_at_s >= self._silence_s:
+            return False
+        return topic_id is None or topic_id in report.topic_ids

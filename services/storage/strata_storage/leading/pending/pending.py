@@ -1,0 +1,97 @@
+"""What a leader does about messages that wait: its resolver, timers, transactions and recalls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata_runtime.clock import Clock
+from strata_storage.base.config import PendingOptions
+from strata_storage.base.jobs import RunJob
+from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.pending.check_routes import CheckRoutes
+from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.leading.pending.forwards import Forwards
+from strata_storage.leading.pending.instruments import PendingInstruments
+from strata_storage.leading.pending.recalls import Recalls
+from strata_storage.leading.pending.resolver import Resolver
+from strata_storage.leading.pending.timers import Timers
+from strata_storage.leading.pending.transactions import Transactions
+from strata_storage.leading.pops.lease_sets import LeaseSets
+from strata_storage.leading.pops.waiters import Waiters
+from strata_storage.leading.proposer import Proposer
+from strata_storage.reads.reader import MessageReader
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.rows.payloads import PayloadReader
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPorts:
+    """What the node gives its leaders for messages that wait.
+
+    Attributes:
+        routes: finds a broker for a transaction check.
+        forwarder: brings messages to other raft groups; None: there are no other nodes.
+        run_read: runs blocking reads of rows.
+        instruments: counters.
+    """
+
+    routes: CheckRoutes
+    forwarder: Forwarder | None
+    run_read: RunJob
+    instruments: PendingInstruments
+
+
+class Pending:
+    """One leader's work on messages that wait, in one term.
+
+    Attributes:
+        resolver: decides what becomes of each.
+        transactions: EndTransaction and checks.
+        recalls: Recall.
+        timers: delivers what is due; its `run` goes on until `end`.
+    """
+
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        appender: Appender,
+        sets: LeaseSets,
+        waiters: Waiters,
+        reader: MessageReader,
+        payloads: PayloadReader,
+        clock: Clock,
+        options: PendingOptions,
+        ports: PendingPorts,
+    ) -> None:
+        self.resolver = Resolver(machine, proposer, appender, options)
+        self.transactions = Transactions(
+            machine,
+            proposer,
+            self.resolver,
+            reader,
+            ports.routes,
+            clock,
+            options,
+            ports.instruments,
+        )
+        self.recalls = Recalls(machine, proposer, self.resolver, sets, waiters)
+        forwards = Forwards(
+            machine,
+            proposer,
+            self.resolver,
+            payloads,
+            ports.forwarder,
+            options,
+            ports.instruments,
+        )
+        self.timers = Timers(
+            machine,
+            proposer,
+            self.resolver,
+            self.transactions,
+            forwards,
+            ports.run_read,
+            options,
+            ports.instruments,
+        )

@@ -1,0 +1,448 @@
+"""What becomes of messages that wait, decided once and here: the RESOLVE entries of one leader.
+
+A commit, a rollback, a recall and the due time race for a message; the first one to decide here
+wins (rule 1). Whoever comes later waits until the winner's entry is committed and is told what it
+says. Decisions of one turn of the event loop share an entry.
+
+Invariants:
+- Queues and offsets are given at the moment of the proposal, so they rise as the log does.
+- A decision that cannot be proposed leaves no trace: whoever waits for it is refused.
+- What a topic's DROP overtakes in the log comes to nothing there; apply sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.pending_commands import (
+    EndedAs,
+    ResolveCommand,
+    ResolveItem,
+    drop,
+    encode_resolve,
+    place,
+    put_off,
+)
+from strata_mq.pending_rows import PendingKey, PendingRef, PendingRow, PinState
+from strata_mq.rows import day_of
+from strata_storage.base.config import PendingOptions
+from strata_storage.base.errors import Refused
+from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.proposer import Proposer, committed
+from strata_storage.rows.machine import GroupMachine
+
+DELIVERING = 0xFFFF
+"""Number of checks of a message that is to be delivered, whatever comes: it waits for a queue."""
+
+# Messages of one entry that lie side by side and go to one queue together share a CQ row.
+_RUN_MAX = 64
+
+
+class End(StrEnum):
+    """How a message stopped waiting; the value is the label in metrics."""
+
+    DELIVERED = "delivered"
+    COMMITTED = "committed"
+    GIVEN_UP = "given_up"
+    FORWARDED = "forwarded"
+    ROLLED_BACK = "rolled_back"
+    RECALLED = "recalled"
+    TOPIC_DROPPED = "topic_dropped"
+
+
+_ENDED_AS = {
+    End.RECALLED: EndedAs.RECALLED,
+    End.ROLLED_BACK: EndedAs.ROLLED_BACK,
+    End.FORWARDED: EndedAs.FORWARDED,
+}
+_ENDS = {int(ended_as): end for end, ended_as in _ENDED_AS.items()}
+
+
+class Place(NamedTuple):
+    """Where a message is. Queue and offset are 0 when another raft group has it, or will."""
+
+    topic_id: int
+    queue: int
+    offset: int
+
+
+class Waiting(NamedTuple):
+    """A message that waits, with what is in flight taken in."""
+
+    key: PendingKey
+    row: PendingRow
+
+
+class Ended(NamedTuple):
+    """A message that waits no more. `place` None: it is nowhere; `end` None: long ago."""
+
+    place: Place | None
+    end: End | None = None
+
+
+class Target(NamedTuple):
+    """Queues that a message may be placed in; `queue` -1: any, `fixed`: no other one."""
+
+    topic_id: int
+    queue: int
+    slot_base: int
+    queue_count: int
+    fixed: bool = False
+
+
+class Decision:
+    """What was decided about one message; it holds once `wait` returns.
+
+    Attributes:
+        before: the message as it waited.
+        after: as it waits from now on; None: it ended.
+        end: how it ended; None: it waits on.
+        target: where it may be placed.
+        place: where it was, once that was proposed.
+        refusal: why it was not proposed.
+        is_applied: its rows are in the store.
+        previous: the one about the same message that was in flight when it was made.
+        round: those that share its entry.
+    """
+
+    __slots__ = (
+        "after",
+        "before",
+        "end",
+        "is_applied",
+        "place",
+        "previous",
+        "refusal",
+        "round",
+        "target",
+    )
+
+    def __init__(
+        self,
+        before: Waiting,
+        round_: _Round,
+        previous: Decision | None,
+        *,
+        end: End | None = None,
+        target: Target | None = None,
+        after: Waiting | None = None,
+    ) -> None:
+        self.before = before
+        self.round = round_
+        self.previous = previous
+        self.end = end
+        self.target = target
+        self.after = after
+        self.place: Place | None = None
+        self.refusal: Refused | None = None
+        self.is_applied = False
+
+    async def wait(self) -> None:
+        """Wait until it is committed.
+
+        Raises:
+            Refused: it was not proposed, or leadership was lost.
+        """
+        await committed(self.round.done)
+        if self.refusal is not None:
+            raise self.refusal
+
+    def item(self) -> ResolveItem:
+        """Return it as a RESOLVE command says it."""
+        key, row = self.before
+        if self.place is not None:
+            return place(key, row, *self.place)
+        if self.after is not None:
+            return put_off(key, row.topic_id, self.after.key.due_ms, self.after.row.checks)
+        ended_as = EndedAs.UNKNOWN if self.end is None else _ENDED_AS.get(self.end)
+        return drop(key, row.topic_id, ended_as or EndedAs.UNKNOWN)
+
+
+class _Round:
+    """Decisions of one entry."""
+
+    __slots__ = ("decisions", "done", "reserved")
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+        self.done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        # (topic, queue) -> offsets given.
+        self.reserved: dict[tuple[int, int], int] = {}
+
+
+class Resolver:
+    """Decides for one leader in one term.
+
+    Args:
+        machine: applied rows.
+        proposer: where entries go.
+        appender: knows queues and their next offsets.
+        options: limits.
+
+    Attributes:
+        on_resolved: told every decision whose rows are in the store.
+        on_undone: told every decision that came to nothing.
+    """
+
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        appender: Appender,
+        options: PendingOptions,
+    ) -> None:
+        self._machine = machine
+        self._proposer = proposer
+        self._appender = appender
+        self._options = options
+        self.on_resolved: Callable[[Decision], None] = lambda decision: None
+        self.on_undone: Callable[[Decision], None] = lambda decision: None
+        # The last decision about every message that has one in flight.
+        self._decided: dict[PendingRef, Decision] = {}
+        self._in_flight = 0
+        self._open: _Round | None = None
+
+    def __len__(self) -> int:
+        return self._in_flight
+
+    @property
+    def room(self) -> int:
+        """How many decisions may still be made before others are applied."""
+        return max(0, self._options.resolves_max - self._in_flight)
+
+    # Asking -------------------------------------------------------------------------------------
+
+    def find(self, ref: PendingRef) -> Waiting | Decision | Ended | None:
+        """Return how it stands with a message; None: nothing is known of it (any more).
+
+        A `Decision` is one that ended it and is in flight.
+        """
+        decision = self._decided.get(ref)
+        if decision is not None:
+            return decision if decision.after is None else decision.after
+        pin = self._machine.rows.pins.get(ref)
+        if pin is None:
+            return self._ended(ref)
+        if pin.state is PinState.PLACED:
+            return Ended(Place(pin.topic_id, pin.queue, pin.offset))
+        if pin.state is not PinState.PENDING:
+            return None
+        return self._read(PendingKey(pin.due_ms, *ref))
+
+    def _ended(self, ref: PendingRef) -> Ended | None:
+        """Return how a message ended under whichever leader, as long as that is kept."""
+        found = self._machine.rows.ended.get(day_of(self._proposer.now_ms()), ref)
+        if found is None:
+            return None
+        end = _ENDS.get(found[0])
+        return Ended(Place(found[1], 0, 0) if end is End.FORWARDED else None, end)
+
+    def name_of(self, topic_id: int, message_id: bytes) -> PendingRef | Place:
+        """Return what names the newest message of a topic with an id.
+
+        Raises:
+            Refused: OUTCOME_INVALID_HANDLE, there is none.
+        """
+        ids = self._machine.rows.ids
+        first_day = ids.first_day()
+        today = day_of(self._proposer.now_ms())
+        for day in range(today, (today if first_day is None else first_day) - 1, -1):
+            found = ids.get(day, topic_id, message_id)
+            if isinstance(found, PendingRef):
+                return found
+            if found is not None:
+                return Place(topic_id, *found)
+        raise Refused(pb.OUTCOME_INVALID_HANDLE, "no message with this id")
+
+    def find_due(self, key: PendingKey) -> Waiting | None:
+        """Return a message by its row; None: it ended, or something about it is in flight."""
+        return None if key.ref in self._decided else self._read(key)
+
+    async def settled(self) -> None:
+        """Wait until everything decided before the call is committed.
+
+        Raises:
+            Refused: leadership was lost.
+        """
+        self.flush()
+        await self._proposer.settled()
+
+    def _read(self, key: PendingKey) -> Waiting | None:
+        row = self._machine.rows.pending.get(key)
+        return None if row is None else Waiting(key, row)
+
+    # Deciding -----------------------------------------------------------------------------------
+
+    def place(self, waiting: Waiting, target: Target, end: End) -> Decision:
+        """Give a message an offset in an open queue.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED.
+        """
+        return self._decide(waiting, end=end, target=target)
+
+    def drop(self, waiting: Waiting, end: End) -> Decision:
+        """Let a message go.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED.
+        """
+        return self._decide(waiting, end=end)
+
+    def put_off(self, waiting: Waiting, due_ms: int, checks: int) -> Decision:
+        """Let a message wait until `due_ms`.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED.
+        """
+        key = waiting.key._replace(due_ms=due_ms)
+        return self._decide(waiting, after=Waiting(key, waiting.row._replace(checks=checks)))
+
+    def can_place(self, target: Target) -> bool:
+        """Whether there is an open queue for a message now."""
+        return target.fixed or self._appender.has_open_queue(*target[:4])
+
+    def _decide(
+        self,
+        waiting: Waiting,
+        *,
+        end: End | None = None,
+        target: Target | None = None,
+        after: Waiting | None = None,
+    ) -> Decision:
+        if not self.room:
+            raise Refused(
+                pb.OUTCOME_OVERLOADED,
+                f"{self._in_flight} delayed or half messages are being resolved",
+            )
+        if self._open is not None and len(self._open.decisions) >= self._options.batch:
+            self.flush()
+        if self._open is None:
+            self._open = _Round()
+            asyncio.get_running_loop().call_soon(self.flush)
+        ref = waiting.key.ref
+        decision = Decision(
+            waiting, self._open, self._decided.get(ref), end=end, target=target, after=after
+        )
+        self._open.decisions.append(decision)
+        self._decided[ref] = decision
+        self._in_flight += 1
+        return decision
+
+    # Proposing ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Propose what was decided. Refusals reach those who wait for the decisions."""
+        round_, self._open = self._open, None
+        if round_ is None:
+            return
+        self._place_all(round_)
+        if not round_.decisions:
+            round_.done.set_result(0)
+            return
+        command = ResolveCommand(
+            self._proposer.now_ms(), [decision.item() for decision in round_.decisions]
+        )
+        try:
+            entry = self._proposer.propose(
+                (encode_resolve(command),), lambda: self._applied(round_)
+            )
+        except Refused as refused:
+            self._undo(round_.decisions, refused)
+            round_.done.set_result(0)
+            return
+        for (topic_id, queue), count in round_.reserved.items():
+            self._appender.reserve(topic_id, queue, count)
+        entry.add_done_callback(lambda entry: _pass_on(entry, round_.done))
+
+    def _place_all(self, round_: _Round) -> None:
+        """Give offsets; what finds no open queue any more is undone."""
+        closed: list[Decision] = []
+        previous: Decision | None = None
+        run = 0
+        for decision in round_.decisions:
+            target = decision.target
+            if target is None:
+                continue
+            if previous is not None and run < _RUN_MAX and _lies_behind(previous, decision):
+                queue, run = _placed(previous).queue, run + 1
+            else:
+                chosen = self._choose(target)
+                if chosen is None:
+                    closed.append(decision)
+                    continue
+                queue, run = chosen, 1
+            key = (target.topic_id, queue)
+            given = round_.reserved.get(key, 0)
+            offset = self._appender.next_offset(*key) + given
+            round_.reserved[key] = given + 1
+            decision.place = Place(*key, offset)
+            previous = decision
+        if closed:
+            self._undo(
+                closed, Refused(pb.OUTCOME_OVERLOADED, "the topic's queues are being moved away")
+            )
+            round_.decisions = [each for each in round_.decisions if each.refusal is None]
+
+    def _choose(self, target: Target) -> int | None:
+        if target.fixed:
+            return target.queue
+        return self._appender.open_queue(*target[:4])
+
+    def _applied(self, round_: _Round) -> None:
+        for topic_id, queue in round_.reserved:
+            self._appender.applied_reserved(topic_id, queue)
+        self._in_flight -= len(round_.decisions)
+        for decision in round_.decisions:
+            ref = decision.before.key.ref
+            decision.previous = None
+            decision.is_applied = True
+            if self._decided.get(ref) is decision:
+                del self._decided[ref]
+            self.on_resolved(decision)
+
+    def _undo(self, decisions: list[Decision], refusal: Refused) -> None:
+        self._in_flight -= len(decisions)
+        for decision in reversed(decisions):
+            ref = decision.before.key.ref
+            decision.refusal = refusal
+            if decision.previous is None or decision.previous.is_applied:
+                del self._decided[ref]
+            else:
+                self._decided[ref] = decision.previous
+            self.on_undone(decision)
+
+
+def _placed(decision: Decision) -> Place:
+    assert decision.place is not None, "it was placed before"
+    return decision.place
+
+
+def _lies_behind(previous: Decision, decision: Decision) -> bool:
+    """Whether a message lies right behind another one in its entry and may go where that goes."""
+    before, after = previous.before, decision.before
+    return (
+        previous.target == decision.target
+        and before.key.raft_index == after.key.raft_index
+        and before.key.ordinal + 1 == after.key.ordinal
+        and before.row.message_at + before.row.length == after.row.message_at
+        and before.row.store_time_ms == after.row.store_time_ms
+    )
+
+
+def _pass_on(entry: asyncio.Future[int], done: asyncio.Future[int]) -> None:
+    error = None if entry.cancelled() else entry.exception()
+    if done.done():
+        return
+    if error is not None:
+        done.set_exception(error)
+        # Nobody waits for what the timer decided; its failure is no news.
+        done.exception()
+    elif entry.cancelled():
+        done.cancel()
+    else:
+        done.set_result(entry.result())

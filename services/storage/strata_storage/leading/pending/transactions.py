@@ -1,0 +1,258 @@
+"""Half messages: EndTransaction, and the checks that ask a producer what became of one.
+
+A half is committed, rolled back or given up once; repeats are answered as the first one was. One
+that nobody ends is looked at when it is due: a producer of its topic, wherever it is connected, is
+asked, so often and in such intervals as the options say. After that any broker is told that the
+checks are used up, so that it names the dead-letter topic and gives the message up.
+
+How a half ended that took no offset here (rolled back, or forwarded to another raft group) is kept
+for a day at least, so that a repeat is told the same under whichever leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.batch import PartKind
+from strata_mq.pending_rows import PendingRef, PendingRow
+from strata_mq.rare_commands import DropKind
+from strata_runtime.clock import Clock
+from strata_storage.base.config import PendingOptions
+from strata_storage.base.errors import Refused
+from strata_storage.base.watchers import TransactionCheck
+from strata_storage.leading.pending.check_routes import CheckRoutes
+from strata_storage.leading.pending.instruments import PendingInstruments
+from strata_storage.leading.pending.resolver import (
+    DELIVERING,
+    Decision,
+    End,
+    Ended,
+    Place,
+    Resolver,
+    Target,
+    Waiting,
+)
+from strata_storage.leading.pending.retry_slots import RetrySlots
+from strata_storage.leading.proposer import Proposer
+from strata_storage.reads.reader import Location, MessageReader
+from strata_storage.rows.machine import GroupMachine
+
+
+class Check(NamedTuple):
+    """A check that was decided.
+
+    Attributes:
+        decision: puts the half off until the next one.
+        number: of the check, from 1.
+        exhausted: there will be no other.
+    """
+
+    decision: Decision
+    number: int
+    exhausted: bool
+
+
+class Transactions:
+    """Serves EndTransaction and decides checks for one leader in one term."""
+
+    def __init__(
+        self,
+        machine: GroupMachine,
+        proposer: Proposer,
+        resolver: Resolver,
+        reader: MessageReader,
+        routes: CheckRoutes,
+        clock: Clock,
+        options: PendingOptions,
+        instruments: PendingInstruments,
+    ) -> None:
+        self._machine = machine
+        self._proposer = proposer
+        self._resolver = resolver
+        self._reader = reader
+        self._routes = routes
+        self._clock = clock
+        self._options = options
+        self._checks_total = instruments.checks
+        self._uncheckable = RetrySlots(options.uncheckable_max)
+        # Checks decided whose message is not with a broker yet.
+        self.checks_in_flight = 0
+
+    # EndTransaction -----------------------------------------------------------------------------
+
+    async def commit(self, name: PendingRef | Place, topic_id: int) -> Place:
+        """Deliver a half; return where it is.
+
+        Raises:
+            Refused: OUTCOME_INVALID_HANDLE, no such half or it ended otherwise; or not now.
+        """
+        found = self._find(name)
+        if not isinstance(found, Waiting):
+            place = (await self._ended(found, topic_id)).place
+            if place is None or place.topic_id != topic_id:
+                raise _invalid("the message was not committed")
+            return place
+        self._check_half(found, topic_id)
+        elsewhere = Place(topic_id, 0, 0)
+        if found.row.checks == DELIVERING:
+            await self._resolver.settled()
+            return elsewhere
+        target = target_of(found.row)
+        if self._resolver.can_place(target):
+            decision = self._resolver.place(found, target, End.COMMITTED)
+        else:
+            # Its queues are elsewhere: decided now, brought there by the timer.
+            decision = self._resolver.put_off(found, self._proposer.now_ms(), DELIVERING)
+        await decision.wait()
+        return decision.place or elsewhere
+
+    async def roll_back(self, name: PendingRef | Place, topic_id: int) -> None:
+        """Drop a half.
+
+        Raises:
+            Refused: as `commit`.
+        """
+        found = self._find(name)
+        if not isinstance(found, Waiting):
+            if (await self._ended(found, topic_id)).end is not End.ROLLED_BACK:
+                raise _invalid("the message was not rolled back")
+            return
+        self._check_open(found, topic_id)
+        await self._resolver.drop(found, End.ROLLED_BACK).wait()
+
+    async def give_up(
+        self, name: PendingRef | Place, topic_id: int, dead_letter_topic_id: int
+    ) -> Place:
+        """Move a half to a dead-letter topic, in the queue of this raft group (rule 26).
+
+        Raises:
+            Refused: as `commit`; OUTCOME_INVALID, there is no such dead-letter topic.
+        """
+        dropped = (DropKind.TOPIC, dead_letter_topic_id) in self._machine.dropped
+        if not dead_letter_topic_id or dropped:
+            raise Refused(pb.OUTCOME_INVALID, "a dead-letter topic must be named")
+        found = self._find(name)
+        if not isinstance(found, Waiting):
+            place = (await self._ended(found, topic_id)).place
+            if place is None or place.topic_id != dead_letter_topic_id:
+                raise _invalid("the message was not given up")
+            return place
+        self._check_open(found, topic_id)
+        queue = self._machine.raft_group
+        target = Target(dead_letter_topic_id, queue, 0, 0, fixed=True)
+        decision = self._resolver.place(found, target, End.GIVEN_UP)
+        await decision.wait()
+        return decision.place or Place(dead_letter_topic_id, queue, 0)
+
+    def _find(self, name: PendingRef | Place) -> Waiting | Decision | Ended | None:
+        return Ended(name) if isinstance(name, Place) else self._resolver.find(name)
+
+    async def _ended(self, found: Decision | Ended | None, topic_id: int) -> Ended:
+        """Return how a message ended, when that is committed."""
+        if isinstance(found, Decision):
+            if found.before.row.topic_id != topic_id:
+                raise _invalid("the message is of another topic")
+            await found.wait()
+            return Ended(found.place, found.end)
+        if found is None:
+            raise _invalid("no such message waits here")
+        return found
+
+    def _check_half(self, waiting: Waiting, topic_id: int) -> None:
+        row = waiting.row
+        if (DropKind.TOPIC, topic_id) in self._machine.dropped:
+            raise _invalid("the topic was dropped")
+        if row.kind is not PartKind.HALF or row.topic_id != topic_id:
+            raise _invalid("no half message of this topic")
+
+    def _check_open(self, waiting: Waiting, topic_id: int) -> None:
+        self._check_half(waiting, topic_id)
+        if waiting.row.checks == DELIVERING:
+            raise _invalid("the message is committed")
+
+    # Checks -------------------------------------------------------------------------------------
+
+    def look(self, waiting: Waiting, now_ms: int) -> Check | None:
+        """Decide about a half that is due; return the check to send once that is committed.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED.
+        """
+        options, row = self._options, waiting.row
+        interval_ms = options.transaction_check_interval_ms
+        exhausted = row.checks >= options.transaction_checks_max
+        topic_id = None if exhausted else row.topic_id
+        if self.checks_in_flight >= options.checks_in_flight_max:
+            next_ms = now_ms + options.retry_ms
+        elif self._routes.candidates(topic_id, self._clock.monotonic_s()):
+            number = row.checks if exhausted else row.checks + 1
+            decision = self._resolver.put_off(waiting, now_ms + interval_ms, number)
+            self.checks_in_flight += 1
+            return Check(decision, number, exhausted)
+        else:
+            self._checks_total.add(1, {"result": "no_producer"})
+            next_ms = self._uncheckable.next(now_ms, interval_ms)
+        # Nobody was asked: that does not count.
+        self._resolver.put_off(waiting, next_ms, row.checks)
+        return None
+
+    async def send(self, checks: Sequence[Check]) -> None:
+        """Give checks to brokers; one that finds none any more is lost, the next one follows."""
+        try:
+            held = [check for check in checks if await _holds(check.decision)]
+            if held:
+                await self._send(held)
+        except Refused:
+            # Too many reads wait; the next check follows.
+            self._checks_total.add(len(checks), {"result": "unreadable"})
+        finally:
+            self.checks_in_flight -= len(checks)
+
+    async def _send(self, checks: Sequence[Check]) -> None:
+        halves = [check.decision.before for check in checks]
+        messages = await self._reader.read(
+            [
+                Location(key.raft_index, row.message_at, row.length, row.checksum)
+                for key, row in halves
+            ]
+        )
+        for check, half, message in zip(checks, halves, messages, strict=True):
+            result = "unreadable" if message is None else self._send_one(check, half, message)
+            self._checks_total.add(1, {"result": result})
+
+    def _send_one(self, check: Check, half: Waiting, message: bytes) -> str:
+        key, row = half
+        told = TransactionCheck(
+            raft_group=self._machine.raft_group,
+            raft_index=key.raft_index,
+            ordinal=key.ordinal,
+            topic_id=row.topic_id,
+            number=check.number,
+            exhausted=check.exhausted,
+            store_time_ms=row.store_time_ms,
+            message=message,
+        )
+        topic_id = None if check.exhausted else row.topic_id
+        if not self._routes.send(told, topic_id, self._clock.monotonic_s()):
+            return "no_producer"
+        return "exhausted" if check.exhausted else "sent"
+
+
+def target_of(row: PendingRow) -> Target:
+    """Return where a message goes when it is delivered."""
+    return Target(row.topic_id, row.queue, row.slot_base, row.queue_count)
+
+
+async def _holds(decision: Decision) -> bool:
+    try:
+        await decision.wait()
+    except Refused:
+        # Nothing was written: the half is due as before, here or for the next leader.
+        return False
+    return True
+
+
+def _invalid(reason: str) -> Refused:
+    return Refused(pb.OUTCOME_INVALID_HANDLE, reason)

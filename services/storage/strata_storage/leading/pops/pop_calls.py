@@ -1,0 +1,75 @@
+"""What a pop asks for, what it takes and what it gives: the words of `pop.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strata_mq.filters import EVERYTHING, MessageFilter
+from strata_mq.leases import Lease, TakeRequest
+from strata_storage.leading.pops.candidates import Budget
+from strata_storage.leading.pops.lease_sets import LeaseSet, Section
+from strata_storage.rows.ownership import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class PopCall:
+    """One pop.
+
+    `queue` -1: any queue of the topic here. `latest`: where a new group starts. `repeated`: an
+    earlier pop of the same attempt may have taken leases that nobody was told of. `known_sealed`:
+    how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
+    let through is consumed, new or leased before. `places_only`: without the messages' bytes.
+    `size_bytes`: of its request, which is in memory for as long as it waits. `is_gone`: whether
+    nobody is there any more who could be given something.
+    """
+
+    consumer_group_id: int
+    topic: Topic
+    queue: int
+    take: TakeRequest
+    latest: bool
+    wait_s: float
+    repeated: bool = False
+    known_sealed: int = 0
+    message_filter: MessageFilter = EVERYTHING
+    places_only: bool = False
+    size_bytes: int = 0
+    is_gone: Callable[[], bool] = lambda: False
+
+
+class Delivered(NamedTuple):
+    """One message with its lease; a pop of places does not read it unless a filter has to."""
+
+    queue: int
+    offset: int
+    generation: int
+    store_time_ms: int
+    lease: Lease
+    message: bytes
+
+
+class Caught(NamedTuple):
+    """One lease. The generation is that of the take: a reset may come before the answer."""
+
+    lease_set: LeaseSet
+    generation: int
+    offset: int
+    lease: Lease
+    # Never looked at before this pop.
+    is_new: bool
+
+
+@dataclass(slots=True)
+class Catch:
+    """What one look at the queues gave: leases with the place of their messages."""
+
+    queues: Sequence[int]
+    budget: Budget
+    sections: list[Section] = field(default_factory=list)
+    leases: list[Caught] = field(default_factory=list)
+    taken_bytes: int = 0
+    repeated: bool = False
+    # A head moved: looking again may give something.
+    moved: bool = False

@@ -1,1 +1,0 @@
-"""What a node counts: traffic by queue, metric windows, how full limits are."""

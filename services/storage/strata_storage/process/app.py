@@ -1,0 +1,397 @@
+"""The object graph of a storage node: log, rows, raft groups, service.
+
+    CommitLog (storage/log) --- MultiRaft --- one GroupEngine per raft group
+                                                    |
+    RocksdbStore (storage/state) --- Flusher --- StorageNode --- StorageServicer, at an Angelia
+                                                                  server
+
+Threads: the log's writer; a few readers; one for flushes and other long work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from strata.storage.v1 import storage_pb2 as pb
+from strata_angelia.ports import Server
+from strata_mq.rare_commands import OwnCommand
+from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
+from strata_multiraft.peering import Peering
+from strata_multiraft.raft_servicer import RAFT_SERVICE
+from strata_runtime.clock import Clock
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.tracing import Tracer
+from strata_seglog.ballast import Ballast
+from strata_seglog.log import CommitLog
+from strata_seglog.metrics import METRICS as LOG_METRICS
+from strata_seglog.ports import Disk
+from strata_seglog.real_disk import RealDisk
+from strata_state.flush import Flusher
+from strata_state.ports import StateStore
+from strata_state.rocksdb_store import RocksdbStore
+from strata_storage.base.config import StorageConfig, StorageOptions
+from strata_storage.base.errors import Refused
+from strata_storage.base.hosted import HostedGroup
+from strata_storage.base.removed_replicas import RemovedReplicas
+from strata_storage.base.replaying import until_led
+from strata_storage.cluster.node_health import NodeHealth
+from strata_storage.group.plugins import StoragePlugin
+from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.process.metrics import METRICS
+from strata_storage.process.node import StorageNode
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.servicers.storage import ServicerParts, StorageServicer
+from strata_storage.servicers.tiering import SERVICE as TIER_SERVICE
+from strata_storage.servicers.tiering import TierServicer
+from strata_storage.servicers.window_meter import WindowMeter, WindowOptions
+from strata_storage.tiering.opening import OpenTier, TierSetup, open_tier
+from strata_storage.upkeep.node_parts import NodeParts
+from strata_storage.upkeep.retention import FixedRetention, RetentionSource
+
+Result = TypeVar("Result")
+
+SERVICE = pb.DESCRIPTOR.services_by_name["StorageService"]
+
+_READY_TIMEOUT_S = 30.0
+
+
+class ReadThreads:
+    """A bounded pool of reading threads.
+
+    Args:
+        threads: how many.
+        max_waiting: reads running and waiting; more are refused.
+        name: of the threads.
+    """
+
+    def __init__(self, threads: int, max_waiting: int, name: str) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._max_waiting = max_waiting
+        self._waiting = 0
+
+    async def __call__(self, work: Callable[[], Result], /) -> Result:
+        """Run `work` in a thread.
+
+        Raises:
+            Refused: OUTCOME_OVERLOADED, too many reads wait.
+        """
+        if self._waiting >= self._max_waiting:
+            raise Refused(pb.OUTCOME_OVERLOADED, f"{self._max_waiting} reads wait for the disk")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Wait for running reads and end the threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The other nodes, for a storage node that is not alone.
+
+    Attributes:
+        peering: the traffic between nodes; started and stopped with the node.
+        node_of: tells which node hosts a replica.
+        grants_of: tells what the metadata gives a raft group and it does not own yet.
+        forwarder: brings messages that waited to the raft group that has their queue now.
+        cluster_id: tells the cluster that the node belongs to; empty: none.
+    """
+
+    peering: Peering
+    node_of: Callable[[int], str | None]
+    grants_of: Callable[[GroupMachine], OwnCommand | None]
+    forwarder: Forwarder | None = None
+    cluster_id: Callable[[], str] = str
+
+
+@dataclass(slots=True)
+class _Running:
+    """What exists between start and stop."""
+
+    log: CommitLog
+    store: StateStore
+    raft: MultiRaft
+    node: StorageNode
+    tasks: Tasks
+    writer: WriterThread
+    readers: ReadThreads
+    flushes: ReadThreads
+    catch_up: WriterThread
+    tier: OpenTier | None
+    health: NodeHealth
+
+
+class StorageApp:
+    """One storage node; a `strata_runtime.lifecycle.Service`.
+
+    Attributes:
+        endpoint: where it serves, once it is started.
+
+    Args:
+        config: the section `[storage]`.
+        node_id: who it is among all nodes.
+        folder: `storage` of the data folder.
+        hosted: replicas to host from the start, as the nameserver said.
+        server: where its service is registered; started and stopped here.
+        clock: time.
+        metrics: where its metrics show.
+        on_fatal: told when the process must end (a failed log sync, rule 7).
+        retention: how long topics keep messages; None: the configured default for all.
+        disk: the log's folder; None: the real one under `folder`.
+        store: the row store; None: RocksDB under `folder`.
+        peers: the other nodes; None: there are none.
+        plugins: what is loaded beside the core.
+        tier: where old messages go; None: there is no tier.
+        random_ticks: gives a number between two, both included, for election timeouts.
+        tracer: traces appends; None: nothing is traced.
+        forwarder: brings messages that waited where their queue is now; that of `peers`, if any.
+    """
+
+    name = "storage"
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        node_id: str,
+        folder: Path,
+        hosted: Sequence[HostedGroup],
+        server: Server,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_fatal: OnFatal,
+        retention: RetentionSource | None = None,
+        disk: Disk | None = None,
+        store: StateStore | None = None,
+        peers: Peers | None = None,
+        plugins: Sequence[StoragePlugin] = (),
+        tier: TierSetup | None = None,
+        random_ticks: Callable[[int, int], int] = random.randint,
+        tracer: Tracer | None = None,
+        forwarder: Forwarder | None = None,
+    ) -> None:
+        metrics.declare((*METRICS, *LOG_METRICS))
+        self._config = config
+        self._node_id = node_id
+        self._folder = folder
+        self._hosted = tuple(hosted)
+        self._server = server
+        self._clock = clock
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._retention = retention
+        self._disk = disk
+        self._store = store
+        self._peers = peers
+        self._plugins = tuple(plugins)
+        self._tier = tier
+        self._random_ticks = random_ticks
+        self._tracer = tracer or Tracer.disabled()
+        self._forwarder = peers.forwarder if peers is not None else forwarder
+        self._running: _Running | None = None
+        self.endpoint = ""
+        self._logger = get_logger("storage")
+
+    @property
+    def node(self) -> StorageNode:
+        """The node; only between start and stop."""
+        assert self._running is not None, "the storage node does not run"
+        return self._running.node
+
+    @property
+    def health(self) -> NodeHealth:
+        """What the node says of itself; only between start and stop."""
+        assert self._running is not None, "the storage node does not run"
+        return self._running.health
+
+    async def start(self) -> None:
+        """Open log and rows, recover, lead what has no other voter, serve.
+
+        Raises:
+            TimeoutError: a raft group with one voter has no ready leader, and nothing was applied
+                for 30 s. As long as the log is replayed there is no limit.
+            LogError, StateError: data that cannot be opened.
+        """
+        writer = WriterThread("storage-log")
+        running = await self._open(writer)
+        self._running = running
+        await running.raft.start()
+        running.node.start()
+        windows = WindowMeter(
+            running.node,
+            self._metrics,
+            running.node.instruments.append_ms,
+            self._clock,
+            WindowOptions(self._config.window_ms),
+        )
+        running.tasks.spawn("windows", windows.run())
+        running.tasks.spawn("health", running.health.run())
+        servicer = StorageServicer(
+            ServicerParts(
+                running.node,
+                running.node.holders,
+                running.node.disk_guard,
+                running.node.watchers,
+                running.node.check_routes,
+                running.node.filters,
+                self._clock,
+                self._config.options().engine,
+                running.node.instruments,
+                self._tracer,
+                windows,
+            )
+        )
+        await self._until_ready(running.node)
+        self._server.register(SERVICE, servicer)
+        self._server.register(TIER_SERVICE, TierServicer(running.node, running.node.tiering))
+        for plugin in self._plugins:
+            plugin.start(running.node, self._server, running.tasks, self._clock, self._metrics)
+        if self._peers is not None:
+            self._server.register(RAFT_SERVICE, self._peers.peering.servicer)
+            await self._peers.peering.start()
+        self.endpoint = await self._server.start()
+
+    async def stop(self, grace_s: float) -> None:
+        """Answer what is under way, flush, close."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        await self._server.stop(grace_s)
+        await running.tasks.stop()
+        if self._peers is not None:
+            await self._peers.peering.stop()
+        await running.raft.stop()
+        running.node.close()
+        if running.tier is not None:
+            await running.tier.close()
+        await running.writer(running.log.close)
+        running.readers.close()
+        running.catch_up.close()
+        await running.flushes(running.store.close)
+        running.flushes.close()
+        running.writer.close()
+
+    async def _open(self, writer: WriterThread) -> _Running:
+        options = self._config.options()
+        disk = self._disk or RealDisk(self._folder / "log")
+        log = await writer(lambda: self._open_log(disk))
+        tier = None
+        if self._tier is not None:
+            tier = await open_tier(self._tier, self._folder, log, self._clock, self._metrics)
+        state = self._folder / "state"
+        store: StateStore
+        if self._store is not None:
+            store = self._store
+        else:
+            store = await writer(lambda: RocksdbStore(state, options.rocksdb))
+        readers = ReadThreads(options.reader_threads, options.reads_max, "storage-read")
+        flushes = ReadThreads(1, options.reads_max, "storage-flush")
+        # One thread: what followers and snapshots need is read in order, beside the writer.
+        catch_up = WriterThread("storage-catch-up")
+        raft = self._raft(log, writer, catch_up)
+        tasks = Tasks("storage", self._on_fatal)
+        node = StorageNode(
+            NodeParts(
+                self._node_id,
+                log,
+                disk,
+                store,
+                raft,
+                Flusher(store, flushes),
+                writer,
+                readers,
+                flushes,
+                self._group_clock(),
+                self._metrics,
+                options,
+                self._retention or FixedRetention(options.retention.default_ms),
+                self._ballast(),
+                self._peers,
+                self._plugins,
+                tier.parts if tier is not None else None,
+                tier.messages if tier is not None else None,
+                self._forwarder,
+                self._aside(options),
+                self._peers.cluster_id if self._peers is not None else str,
+            ),
+            tasks,
+        )
+        if self._peers is not None:
+            self._peers.peering.attach(raft)
+        for group in self._hosted:
+            # Before anything is served; blocks only when rows must be rebuilt.
+            await node.host_beside(group)
+        health = NodeHealth(
+            node,
+            self._peers.peering.heard_nodes if self._peers is not None else _no_peers,
+            self._clock,
+            node.watchers.health_changed,
+        )
+        return _Running(
+            log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier, health
+        )
+
+    def _group_clock(self) -> Clock:
+        """Return the clock that leaders stamp entries from (rule 4)."""
+        return self._clock if self._peers is None else self._peers.peering.group_clock
+
+    def _raft(self, log: CommitLog, writer: WriterThread, catch_up: WriterThread) -> MultiRaft:
+        options = MultiRaftOptions.for_log(self._config.log_segment_bytes)
+        if self._peers is None:
+            return MultiRaft(
+                log, self._clock, options, self._metrics, writer, on_fatal=self._on_fatal
+            )
+        peering = self._peers.peering
+        return MultiRaft(
+            log,
+            self._clock,
+            options,
+            self._metrics,
+            writer,
+            on_fatal=self._on_fatal,
+            transport=peering.transport,
+            node_of=self._peers.node_of,
+            run_reads=catch_up,
+            fetcher=peering.fetcher,
+            random_ticks=self._random_ticks,
+        )
+
+    def _aside(self, options: StorageOptions) -> RemovedReplicas | None:
+        if self._disk is not None:
+            return None
+        return RemovedReplicas(self._folder / "removed", self._folder / "log", options.aside)
+
+    def _ballast(self) -> Ballast | None:
+        size_bytes = self._config.ballast_bytes
+        disk = self._disk or RealDisk(self._folder)
+        return Ballast(disk, size_bytes) if size_bytes else None
+
+    def _open_log(self, disk: Disk) -> CommitLog:
+        return CommitLog.open(
+            disk,
+            self._config.log_options(),
+            report=lambda corruption: self._logger.error("log corrupted", what=str(corruption)),
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+
+    async def _until_ready(self, node: StorageNode) -> None:
+        """Wait for the leaders of raft groups that have no other member."""
+        for raft_group, replica in list(node.replicas().items()):
+            if replica.is_sole():
+                await until_led(node, raft_group, _READY_TIMEOUT_S)
+
+
+def _no_peers() -> tuple[Sequence[str], Sequence[str]]:
+    return (), ()

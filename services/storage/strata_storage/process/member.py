@@ -1,0 +1,504 @@
+"""A storage node of a cluster: a `StorageApp` that follows the metadata and works with others.
+
+    nameservers --watch--> MetadataFollower --> MetadataCache --> ClusterView
+                                                    |                 |
+                                 read-only MetaService     Hosting, Reconciler,
+                                                    |      QueueMoves, SlotMoves
+    nameservers <--registration, heartbeats-- NodePresence            |
+    other nodes <--RaftService-- Peering ----------------------- StorageApp
+
+Everything it does follows from the rows it has: with no nameserver reachable it starts from its
+own copy, finds its peers, elects and serves (rule 16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from google.protobuf.descriptor import ServiceDescriptor
+
+from strata.meta.v1 import meta_pb2 as meta
+from strata_angelia.cluster_id import ClusterId
+from strata_angelia.ports import Channel, Server
+from strata_metadata import (
+    META_SERVICE,
+    CachedMetaServicer,
+    ClusterView,
+    MetadataCache,
+    MetadataClient,
+    MetadataClientOptions,
+    MetadataFollower,
+    MetadataFollowerOptions,
+    NodePresence,
+    PresenceOptions,
+    WatchOptions,
+)
+from strata_metadata.channels import Channels
+from strata_mq.rare_commands import OwnCommand
+from strata_multiraft import DiskFull
+from strata_multiraft.angelia_transport import PeerIdentity
+from strata_multiraft.peering import Peering
+from strata_runtime.clock import Clock
+from strata_runtime.health import Health
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.tracing import Tracer
+from strata_seglog.ports import Disk
+from strata_state.metadata import MetadataStore
+from strata_state.metadata_rocksdb import RocksDbMetadataStore
+from strata_state.ports import StateStore
+from strata_storage.base.config import StorageConfig
+from strata_storage.base.directory import Directory
+from strata_storage.cluster.heartbeats import Heartbeats
+from strata_storage.cluster.hosting import Hosting
+from strata_storage.cluster.leave import hand_over_all
+from strata_storage.cluster.member_health import MemberHealth
+from strata_storage.cluster.queue_moves import QueueMoveOptions, QueueMoves
+from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions
+from strata_storage.cluster.slot_moves import SlotMoveOptions, SlotMoves
+from strata_storage.cluster.slot_plan import grants_of
+from strata_storage.group.plugins import StoragePlugin
+from strata_storage.leading.pending.forwarding import Forwarding
+from strata_storage.process.app import Peers, StorageApp
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.tiering.config import TierConfig
+from strata_storage.tiering.opening import TierSetup
+from strata_tier.drivers.memory import MemoryBucket
+
+_MAX_CHANNELS = 64
+_HEALTH_AFTER_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberIdentity:
+    """Who the node is.
+
+    Attributes:
+        node_id: from its data folder.
+        boot_id: drawn at random when the process started.
+        rack: failure domain; empty: none.
+    """
+
+    node_id: str
+    boot_id: int
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberNetwork:
+    """How the node is reached and whom it reaches.
+
+    Attributes:
+        servers: serve the same services; Angelia tcp first. Started and stopped by the member.
+        nameservers: endpoints of all nameservers.
+        open_channel: makes a channel to an endpoint.
+        advertised: endpoints that others are told, in the order of `servers`; empty: those that
+            the servers listen on.
+    """
+
+    servers: Sequence[Server]
+    nameservers: Sequence[str]
+    open_channel: Callable[[str], Channel]
+    advertised: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """Times and limits beside those of the storage node itself.
+
+    Attributes:
+        register_wait_ms: how long the first start waits for a nameserver.
+        metadata_sync_ms: how often the copy of the metadata is made durable.
+        hand_over_ms: how long a stop may take to give leaderships away.
+        watch: limits of the read-only metadata service.
+        client, follower, presence: of the traffic with nameservers.
+        reconciler, moves, slot_moves: of the work for raft groups led here.
+    """
+
+    register_wait_ms: int = 10_000
+    metadata_sync_ms: int = 5_000
+    hand_over_ms: int = 2_000
+    watch: WatchOptions = field(default_factory=WatchOptions)
+    client: MetadataClientOptions = field(default_factory=MetadataClientOptions)
+    follower: MetadataFollowerOptions = field(default_factory=MetadataFollowerOptions)
+    presence: PresenceOptions = field(default_factory=PresenceOptions)
+    reconciler: ReconcilerOptions = field(default_factory=ReconcilerOptions)
+    moves: QueueMoveOptions = field(default_factory=QueueMoveOptions)
+    slot_moves: SlotMoveOptions = field(default_factory=SlotMoveOptions)
+
+
+@dataclass(slots=True)
+class _Running:
+    """What exists between start and stop."""
+
+    app: StorageApp
+    store: MetadataStore
+    cache: MetadataCache
+    client: MetadataClient
+    channels: Channels
+    tasks: Tasks
+    health: MemberHealth | None = None
+
+
+class StorageMember:
+    """See the module docstring; a `strata_runtime.lifecycle.Service`.
+
+    Args:
+        config: the section `[storage]`.
+        identity: who it is.
+        folder: `storage` of the data folder.
+        network: how it is reached.
+        clock: time.
+        metrics: where its metrics show.
+        on_fatal: told when the process must end.
+        options: times and limits.
+        disk: the log's folder; None: the real one under `folder`.
+        store: the row store; None: RocksDB under `folder`.
+        metadata_store: the copy of the metadata; None: RocksDB under `folder`.
+        chance: of election timeouts and pauses; None: seeded by the system.
+        tier: the section `[tier]`; None: there is no tier.
+        buckets: of a tier at `memory://NAME`.
+        plugins: what is loaded beside the core.
+        tracer: traces appends; None: nothing is traced.
+        cluster: that the process belongs to; None: that of whoever takes it in.
+
+    Attributes:
+        view: of the metadata.
+    """
+
+    name = "storage"
+
+    def __init__(
+        self,
+        config: StorageConfig,
+        identity: MemberIdentity,
+        folder: Path,
+        network: MemberNetwork,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_fatal: OnFatal,
+        options: MemberOptions | None = None,
+        disk: Disk | None = None,
+        store: StateStore | None = None,
+        metadata_store: MetadataStore | None = None,
+        chance: Random | None = None,
+        tier: TierConfig | None = None,
+        buckets: dict[str, MemoryBucket] | None = None,
+        plugins: Sequence[StoragePlugin] = (),
+        tracer: Tracer | None = None,
+        cluster: ClusterId | None = None,
+    ) -> None:
+        self._config = config
+        self._plugins = tuple(plugins)
+        self._identity = identity
+        self._folder = folder
+        self._network = network
+        self._clock = clock
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._options = options or MemberOptions()
+        self._disk = disk
+        self._store = store
+        self._metadata_store = metadata_store
+        self._tracer = tracer
+        self._cluster = cluster
+        self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
+        self._tier = tier
+        self._buckets = {} if buckets is None else buckets
+        self.view = ClusterView()
+        self._directory = Directory(self.view)
+        self._running: _Running | None = None
+        self._logger = get_logger("storage")
+
+    @property
+    def app(self) -> StorageApp:
+        """The storage node; only between start and stop."""
+        assert self._running is not None, "the storage node does not run"
+        return self._running.app
+
+    def health(self) -> Health:
+        """Return how the node does."""
+        running = self._running
+        if running is None or running.health is None:
+            return Health(serves=False)
+        return running.health.health()
+
+    async def start(self) -> None:
+        """Open the data, host what the copy of the metadata says, serve, register.
+
+        Without a copy it waits for a nameserver, for a while; then it goes on trying.
+
+        Raises:
+            LogError, StateError, MetadataStoreError: data that cannot be opened.
+        """
+        store = await asyncio.to_thread(self._open_metadata)
+        cache = MetadataCache(
+            store, self._options.watch, self._metrics, sinks=[self.view], cluster=self._cluster
+        )
+        servers = _Servers(self._network.servers)
+        servers.register(META_SERVICE, CachedMetaServicer(cache, self._cluster))
+        peering = self._peering()
+        channels = Channels(self._network.open_channel, _MAX_CHANNELS)
+        app = self._app(servers, peering, channels)
+        try:
+            await app.start()
+        except BaseException:
+            await asyncio.to_thread(store.close)
+            raise
+        client = MetadataClient(
+            self._network.nameservers,
+            self._network.open_channel,
+            self._options.client,
+            random=self._chance.random,
+            metrics=self._metrics,
+        )
+        tasks = Tasks("storage-member", self._on_fatal)
+        self._running = _Running(app, store, cache, client, channels, tasks)
+        endpoints = list(self._network.advertised) or servers.endpoints
+        hosting = Hosting(
+            app.node,
+            self.view,
+            self._identity.node_id,
+            lambda: asyncio.to_thread(cache.sync),
+            cluster=self._cluster,
+        )
+        # From the copy of the metadata; one replica that cannot be opened does not stop the rest.
+        with suppress(DiskFull):
+            await hosting.settle()
+        reconciler = self._reconciler(self._running)
+        presence = self._presence(self._running, peering, hosting, reconciler, endpoints)
+        self._spawn_all(self._running, peering, presence, hosting, reconciler)
+        if not cache.revision:
+            await self._wait_for_nameserver(presence)
+
+    async def stop(self, grace_s: float) -> None:
+        """Hand leaderships over, then stop serving and close."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        # First what would take leaderships back, or tell that they are here.
+        await running.tasks.stop()
+        await hand_over_all(
+            list(running.app.node.replicas().values()),
+            min(self._options.hand_over_ms / 1_000, grace_s),
+        )
+        running.cache.close()
+        await running.app.stop(grace_s)
+        await running.client.close()
+        await running.channels.close()
+        await asyncio.to_thread(running.store.close)
+
+    def _open_metadata(self) -> MetadataStore:
+        return self._metadata_store or RocksDbMetadataStore(self._folder / "metadata")
+
+    # Parts --------------------------------------------------------------------------------------
+
+    def _peering(self) -> Peering:
+        identity = PeerIdentity(self._identity.node_id, self._identity.boot_id)
+        return Peering(
+            identity,
+            endpoint_of=self._directory.endpoint_of,
+            node_of=self._directory.node_of,
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+            random=self._chance.random,
+            connect=self._network.open_channel,
+        )
+
+    def _app(self, servers: Server, peering: Peering, channels: Channels) -> StorageApp:
+        node_id = self._identity.node_id
+        forwarder = Forwarding(self.view, self._directory, channels)
+        return StorageApp(
+            self._config,
+            node_id,
+            self._folder,
+            (),
+            servers,
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+            retention=self.view,
+            disk=self._disk,
+            store=self._store,
+            peers=Peers(
+                peering, self._directory.node_of, self._grants_of, forwarder, self._cluster_id
+            ),
+            plugins=self._plugins,
+            random_ticks=self._chance.randint,
+            tier=None
+            if self._tier is None
+            else TierSetup(
+                self._tier,
+                self.view,
+                memory=self._buckets,
+                random=self._chance.random,
+                topic_names=self.view.topic_names,
+                metadata=self._metadata_snapshot,
+            ),
+            tracer=self._tracer,
+        )
+
+    def _cluster_id(self) -> str:
+        return "" if self._cluster is None else self._cluster.value
+
+    async def _metadata_snapshot(self) -> tuple[int, list[meta.Change]]:
+        """Return the metadata rows as they are known here; revision 0: not at all."""
+        return (0, []) if self._running is None else await self._running.cache.snapshot()
+
+    def _grants_of(self, machine: GroupMachine) -> OwnCommand | None:
+        return grants_of(self.view, machine)
+
+    def _reconciler(self, running: _Running) -> Reconciler:
+        return Reconciler(
+            running.app.node.replicas(),
+            self.view,
+            self._directory,
+            running.tasks,
+            self._clock,
+            self._options.reconciler,
+            self._metrics,
+        )
+
+    def _presence(
+        self,
+        running: _Running,
+        peering: Peering,
+        hosting: Hosting,
+        reconciler: Reconciler,
+        endpoints: Sequence[str],
+    ) -> NodePresence:
+        identity = self._identity
+        heartbeats = Heartbeats(
+            identity.node_id,
+            identity.boot_id,
+            running.app.node,
+            peering.heard_nodes,
+            self._clock,
+            hosting.refused,
+            reconciler.settled_revision,
+            peering.clock_is_off,
+            peering.take_answer_latencies_ms,
+            lambda: running.app.health.said,
+        )
+        node = meta.Node(
+            node_id=identity.node_id,
+            kind=meta.NODE_KIND_STORAGE,
+            endpoints=endpoints,
+            boot_id=identity.boot_id,
+            rack=identity.rack,
+        )
+        return NodePresence(
+            running.client,
+            node,
+            self._options.presence,
+            self._metrics,
+            make_heartbeat=heartbeats.make,
+            cluster=self._cluster,
+            clock=self._clock,
+        )
+
+    def _spawn_all(
+        self,
+        running: _Running,
+        peering: Peering,
+        presence: NodePresence,
+        hosting: Hosting,
+        reconciler: Reconciler,
+    ) -> None:
+        options, node, tasks = self._options, running.app.node, running.tasks
+        follower = MetadataFollower(
+            self._network.nameservers,
+            self._network.open_channel,
+            running.cache,
+            options.follower,
+            clock=self._clock,
+            random=self._chance.random,
+            metrics=self._metrics,
+            fallback_endpoints=lambda: self._directory.storage_endpoints(self._identity.node_id),
+            cluster=self._cluster,
+        )
+        moves = QueueMoves(
+            node,
+            self.view,
+            self._directory,
+            running.channels,
+            running.client,
+            tasks,
+            options.moves,
+            self._metrics,
+        )
+        slot_moves = SlotMoves(
+            node, self.view, running.client, tasks, options.slot_moves, self._metrics
+        )
+        health = running.health = MemberHealth(
+            self._identity.node_id,
+            node,
+            running.app.health,
+            self.view,
+            self._directory,
+            running.channels,
+            peering.heard_nodes,
+            follower,
+            self._clock,
+            self._metrics,
+        )
+        for name, work in (
+            ("follow", follower.run()),
+            ("health", health.watch.run(_HEALTH_AFTER_S)),
+            ("catch-up", health.catch_up()),
+            ("presence", presence.run()),
+            ("host", hosting.run()),
+            ("reconcile", reconciler.run()),
+            ("moves", moves.run()),
+            ("slot-moves", slot_moves.run()),
+            ("metadata-sync", self._sync_loop(running.cache)),
+        ):
+            tasks.spawn(name, work)
+
+    async def _sync_loop(self, cache: MetadataCache) -> None:
+        while True:
+            await asyncio.sleep(self._options.metadata_sync_ms / 1_000)
+            await asyncio.to_thread(cache.sync)
+
+    async def _wait_for_nameserver(self, presence: NodePresence) -> None:
+        try:
+            async with asyncio.timeout(self._options.register_wait_ms / 1_000):
+                await presence.registered.wait()
+        except TimeoutError:
+            self._logger.warning("no nameserver answers yet; trying on")
+
+
+class _Servers:
+    """Several servers as one `strata_angelia.ports.Server`.
+
+    Attributes:
+        endpoints: where they listen, once started.
+    """
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._servers = tuple(servers)
+        self.endpoints: list[str] = []
+
+    def register(self, service: ServiceDescriptor, handler: object) -> None:
+        """Serve a service on all of them."""
+        for server in self._servers:
+            server.register(service, handler)
+
+    async def start(self) -> str:
+        """Start all; return the first one's endpoint."""
+        for server in self._servers:
+            self.endpoints.append(await server.start())
+        return self.endpoints[0]
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop all."""
+        for server in reversed(self._servers):
+            await server.stop(grace_s)

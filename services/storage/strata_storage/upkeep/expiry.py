@@ -1,0 +1,96 @@
+"""What time and the death of clients demand of leases, on all raft groups that a node leads.
+
+The turns are short; what waits, for the log or for messages to be read, is a task per raft group.
+Invariant: a raft group that waits for its quorum, or for the tier, holds up no other (rule 39).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from strata_runtime.logs import get_logger
+from strata_runtime.tasks import Tasks
+from strata_state.ports import StateError
+from strata_storage.base.errors import Refused
+from strata_storage.group.engine import GroupEngine
+from strata_storage.leading.leader import Leader
+from strata_storage.leading.pops.dead_letters import Exhausted
+from strata_storage.leading.pops.holders import Holders
+from strata_storage.upkeep.instruments import Instruments
+
+# Dead holders are looked for in every so many turns.
+_TURNS_PER_RELEASE = 5
+
+
+class Expiry:
+    """See the module docstring.
+
+    Args:
+        engines: gives the raft groups hosted now.
+        holders: which clients live.
+        tasks: owns the moves to dead-letter topics.
+        instruments: count what happens.
+        passed_write_ms: see `EngineOptions`.
+    """
+
+    def __init__(
+        self,
+        engines: Callable[[], Sequence[GroupEngine]],
+        holders: Holders,
+        tasks: Tasks,
+        instruments: Instruments,
+        passed_write_ms: int,
+    ) -> None:
+        self._engines = engines
+        self._holders = holders
+        self._tasks = tasks
+        self._instruments = instruments
+        self._passed_write_ms = passed_write_ms
+        self._logger = get_logger("storage")
+
+    async def run(self, interval_s: float) -> None:
+        """Have a turn at every interval, for ever."""
+        for turn in itertools.count():
+            await asyncio.sleep(interval_s)
+            for engine in self._engines():
+                leader = engine.active_leader()
+                if leader is None:
+                    continue
+                releases = turn % _TURNS_PER_RELEASE == 0
+                exhausted = self._expire(engine, leader, releases=releases)
+                if exhausted:
+                    name = f"dead-letters-{engine.raft_group}"
+                    self._tasks.spawn(name, self._move(leader, exhausted))
+
+    async def once(self, engine: GroupEngine, leader: Leader, *, releases: bool) -> None:
+        """Have a turn for one raft group, and wait for what it began."""
+        await self._move(leader, self._expire(engine, leader, releases=releases))
+
+    def _expire(self, engine: GroupEngine, leader: Leader, *, releases: bool) -> list[Exhausted]:
+        """Do all but move messages whose attempts are used up: return those."""
+        exhausted: list[Exhausted] = []
+        deadline_ms = leader.sets.next_deadline_ms()
+        try:
+            leader.client_names.flush()
+            leader.sets.flush_kept()
+            leader.sets.write_passed(self._passed_write_ms)
+            if releases:
+                self._instruments.released.add(leader.release(self._holders))
+            if deadline_ms is not None and deadline_ms <= leader.proposer.now_ms():
+                exhausted = leader.expire()
+        except (Refused, StateError) as error:
+            self._logger.info("expiry waits", raft_group=engine.raft_group, reason=str(error))
+        trimmed, leader.sets.trimmed_leases = leader.sets.trimmed_leases, 0
+        self._instruments.trimmed_leases.add(trimmed)
+        filtered, leader.sets.filtered = leader.sets.filtered, 0
+        self._instruments.filtered.add(filtered)
+        limited, leader.sets.filter_limited = leader.sets.filter_limited, 0
+        self._instruments.filter_limited.add(limited)
+        return exhausted
+
+    async def _move(self, leader: Leader, exhausted: Sequence[Exhausted]) -> None:
+        for result in await leader.dead_letters.move_exhausted(exhausted):
+            self._instruments.dead_letters.add(1, {"result": result})
+            self._instruments.dead_letters_sent.add(result == "moved")

@@ -1,0 +1,230 @@
+"""Gives the log's oldest segments back to the disk (rules 6 and 10), on every replica.
+
+A segment goes when nothing in it is needed. One in which little is needed is *relocated*: its
+live entries are copied to the end of the log, with the same term and index, and the file is
+deleted; nothing is proposed again. So a topic with long retention and few messages pins what it
+has, not the segments of the busy topics around it.
+
+An entry is needed while a message in it, or one that it gave its offset, is within its retention
+and not in the tier instead (beyond its queue's local offset),
+while it has a pin (a message in it waits), or while rows and a checkpoint do not both cover it; the
+newest one of a replica always is. Invariant: everything that is not in the log any more is in a
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from strata_runtime.logs import get_logger
+from strata_seglog.errors import CorruptFrame, DiskFull, MissingEntry, ReadFailed, WriteFailed
+from strata_seglog.index import VOID_INDEX
+from strata_seglog.log import CommitLog, SegmentInfo
+from strata_state.ports import StateError
+from strata_storage.base.config import RetentionOptions
+from strata_storage.base.errors import Refused
+from strata_storage.base.jobs import RunJob
+from strata_storage.group.engine import GroupEngine
+from strata_storage.leading.pin_sweep import holds_entry
+from strata_storage.rows.machine import GroupMachine
+from strata_storage.upkeep.checkpointer import Checkpointer, CheckpointReplica
+from strata_storage.upkeep.instruments import Instruments
+from strata_storage.upkeep.retention import low_indexes
+
+# Rows looked at before the event loop gets a turn.
+_ROWS_PER_TURN = 500
+# Copied in one visit to the writer's thread: what a group commit may have to wait for.
+_STEP_BYTES = 4 * 1024 * 1024
+
+# What a turn may meet; the next one tries again.
+_NOT_NOW = (
+    DiskFull,
+    WriteFailed,
+    CorruptFrame,
+    ReadFailed,
+    MissingEntry,
+    Refused,
+    StateError,
+)
+
+IsNeeded = Callable[[int, int], bool]
+"""Says of (replica id, index) whether the entry must stay in the log."""
+
+
+class Reclaimer:
+    """Frees segments of one node's log.
+
+    Args:
+        log: the node's CommitLog.
+        options: how much may be copied, and when it is worth it.
+        checkpointer: writes the checkpoints that stand in for what goes.
+        run_write: runs calls that belong to the log's writer thread.
+        run_read: runs reads.
+        instruments: counters.
+
+    Attributes:
+        at_limit: the last turn left nothing that could be freed without giving up messages.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        options: RetentionOptions,
+        checkpointer: Checkpointer,
+        run_write: RunJob,
+        run_read: RunJob,
+        instruments: Instruments,
+    ) -> None:
+        self._log = log
+        self._options = options
+        self._checkpointer = checkpointer
+        self._run_write = run_write
+        self._run_read = run_read
+        self._instruments = instruments
+        self._logger = get_logger("storage")
+        self.at_limit = False
+
+    async def reclaim(
+        self,
+        engines: Sequence[GroupEngine],
+        replicas: Mapping[int, CheckpointReplica],
+        *,
+        disk_is_low: bool,
+    ) -> None:
+        """Free what nobody needs, then relocate; the rows were flushed just before.
+
+        Args:
+            engines: of all raft groups hosted here.
+            replicas: raft group -> replica.
+            disk_is_low: copy also where much of a segment is live.
+
+        Raises:
+            LogFailed: final (rule 7). What else goes wrong is logged and tried in the next turn.
+        """
+        await self._checkpointer.write_behind(engines, replicas)
+        try:
+            low = low_indexes(engines, self._checkpointer.indexes)
+            freed = await self._run_write(lambda: self._log.free_before(low))
+            self._instruments.freed_segments.add(len(freed))
+            self.at_limit = await self._relocate(engines, replicas, disk_is_low=disk_is_low)
+        except _NOT_NOW as error:
+            self._logger.warning("the oldest segment stays", reason=str(error))
+
+    def floor_indexes(self) -> dict[int, int]:
+        """Return per replica id the first index to keep so that the log keeps to its size.
+
+        Messages go early only when relocation cannot make room; empty: none has to.
+        """
+        excess = self._log.end_position - self._log.first_position - self._options.max_log_bytes
+        floors: dict[int, int] = {}
+        if not self._options.max_log_bytes or not self.at_limit:
+            return floors
+        for segment in self._log.segments():
+            if not segment.sealed or excess <= 0:
+                break
+            excess -= segment.end_position - segment.first_position
+            for replica_id, (_, last) in segment.replicas.items():
+                floors[replica_id] = max(floors.get(replica_id, 0), last + 1)
+        return floors
+
+    async def _relocate(
+        self,
+        engines: Sequence[GroupEngine],
+        replicas: Mapping[int, CheckpointReplica],
+        *,
+        disk_is_low: bool,
+    ) -> bool:
+        """Empty sealed segments while it pays and the budget lasts; False: there is more to do."""
+        options = self._options
+        ratio = options.relocate_live_ratio_full if disk_is_low else options.relocate_live_ratio
+        budget = options.relocate_bytes_per_turn
+        if not budget:
+            return True
+        # Never more than once around: what this turn wrote is not looked at.
+        for _ in range(len(self._log.segments()) - 1):
+            await self._checkpointer.write_behind(engines, replicas)
+            oldest = self._log.segments()[0]
+            if any(first == VOID_INDEX for first, _ in oldest.replicas.values()):
+                # A voided log must stay so: a moved copy would supersede nothing (rule 9).
+                return True
+            is_needed = await self._needed(engines, oldest)
+            limit = int(oldest.file_bytes * ratio)
+            live = await self._run_read(partial(self._log.oldest_live_bytes, is_needed, limit))
+            if live > limit:
+                return True
+            while self._log.first_position == oldest.first_position:
+                if budget <= 0:
+                    return False
+                copied = await self._step(is_needed, min(budget, _STEP_BYTES))
+                if copied is None:
+                    return False
+                budget -= copied
+        return True
+
+    async def _step(self, is_needed: IsNeeded, max_bytes: int) -> int | None:
+        """Copy a little; return the bytes; None: a checkpoint must be written first."""
+        step = await self._run_write(lambda: self._log.relocate_step(is_needed, max_bytes))
+        if step.waiting_for:
+            return None
+        self._instruments.relocated_bytes.add(step.copied_bytes)
+        self._instruments.freed_segments.add(1 if step.freed else 0)
+        return step.copied_bytes
+
+    async def _needed(self, engines: Sequence[GroupEngine], segment: SegmentInfo) -> IsNeeded:
+        """Decide which entries of a segment must be kept; those of strangers must."""
+        covered: dict[int, int] = {}
+        retained: dict[int, set[int]] = {}
+        for engine in engines:
+            held = segment.replicas.get(engine.replica_id)
+            generation = engine.whole_rows()
+            if held is None or engine.replica.read_only or generation is None:
+                # Rows of a damaged replica may lack what its log has, and rows that a snapshot is
+                # written over say nothing.
+                continue
+            until = min(
+                engine.machine.persisted_index(),
+                self._checkpointer.indexes.get(engine.replica_id, 0),
+                # The newest entry stays: it tells recovery where the replica's log ends.
+                engine.machine.applied_index() - 1,
+            )
+            found = await _retained_indexes(engine.machine, held[1])
+            if engine.whole_rows() == generation:
+                # A snapshot that begins later brings nothing into a segment that is sealed.
+                covered[engine.replica_id], retained[engine.replica_id] = until, found
+
+        def is_needed(replica_id: int, index: int) -> bool:
+            return index > covered.get(replica_id, 0) or index in retained[replica_id]
+
+        return is_needed
+
+
+async def _retained_indexes(machine: GroupMachine, last_index: int) -> set[int]:
+    """Return the raft indexes up to `last_index` of entries that rows cannot do without."""
+    indexes: set[int] = set()
+    seen = 0
+    for topic_id, queue, row in list(machine.rows.queues.all()):
+        if row.min_offset == row.next_offset:
+            continue
+        begin = max(row.min_offset, machine.tier.local_offset(topic_id, queue))
+        if begin >= row.next_offset:
+            continue
+        first = machine.rows.cq.covering(topic_id, queue, begin)
+        base = begin if first is None else first[0]
+        for _, run in machine.rows.cq.from_base(topic_id, queue, base):
+            seen += 1
+            if seen % _ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
+            if run.offset_index > last_index:
+                break
+            # What was placed from an earlier entry than this queue's others has a pin there.
+            indexes.add(run.raft_index)
+            indexes.add(run.offset_index)
+    for ref, pin in machine.rows.pins.scan(last_index=last_index):
+        seen += 1
+        if seen % _ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        if holds_entry(machine, pin):
+            indexes.add(ref.raft_index)
+    return indexes

@@ -1,0 +1,150 @@
+"""What leaves the disk (rule 10): the leader's trim by time and size, then segments everywhere.
+
+`plan_trim` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
+below which entries a node's log may go. Retention of a message that waited counts from when it was
+placed (rule 26); while it waits its pin keeps its entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from strata_mq.rare_commands import TrimCommand, TrimmedQueue
+from strata_mq.rows import MESSAGE_DAY_MS, QueueRow
+from strata_storage.group.engine import GroupEngine
+from strata_storage.leading.oldest_kept import OldestKept
+from strata_storage.leading.pin_sweep import PinSweep
+from strata_storage.reads.offsets import Offsets
+from strata_storage.rows.machine import GroupMachine
+
+# Queues looked at before the event loop gets a turn.
+_QUEUES_PER_TURN = 200
+
+
+class RetentionSource(Protocol):
+    """How long topics keep messages."""
+
+    def retention_ms(self, topic_id: int) -> int | None:
+        """Return a topic's retention; None: not known here."""
+
+
+class FixedRetention:
+    """One retention for all topics, with exceptions."""
+
+    def __init__(self, default_ms: int, by_topic: Mapping[int, int] | None = None) -> None:
+        self._default_ms = default_ms
+        self._by_topic = dict(by_topic or {})
+
+    def retention_ms(self, topic_id: int) -> int:
+        """Return a topic's retention."""
+        return self._by_topic.get(topic_id, self._default_ms)
+
+
+async def plan_trim(
+    machine: GroupMachine,
+    source: RetentionSource,
+    default_ms: int,
+    now_ms: int,
+    floor_index: int,
+    sweep: PinSweep,
+    goes_to_tier: Callable[[int], bool] = lambda topic_id: False,
+    oldest: OldestKept | None = None,
+) -> TrimCommand | None:
+    """Decide what a raft group gives up; None: nothing.
+
+    Args:
+        machine: of the leader.
+        source: retention by topic.
+        default_ms: retention of topics that the source does not know.
+        now_ms: group time.
+        floor_index: messages of earlier entries go early, because the log is too large; 0: none.
+        sweep: finds the pins that go with the messages.
+        goes_to_tier: says of a topic that its messages do not go early: the log gives them up
+            when the tier has them.
+        oldest: gets the store times of what is kept; None: nobody asks.
+    """
+    offsets = Offsets(machine)
+    seen = OldestKept()
+    trimmed: list[TrimmedQueue] = []
+    low_index = machine.state.raft_index + 1
+    # Id rows of yesterday stay: repeats of sends and ends of transactions are looked up in them.
+    oldest_ms = now_ms - MESSAGE_DAY_MS
+    for count, (topic_id, queue, row) in enumerate(list(machine.rows.queues.all()), 1):
+        if count % _QUEUES_PER_TURN == 0:
+            await asyncio.sleep(0)
+        if row.min_offset == row.next_offset:
+            continue
+        retention_ms = source.retention_ms(topic_id)
+        cutoff_ms = now_ms - (default_ms if retention_ms is None else retention_ms)
+        floor = 0 if goes_to_tier(topic_id) else floor_index
+        min_offset = _first_kept(machine, offsets, topic_id, queue, row, cutoff_ms, floor)
+        if min_offset > row.min_offset:
+            trimmed.append(TrimmedQueue(topic_id, queue, min_offset))
+        if min_offset == row.next_offset:
+            continue
+        run = machine.consume_queues.next_run(topic_id, queue, min_offset)
+        if run is not None:
+            oldest_ms = min(oldest_ms, run[1].store_time_ms)
+            if (machine.tier.commit_offset(topic_id, queue) or 0) > min_offset:
+                seen.see_tiered(run[1].store_time_ms)
+        local = machine.tier.local_offset(topic_id, queue)
+        if local > min_offset:
+            # The log may give up what the tier has instead (docs/adr/0022).
+            run = machine.consume_queues.next_run(topic_id, queue, local)
+        if run is not None:
+            low_index = min(low_index, run[1].offset_index)
+            seen.see_local(run[1].store_time_ms)
+    (oldest or OldestKept()).take_over(seen)
+    min_offsets = {(topic_id, queue): min_offset for topic_id, queue, min_offset in trimmed}
+    pins = await sweep.sweep(machine, min_offsets)
+    if pins.low_index is not None:
+        low_index = min(low_index, pins.low_index)
+    if not (trimmed or pins.runs or pins.pending) and low_index <= machine.low_index:
+        return None
+    return TrimCommand(low_index, oldest_ms, trimmed, pins.runs, pins.pending)
+
+
+def _first_kept(
+    machine: GroupMachine,
+    offsets: Offsets,
+    topic_id: int,
+    queue: int,
+    row: QueueRow,
+    cutoff_ms: int,
+    floor_index: int,
+) -> int:
+    first = machine.consume_queues.before(topic_id, queue, row.min_offset)
+    if first is not None:
+        _, cq_row = first
+        if cq_row.store_time_ms >= cutoff_ms and cq_row.offset_index >= floor_index:
+            return row.min_offset
+    return offsets.first_of(
+        topic_id,
+        queue,
+        row,
+        lambda run: run.store_time_ms >= cutoff_ms and run.offset_index >= floor_index,
+    )
+
+
+def low_indexes(
+    engines: Sequence[GroupEngine], checkpoint_indexes: Mapping[int, int]
+) -> dict[int, int]:
+    """Return per replica id the lowest index that this node's log must keep.
+
+    An entry may go when its trim is applied, its rows are persisted, and a checkpoint covers it,
+    so that rows can still be rebuilt (rule 6). The entry at the applied index stays: raft asks
+    for its term. While a snapshot is taken in nothing goes: what the log needs then, the rows that
+    are being replaced do not say.
+    """
+    return {
+        engine.replica_id: min(
+            engine.machine.low_index,
+            engine.machine.persisted_index(),
+            checkpoint_indexes.get(engine.replica_id, 0) + 1,
+        )
+        if engine.whole_rows() is not None
+        else 0
+        for engine in engines
+    }
