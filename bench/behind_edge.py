@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig

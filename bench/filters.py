@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from apache.rocketmq.v2 import definition_pb2  # noqa: E402
 from bench.engine import NoServer  # noqa: E402
 from bench.micro_mq import best_microseconds  # noqa: E402
-from strata_broker.wire import stored_message  # noqa: E402
+from strata_broker.base.wire import stored_message  # noqa: E402
 from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey  # noqa: E402
 from strata_mq.delivery import store_fragment  # noqa: E402
 from strata_mq.filters import EVERYTHING, FilterKind, MessageFilter, parse_filter  # noqa: E402

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel, open_server
-from strata_broker.storage.metadata import MetadataView
+from strata_broker.metadata.metadata import MetadataView
 from strata_metadata import (
     ClusterView,
     MetadataCache,

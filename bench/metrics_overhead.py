@@ -30,8 +30,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode, drive
 from bench.micro_broker import send_requests
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.observability.windows import WindowOptions
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.operators.windows import WindowOptions
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.grpcio_edge import GrpcioEdge

@@ -19,9 +19,9 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork
-from strata_broker.wire import stored_message
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.wire import stored_message
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import HotHandler
 from strata_mq.batch import BatchView
 from strata_mq.delivery import store_fragment

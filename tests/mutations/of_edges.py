@@ -48,7 +48,7 @@ OF_EDGES = (
     Mutation(
         "rename-a-queue-that-moved",
         20,
-        "services/broker/strata_broker/storage/metadata.py",
+        "services/broker/strata_broker/metadata/metadata.py",
         ("            if not rows:\n                rows = self._homes_by_slot(topic)"),
         ("            if True:\n                rows = self._homes_by_slot(topic)"),
         (
@@ -102,7 +102,7 @@ OF_EDGES = (
     Mutation(
         "let-a-call-end-its-turn",
         33,
-        "services/broker/strata_broker/hot.py",
+        "services/broker/strata_broker/servicers/hot.py",
         (
             "        except Exception as failure:  # noqa: BLE001 - it ends this "
             "call, not those beside it"
@@ -116,7 +116,7 @@ OF_EDGES = (
     Mutation(
         "believe-any-duration",
         34,
-        "services/broker/strata_broker/requests.py",
+        "services/broker/strata_broker/metadata/requests.py",
         "    return max(-_MOST_MS, min(wanted_ms, _MOST_MS))",
         "    return wanted_ms",
         ("tests/unit/broker/test_requests.py::test_times_stay_within_63_bits",),
@@ -125,7 +125,7 @@ OF_EDGES = (
     Mutation(
         "parse-any-number-of-elements",
         34,
-        "services/broker/strata_broker/parsing.py",
+        "services/broker/strata_broker/base/parsing.py",
         "            if found > shape.limits[number]:",
         "            if False:",
         (
@@ -139,7 +139,7 @@ OF_EDGES = (
     Mutation(
         "wait-as-long-as-a-client-says",
         34,
-        "services/broker/strata_broker/requests.py",
+        "services/broker/strata_broker/metadata/requests.py",
         "    return min(left_s - min(_ANSWER_S, left_s * _ANSWER_SHARE), most_s)",
         "    return left_s - min(_ANSWER_S, left_s * _ANSWER_SHARE)",
         ("tests/unit/broker/test_requests.py::test_a_client_chooses_its_time_within_the_brokers",),
@@ -148,7 +148,7 @@ OF_EDGES = (
     Mutation(
         "give-everything-to-one-client",
         34,
-        "services/broker/strata_broker/shares.py",
+        "services/broker/strata_broker/base/shares.py",
         "            if held.get(owner, 0) + n > self._most[owner[0]]:",
         "            if False:",
         ("tests/unit/broker/test_shares.py::test_nobody_holds_more_than_its_share",),
@@ -166,7 +166,7 @@ OF_EDGES = (
     Mutation(
         "store-a-repeat-after-a-move-again",
         37,
-        "services/broker/strata_broker/sends/earlier_sends.py",
+        "services/broker/strata_broker/storage_client/earlier_sends.py",
         ("        if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:"),
         "        if True:",
         (

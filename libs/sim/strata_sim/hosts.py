@@ -18,7 +18,7 @@ from typing import Protocol
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import AngeliaError, Channel
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_multiraft.replica import Replica
 from strata_nameserver.app import METADATA_RAFT_GROUP, NameserverApp, NameserverCluster
 from strata_nameserver.formation import FormationError

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
-from strata_broker.config import BrokerConfig, SessionSection
-from strata_broker.receives.config import ReceiveSection
+from strata_broker.base.config import BrokerConfig, SessionSection
+from strata_broker.base.receive_config import ReceiveSection
 from strata_nameserver.config import NameserverConfig
 from strata_sim.network import NetworkOptions
 from strata_storage.base.config import StorageConfig, StorageOptions

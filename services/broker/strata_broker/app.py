@@ -18,43 +18,43 @@ import google_crc32c
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.failures import ContainingEdge
+from strata_broker.base.message_traces import MessageTraces
+from strata_broker.base.metrics import METRICS
+from strata_broker.clients.gauges import show_broker
+from strata_broker.clients.liveness import LivenessReporter
+from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.config import BrokerConfig
-from strata_broker.failures import ContainingEdge
-from strata_broker.hot import HotCalls
-from strata_broker.limits.budget import SendBudget, max_requests
-from strata_broker.limits.quotas import Quotas
-from strata_broker.metrics import METRICS
-from strata_broker.observability.gauges import show_broker
-from strata_broker.observability.message_traces import MessageTraces
-from strata_broker.observability.recorder import Recorder
-from strata_broker.observability.windows import WindowCollector, WindowOptions
-from strata_broker.operators.assembly import OperatorParts, Operators
-from strata_broker.plugins import BrokerPlugin, PluginParts
-from strata_broker.plugins import load as load_plugins
+from strata_broker.metadata.budget import SendBudget, max_requests
+from strata_broker.metadata.filters import Filters
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.quotas import Quotas
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.operators.rehashes import Rehasher
+from strata_broker.operators.windows import WindowCollector, WindowOptions
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
 from strata_broker.receives.assembly import new_receiver
 from strata_broker.receives.deliver import Deliverer
-from strata_broker.receives.filters import Filters
-from strata_broker.receives.liveness import LivenessReporter
 from strata_broker.receives.pulls import Puller
 from strata_broker.sends.checks import TransactionChecker
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
-from strata_broker.sends.producers import Producers
 from strata_broker.sends.recalls import Recaller
-from strata_broker.sends.rehashes import Rehasher
 from strata_broker.sends.send import Sender
 from strata_broker.sends.transactions import Transactions
+from strata_broker.servicers.assembly import OperatorParts, Operators
+from strata_broker.servicers.hot import HotCalls
 from strata_broker.servicers.messaging import MessagingServicer
+from strata_broker.servicers.plugins import BrokerPlugin, PluginParts
+from strata_broker.servicers.plugins import load as load_plugins
 from strata_broker.serving import Serving
-from strata_broker.storage.channels import BrokerNetwork
-from strata_broker.storage.holder_calls import HolderCalls
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.storage_tier import StorageTier
+from strata_broker.storage_client.channels import BrokerNetwork
+from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused

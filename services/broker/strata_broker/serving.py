@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strata_broker.observability.cluster_watch import ClusterWatch
-from strata_broker.plugins import BrokerPlugin
 from strata_broker.servicers import admin_rpc, messaging, rocketmq_rpc
+from strata_broker.servicers.plugins import BrokerPlugin
+from strata_broker.storage_client.cluster_watch import ClusterWatch
 from strata_edge.health import Health
 from strata_edge.ports import Edge
 

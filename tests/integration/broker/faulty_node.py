@@ -22,7 +22,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError, Channel
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strata_broker.config import BrokerConfig
-from strata_broker.method_limits import default_limits, method_limits
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.method_limits import default_limits, method_limits
 from strata_edge.options import EdgeOptions
 
 

@@ -11,8 +11,8 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import cluster_network
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.channels import cluster_network
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

@@ -20,7 +20,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from tests.integration.broker.cluster_brokers import (
     ORDERS,

@@ -11,7 +11,7 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,

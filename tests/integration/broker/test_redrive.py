@@ -12,9 +12,9 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_broker.operators import redrive
-from strata_broker.sends.append import Appender
+from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import REDRIVE_GROUP

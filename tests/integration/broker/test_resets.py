@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,

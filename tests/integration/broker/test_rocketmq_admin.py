@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_runtime import logs
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,

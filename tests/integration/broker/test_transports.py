@@ -15,8 +15,8 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_server
 from strata_angelia.ports import CallContext, Server
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork, cluster_network
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.channels import BrokerNetwork, cluster_network
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message

@@ -6,7 +6,7 @@ import os
 import signal
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.storage.drops import Dropper
+from strata_broker.operators.drops import Dropper
 from strata_cli.main import main
 
 

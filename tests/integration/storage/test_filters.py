@@ -11,7 +11,7 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata.storage.v1 import storage_pb2 as pb
-from strata_broker.wire import stored_message
+from strata_broker.base.wire import stored_message
 from strata_mq.delivery import store_fragment
 from strata_runtime.metrics import Metrics
 from strata_storage.base.config import EngineOptions

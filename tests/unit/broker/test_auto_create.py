@@ -8,7 +8,7 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_meta import FakeMeta
 

@@ -12,12 +12,12 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError
-from strata_broker.config import StorageClientSection
-from strata_broker.storage.channels import NodeChannels, cluster_network
-from strata_broker.storage.leader_watch import LeaderWatch
-from strata_broker.storage.leaders import LeaderMap
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.node_reports import NodeReports
+from strata_broker.base.config import StorageClientSection
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.channels import NodeChannels, cluster_network
+from strata_broker.storage_client.leader_watch import LeaderWatch
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.node_reports import NodeReports
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks

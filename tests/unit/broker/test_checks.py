@@ -11,7 +11,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_mq.names import dead_letter_topic
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge

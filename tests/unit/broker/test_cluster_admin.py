@@ -11,8 +11,8 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import CallError
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

@@ -12,8 +12,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.metrics import Metrics

@@ -11,11 +11,11 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_broker.receives.ack import Acknowledger
 from strata_broker.receives.receive import Receiver
-from strata_broker.sends.append import Appender
 from strata_broker.sends.send import PendingSend, Sender
+from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_runtime.tasks import TooManyTasksError
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, received, resource

@@ -8,7 +8,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_edge import ADMIN, FakeEdge
 from tests.unit.broker.fake_meta import RAFT_GROUPS, FakeMeta

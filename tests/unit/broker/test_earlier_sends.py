@@ -11,7 +11,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_mq.hashing import pack_message_id
 from strata_mq.slots import rendezvous, slot_of
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message

@@ -11,8 +11,8 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, receive_request, received

@@ -9,9 +9,9 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors
-from strata_broker.storage.holder_calls import HolderCalls
-from strata_broker.storage.metadata import MetadataView, TopicRow
+from strata_broker.base import errors
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_runtime.clock import SystemClock
 
 TOPIC_ID = 7

@@ -10,8 +10,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.base.config import BrokerConfig
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource

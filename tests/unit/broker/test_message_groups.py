@@ -13,9 +13,9 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
+from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.sends.message_groups import MessageGroups, QueueChoice
-from strata_broker.storage.metadata import LEADER_CHOOSES, TopicRow
 from strata_mq.batch import OutgoingMessage
 from strata_mq.slots import fifo_queue, slot_of
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message

@@ -6,8 +6,8 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.observability.message_traces import MessageTraces
-from strata_broker.wire import stored_message, system_properties_end
+from strata_broker.base.message_traces import MessageTraces
+from strata_broker.base.wire import stored_message, system_properties_end
 from strata_runtime.metrics import Metrics
 from strata_runtime.tracing import TraceOptions, Tracer
 

@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.storage.metadata import MetadataView, Name
+from strata_broker.metadata.metadata import MetadataView, Name
 from strata_mq.slots import slot_of, striped_slots
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_meta import FakeMeta

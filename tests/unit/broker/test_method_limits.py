@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata_broker.config import BrokerConfig
-from strata_broker.method_limits import default_limits, method_limits
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.method_limits import default_limits, method_limits
 
 MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 TABLES = "/strata.kv.v1.KvService/"

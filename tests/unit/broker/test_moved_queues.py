@@ -11,14 +11,14 @@ import pytest
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors
-from strata_broker.receives.config import ReceiveSection
+from strata_broker.base import errors
+from strata_broker.base.receive_config import ReceiveSection
+from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.metadata.places import ANY_QUEUE, Place, Wanted, places_of
 from strata_broker.receives.popper import Popped, Popper
-from strata_broker.storage import epochs
-from strata_broker.storage.epochs import epoch_of
-from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.storage.places import ANY_QUEUE, Place, Wanted, places_of
-from strata_broker.storage.pop_ends import PopTicket
+from strata_broker.storage_client import epochs
+from strata_broker.storage_client.epochs import epoch_of
+from strata_broker.storage_client.pop_ends import PopTicket
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until

@@ -8,9 +8,9 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker import wire
-from strata_broker.parsing import MAX_ELEMENTS, MAX_FIELDS, TooManyElements, parse
-from strata_broker.requests import Caller
+from strata_broker.base import wire
+from strata_broker.base.parsing import MAX_ELEMENTS, MAX_FIELDS, TooManyElements, parse
+from strata_broker.metadata.requests import Caller
 from strata_broker.sends.outgoing import parse_send
 from strata_mq.errors import Code, RequestError
 from tests.unit.broker.conftest import Client, message

@@ -13,9 +13,9 @@ from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.peers import SERVICE, require_ok
-from strata_broker.config import BrokerConfig
-from strata_broker.storage.channels import BrokerNetwork
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

@@ -12,10 +12,10 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig, QuotasSection
-from strata_broker.limits.quotas import CONNECTIONS, CONSUMER_GROUPS, TOPICS, Quotas
-from strata_broker.limits.token_bucket import TokenBucket
-from strata_broker.storage.metadata import MetadataView, TopicRow
+from strata_broker.base.config import BrokerConfig, QuotasSection
+from strata_broker.base.token_bucket import TokenBucket
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.quotas import CONNECTIONS, CONSUMER_GROUPS, TOPICS, Quotas
 from strata_edge.ports import CallError
 from strata_mq.errors import Code, RequestError
 from strata_runtime.metrics import Metrics

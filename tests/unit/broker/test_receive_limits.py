@@ -7,7 +7,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.requests import Caller
+from strata_broker.metadata.requests import Caller
 from tests.unit.broker.conftest import Client, receive_request, received
 from tests.unit.broker.fake_edge import FakeEdge
 from tests.unit.broker.fake_storage import FakeStorage

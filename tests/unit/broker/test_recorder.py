@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.metrics import METRICS
-from strata_broker.observability.recorder import Recorder
-from strata_broker.storage.tables import TopicRow
+from strata_broker.base.metrics import METRICS
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.tables import TopicRow
 from strata_mq.types import MessageType
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

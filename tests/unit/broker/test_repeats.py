@@ -8,7 +8,7 @@ from google.protobuf.descriptor import Descriptor
 from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
-from strata_broker.storage.storage_client import SAFE_TO_REPEAT
+from strata_broker.storage_client.storage_client import SAFE_TO_REPEAT
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_storage import FakeStorage
 

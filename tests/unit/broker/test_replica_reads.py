@@ -12,10 +12,10 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
-from strata_broker.config import StorageClientSection
-from strata_broker.receives.replica_reads import Place, ReadSpread, ReplicaReads
-from strata_broker.storage.leaders import LeaderMap
-from strata_broker.storage.metadata import MetadataView
+from strata_broker.base.config import StorageClientSection
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.replica_reads import Place, ReadSpread, ReplicaReads
 from strata_mq.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 

@@ -7,7 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2
-from strata_broker.requests import enum_name, milliseconds, time_for
+from strata_broker.metadata.requests import enum_name, milliseconds, time_for
 
 MOST_S = (1 << 63) - 1
 

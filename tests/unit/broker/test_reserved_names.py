@@ -8,7 +8,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
 from strata_mq.names import REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource

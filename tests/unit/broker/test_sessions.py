@@ -6,9 +6,9 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.base.config import SessionSection
 from strata_broker.clients.sessions import Sessions
-from strata_broker.config import SessionSection
-from strata_broker.requests import Caller
+from strata_broker.metadata.requests import Caller
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import text_hash
 from tests.unit.broker.conftest import Client

@@ -7,7 +7,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from tests.unit.broker.conftest import BASE_CONFIG, message
 from tests.unit.broker.fake_edge import FakeCall, FakeEdge

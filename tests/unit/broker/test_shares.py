@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_broker.shares import Shares, owners_of
+from strata_broker.base.shares import Shares, owners_of
 from strata_runtime.metrics import Metrics
 
 

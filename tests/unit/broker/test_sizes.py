@@ -9,10 +9,10 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.base.wire import length_delimited
+from strata_broker.metadata.requests import MAX_CLIENT_ID_LENGTH, caller_of
 from strata_broker.operators import redrive
 from strata_broker.operators.message_queries import Place
-from strata_broker.requests import MAX_CLIENT_ID_LENGTH, caller_of
-from strata_broker.wire import length_delimited
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash, text_hash
 from tests.unit.broker.conftest import Client, message

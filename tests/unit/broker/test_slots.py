@@ -8,12 +8,12 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.receives.config import ReceiveSection
+from strata_broker.base.receive_config import ReceiveSection
+from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.metadata.places import ANY_QUEUE, Place, Wanted, places_of
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import topic_ref
-from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.storage.places import ANY_QUEUE, Place, Wanted, places_of
-from strata_broker.storage.pop_ends import PopTicket
+from strata_broker.storage_client.pop_ends import PopTicket
 from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until
 

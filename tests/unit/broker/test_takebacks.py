@@ -11,7 +11,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_broker.config import BrokerConfig
+from strata_broker.base.config import BrokerConfig
 from strata_broker.receives.deliver import Given
 from strata_broker.receives.takebacks import Takebacks
 from strata_runtime.metrics import Metrics

@@ -10,11 +10,11 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
+from strata_broker.base.config import BrokerConfig, TelemetrySection
 from strata_broker.clients import settings
 from strata_broker.clients.sessions import Client
 from strata_broker.clients.telemetry import TelemetryStream
-from strata_broker.config import BrokerConfig, TelemetrySection
-from strata_broker.requests import Caller
+from strata_broker.metadata.requests import Caller
 from strata_edge.ports import CallError
 from tests.unit.broker.conftest import BASE_CONFIG, resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge

@@ -11,8 +11,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
-from strata_broker.metrics import METRICS
-from strata_broker.observability.windows import WindowCollector, WindowOptions
+from strata_broker.base.metrics import METRICS
+from strata_broker.operators.windows import WindowCollector, WindowOptions
 from strata_runtime.metrics import Metrics
 from strata_runtime.windows import WINDOWS_TOPIC, WindowKind, decode
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_broker.plugins import load as load_broker_plugins
+from strata_broker.servicers.plugins import load as load_broker_plugins
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_runtime.config import load, to_toml
 from strata_runtime.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2 as wire
-from strata_broker.wire import stored_message
+from strata_broker.base.wire import stored_message
 from strata_mq.delivery import store_fragment
 from strata_mq.errors import Code, RequestError
 from strata_mq.filter_cache import FilterCache

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2 as wire
-from strata_broker.wire import stored_message
+from strata_broker.base.wire import stored_message
 from strata_mq.delivery import store_fragment, user_property_fragment
 from strata_mq.stored_properties import PropertyReader, tag_of
 

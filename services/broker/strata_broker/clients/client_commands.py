@@ -11,9 +11,9 @@ import uuid
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.broker.v1 import peer_pb2
-from strata_broker import errors
+from strata_broker.base import errors
+from strata_broker.base.config import PeerSection
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.config import PeerSection
 from strata_mq.errors import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics

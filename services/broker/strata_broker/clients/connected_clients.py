@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import peer_pb2
+from strata_broker.base.config import PeerSection
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.config import PeerSection
 
 
 class ConnectedClients:

@@ -16,11 +16,11 @@ from google.protobuf.message import Message
 from strata.broker.v1 import peer_pb2
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
+from strata_broker.base.config import PeerSection
 from strata_broker.clients.client_commands import ClientCommands, not_connected
 from strata_broker.clients.connected_clients import ConnectedClients
-from strata_broker.config import PeerSection
-from strata_broker.storage.channels import NodeChannels
-from strata_broker.storage.metadata import MetadataView, Name
+from strata_broker.metadata.metadata import MetadataView, Name
+from strata_broker.storage_client.channels import NodeChannels
 from strata_mq.errors import Code, RequestError
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics

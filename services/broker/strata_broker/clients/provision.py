@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker import errors
-from strata_broker.config import MetadataSection
-from strata_broker.failures import contained
-from strata_broker.limits.auto_groups import AutoGroups
-from strata_broker.limits.quotas import CONSUMER_GROUPS, TOPICS, Quotas
-from strata_broker.storage.metadata import MetadataView, Name, TopicRow
+from strata_broker.base import errors
+from strata_broker.base.config import MetadataSection
+from strata_broker.base.failures import contained
+from strata_broker.metadata.auto_groups import AutoGroups
+from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
+from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError

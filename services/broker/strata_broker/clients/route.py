@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker import errors
-from strata_broker.config import RouteSection
-from strata_broker.storage.metadata import Home, MetadataView, TopicRow
+from strata_broker.base import errors
+from strata_broker.base.config import RouteSection
+from strata_broker.metadata.metadata import Home, MetadataView, TopicRow
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import text_hash
 from strata_mq.slots import rendezvous

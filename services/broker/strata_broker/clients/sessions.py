@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from apache.rocketmq.v2 import definition_pb2
-from strata_broker.config import SessionSection
-from strata_broker.errors import too_many_requests
-from strata_broker.requests import Caller, host_of, milliseconds
-from strata_broker.storage.metadata import Name
+from strata_broker.base.config import SessionSection
+from strata_broker.base.errors import too_many_requests
+from strata_broker.metadata.metadata import Name
+from strata_broker.metadata.requests import Caller, host_of, milliseconds
 from strata_mq.hashing import key_hash
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit

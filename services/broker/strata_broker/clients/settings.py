@@ -14,8 +14,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
+from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.route import endpoints_message
-from strata_broker.config import BrokerConfig
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_consumer_group, check_namespace, check_topic
 from strata_mq.retry import (

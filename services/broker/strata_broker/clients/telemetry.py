@@ -19,18 +19,18 @@ from hashlib import blake2b
 from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker import errors
+from strata_broker.base import errors
+from strata_broker.base.config import BrokerConfig, TelemetrySection
+from strata_broker.base.failures import passed_over, unexpected
+from strata_broker.base.parsing import parse
+from strata_broker.base.shares import Shares
 from strata_broker.clients import settings
+from strata_broker.clients.producers import Producers
 from strata_broker.clients.sessions import Client, Sessions
-from strata_broker.config import BrokerConfig, TelemetrySection
-from strata_broker.failures import passed_over, unexpected
-from strata_broker.limits.quotas import Quotas
-from strata_broker.parsing import parse
-from strata_broker.receives.filters import Filters
-from strata_broker.requests import Caller, caller_of, host_of, language_of
-from strata_broker.sends.producers import Producers
-from strata_broker.shares import Shares
-from strata_broker.storage.metadata import MetadataView, Name
+from strata_broker.metadata.filters import Filters
+from strata_broker.metadata.metadata import MetadataView, Name
+from strata_broker.metadata.quotas import Quotas
+from strata_broker.metadata.requests import Caller, caller_of, host_of, language_of
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import Code, RequestError
 from strata_runtime.limits import Limit

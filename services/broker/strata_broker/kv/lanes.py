@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from strata_broker import errors
-from strata_broker.failures import unexpected
+from strata_broker.base import errors
+from strata_broker.base.failures import unexpected
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
 

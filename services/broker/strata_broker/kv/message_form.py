@@ -13,14 +13,14 @@ from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.kv.v1 import kv_pb2
-from strata_broker import errors
-from strata_broker.config import KvSection
-from strata_broker.failures import unexpected
+from strata_broker.base import errors
+from strata_broker.base.config import KvSection
+from strata_broker.base.failures import unexpected
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
-from strata_broker.plugins import PluginParts
-from strata_broker.requests import Caller, caller_of, time_for
+from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.outgoing import parse_messages
+from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strata_broker.failures import Methods
+from strata_broker.base.failures import Methods
 from strata_broker.kv.message_form import MessageForm
 from strata_broker.kv.metrics import METRICS
 from strata_broker.kv.reads import Reads
@@ -12,12 +12,12 @@ from strata_broker.kv.servicer import SERVICE, KvServicer
 from strata_broker.kv.streams import Streams
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import Writes
-from strata_broker.plugins import PluginParts
+from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import HotCall
 
 
 class KvPlugin:
-    """`strata_broker.plugins.BrokerPlugin`."""
+    """`strata_broker.servicers.plugins.BrokerPlugin`."""
 
     service = SERVICE
 

@@ -13,19 +13,19 @@ from google.protobuf.message import DecodeError, Message
 
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.config import KvSection
-from strata_broker.failures import Methods
+from strata_broker.base.config import KvSection
+from strata_broker.base.failures import Methods
+from strata_broker.base.parsing import parse
 from strata_broker.kv.reads import Reads
 from strata_broker.kv.streams import Streams
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import SERVICE as STORAGE_SERVICE
 from strata_broker.kv.writes import Writes
-from strata_broker.parsing import parse
-from strata_broker.plugins import PluginParts
+from strata_broker.metadata.metadata import TopicRow
+from strata_broker.metadata.requests import time_for
 from strata_broker.receives.receive import topic_ref
-from strata_broker.requests import time_for
 from strata_broker.servicers.errors import call_error
-from strata_broker.storage.metadata import TopicRow
+from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import CallError, CallInfo
 from strata_kv.names import table_of
 from strata_metadata.errors import MetaRefused

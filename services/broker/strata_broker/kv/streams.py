@@ -13,12 +13,12 @@ from contextlib import aclosing, contextmanager
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
-from strata_broker import errors
-from strata_broker.config import KvSection
+from strata_broker.base import errors
+from strata_broker.base.config import KvSection
 from strata_broker.kv.writes import SERVICE
-from strata_broker.plugins import PluginParts
+from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
-from strata_broker.storage.metadata import TopicRow
+from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE
 from strata_mq.errors import Code, RequestError
 from strata_runtime.backoff import Backoff

@@ -13,12 +13,12 @@ from typing import TypeVar
 from strata.kv.v1 import kv_pb2
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker import errors
-from strata_broker.config import KvSection
-from strata_broker.failures import contained
-from strata_broker.limits.quotas import TOPICS
-from strata_broker.plugins import PluginParts
-from strata_broker.storage.metadata import NO_RAFT_GROUP, MetadataView, Name, TopicRow
+from strata_broker.base import errors
+from strata_broker.base.config import KvSection
+from strata_broker.base.failures import contained
+from strata_broker.metadata.metadata import NO_RAFT_GROUP, MetadataView, Name, TopicRow
+from strata_broker.metadata.quotas import TOPICS
+from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE, table_of, topic_of
 from strata_metadata.errors import MetaRefused
 from strata_mq.errors import Code, RequestError

@@ -15,13 +15,13 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker import errors
+from strata_broker.base import errors
+from strata_broker.base.config import MetadataSection
 from strata_broker.clients.provision import topic_not_found
-from strata_broker.config import MetadataSection
-from strata_broker.observability.cluster_watch import ClusterWatch
-from strata_broker.storage.leaders import LeaderMap
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.cluster_watch import ClusterWatch
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
 from strata_metadata.cluster_health import LEADERLESS, SERVING, ClusterPicture
 from strata_mq.errors import Code, RequestError

@@ -14,10 +14,10 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.provision import consumer_group_not_found
+from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.operators.message_queries import MessageQueries, Page, Place
 from strata_broker.receives.receive import topic_ref
-from strata_broker.storage.holder_calls import HolderCalls
-from strata_broker.storage.metadata import MetadataView, Name, TopicRow
+from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import REDRIVE_GROUP
 

@@ -14,12 +14,12 @@ from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import stored_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.provision import topic_not_found
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.requests import milliseconds
 from strata_broker.receives.receive import topic_ref
-from strata_broker.requests import milliseconds
-from strata_broker.storage import epochs
-from strata_broker.storage.holder_calls import HolderCalls
-from strata_broker.storage.metadata import MetadataView, TopicRow
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.storage_client import epochs
+from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_mq.filters import parse_tag_expression
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from strata.meta.v1 import meta_pb2
+from strata_broker.base.config import MetadataSection
 from strata_broker.clients.provision import topic_not_found
-from strata_broker.config import MetadataSection
-from strata_broker.limits.quotas import LimitInForce, Quotas
-from strata_broker.storage.metadata import MetadataView
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.quotas import LimitInForce, Quotas
 from strata_metadata.client import MetadataClient
 
 

@@ -22,20 +22,20 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors
+from strata_broker.base import errors
+from strata_broker.base.append_places import PendingPlace
+from strata_broker.base.wire import stored_message
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Client, Sessions
-from strata_broker.limits.budget import SendBudget
+from strata_broker.metadata.budget import SendBudget
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.requests import milliseconds
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
-from strata_broker.receives.acks import Acker
 from strata_broker.receives.receive import topic_ref
-from strata_broker.requests import milliseconds
-from strata_broker.sends.append_places import PendingPlace
 from strata_broker.sends.send import Sender
-from strata_broker.storage.metadata import MetadataView, TopicRow
-from strata_broker.storage.storage_client import StorageClient
-from strata_broker.wire import stored_message
+from strata_broker.storage_client.ack_lanes import Acker
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.batch import Checksum, OutgoingMessage, PartKey
 from strata_mq.delivery import sender_fragment
 from strata_mq.errors import Code, RequestError

@@ -13,9 +13,9 @@ from strata.broker.v1 import peer_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.peers import Peers
+from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
+from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
-from strata_broker.requests import enum_name
-from strata_broker.storage.metadata import MetadataView, Name, TopicRow
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import Clock
 

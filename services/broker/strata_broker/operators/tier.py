@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 
 from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import tier_pb2
-from strata_broker.config import MetadataSection
-from strata_broker.errors import MalformedError
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.base.config import MetadataSection
+from strata_broker.base.errors import MalformedError
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 
 _SERVICE = "/strata.storage.v1.TierService"

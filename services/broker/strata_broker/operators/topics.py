@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.peers import Peers
 from strata_broker.clients.provision import consumer_group_not_found, topic_not_found
-from strata_broker.config import BrokerConfig
-from strata_broker.limits.quotas import CONSUMER_GROUPS, TOPICS, Quotas
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
+from strata_broker.operators.drops import Dropper
 from strata_broker.receives.receive import topic_ref
-from strata_broker.storage import epochs
-from strata_broker.storage.drops import Dropper
-from strata_broker.storage.holder_calls import HolderCalls
-from strata_broker.storage.metadata import MetadataView, TopicRow
+from strata_broker.storage_client import epochs
+from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_metadata.client import MetadataClient
 from strata_mq.errors import Code, RequestError
 

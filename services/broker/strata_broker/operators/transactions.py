@@ -13,9 +13,9 @@ from typing import NamedTuple
 from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.provision import topic_not_found
+from strata_broker.metadata.metadata import MetadataView
 from strata_broker.sends.transactions import Transactions, read_transaction_id
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import unpack_message_id
 from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle

@@ -11,17 +11,17 @@ from google.protobuf.message import DecodeError
 
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors
+from strata_broker.base import errors
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.parsing import parse
+from strata_broker.base.shares import SHARING, Owner, Shares, owners_of
 from strata_broker.clients.provision import Provisioner
-from strata_broker.config import BrokerConfig
-from strata_broker.observability.recorder import Recorder
-from strata_broker.parsing import parse
-from strata_broker.receives.acks import Acker
+from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.requests import Caller, caller_of, milliseconds, time_for
 from strata_broker.receives.handles import HandleReader
-from strata_broker.requests import Caller, caller_of, milliseconds, time_for
-from strata_broker.shares import SHARING, Owner, Shares, owners_of
-from strata_broker.storage.metadata import MetadataView, Name, TopicRow
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.storage_client.ack_lanes import Acker
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 from strata_mq.handle import ReceiptHandle, encode_handle

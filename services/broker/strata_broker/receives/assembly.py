@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Sessions
-from strata_broker.config import BrokerConfig
-from strata_broker.observability.recorder import Recorder
+from strata_broker.metadata.filters import Filters
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.recorder import Recorder
 from strata_broker.receives.deliver import Deliverer
-from strata_broker.receives.filters import Filters
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import Receiver
 from strata_broker.receives.takebacks import Takebacks
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.storage_tier import StorageTier
+from strata_broker.storage_client.storage_tier import StorageTier
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import wire
-from strata_broker.observability.message_traces import MessageTraces
-from strata_broker.observability.recorder import Recorder
-from strata_broker.operators.stored_messages import shown_message
-from strata_broker.storage.metadata import TopicRow
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.base import wire
+from strata_broker.base.message_traces import MessageTraces
+from strata_broker.metadata.metadata import TopicRow
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.stored_messages import shown_message
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.handle import ReceiptHandle, encode_handle
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics

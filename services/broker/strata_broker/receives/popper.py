@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors
-from strata_broker.receives.attempts import Attempts
-from strata_broker.receives.config import ReceiveSection
-from strata_broker.storage.metadata import MetadataView, TopicRow
-from strata_broker.storage.places import Place, Wanted, places_of
-from strata_broker.storage.pop_ends import PopTicket
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.base import errors
+from strata_broker.base.receive_config import ReceiveSection
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.places import Place, Wanted, places_of
+from strata_broker.storage_client.attempts import Attempts
+from strata_broker.storage_client.pop_ends import PopTicket
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_mq.slots import slot_of
 from strata_runtime.clock import Clock

@@ -21,23 +21,23 @@ from typing import NamedTuple
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import wire
-from strata_broker.admission import Admission, Admitted, options_of
+from strata_broker.base import wire
+from strata_broker.base.admission import Admission, Admitted, options_of
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Sessions
-from strata_broker.config import BrokerConfig
-from strata_broker.observability.recorder import Recorder
-from strata_broker.observability.watermarks import show_watermark
-from strata_broker.operators.stored_messages import shown_message
-from strata_broker.receives.attempts import Attempts
-from strata_broker.receives.filters import Filters
+from strata_broker.metadata.filters import Filters
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.requests import Caller, milliseconds
+from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.receives.receive import topic_ref
-from strata_broker.receives.replica_reads import ReplicaReads
-from strata_broker.requests import Caller, milliseconds
-from strata_broker.storage import epochs
-from strata_broker.storage.holder_calls import HolderCalls
-from strata_broker.storage.metadata import MetadataView, TopicRow
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.storage_client import epochs
+from strata_broker.storage_client.attempts import Attempts
+from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_broker.storage_client.replica_reads import ReplicaReads
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics

@@ -18,25 +18,25 @@ from google.protobuf.message import DecodeError
 from apache.rocketmq.v2 import service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import wire
-from strata_broker.admission import Admission, Admitted, options_of
+from strata_broker.base import wire
+from strata_broker.base.admission import Admission, Admitted, options_of
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.failures import unexpected
+from strata_broker.base.parsing import parse
+from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
-from strata_broker.config import BrokerConfig
-from strata_broker.failures import unexpected
-from strata_broker.observability.recorder import Recorder
-from strata_broker.observability.watermarks import show_watermark
-from strata_broker.parsing import parse
+from strata_broker.metadata.filters import Filters
+from strata_broker.metadata.metadata import Home, MetadataView, Name, TopicRow
+from strata_broker.metadata.places import ANY_QUEUE, Place, Wanted
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.deliver import Deliverer, given_by
-from strata_broker.receives.filters import Filters
 from strata_broker.receives.popper import Popper
-from strata_broker.receives.replica_reads import ReplicaReads
 from strata_broker.receives.takebacks import Takebacks
-from strata_broker.requests import Caller, caller_of, language_of, milliseconds
-from strata_broker.storage.metadata import Home, MetadataView, Name, TopicRow
-from strata_broker.storage.places import ANY_QUEUE, Place, Wanted
-from strata_broker.storage.pop_ends import PopEnder, PopTicket
+from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
+from strata_broker.storage_client.replica_reads import ReplicaReads
 from strata_edge.ports import HotCall
 from strata_mq.errors import Code, RequestError
 from strata_mq.hashing import key_hash

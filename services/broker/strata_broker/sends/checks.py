@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
+from strata_broker.base.config import TransactionSection
+from strata_broker.base.failures import contained, passed_over
+from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
-from strata_broker.config import TransactionSection
-from strata_broker.failures import contained, passed_over
-from strata_broker.sends.producers import Producers
+from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.sends.transactions import Transactions
-from strata_broker.storage.metadata import MetadataView, Name
 from strata_mq.errors import RequestError
 from strata_mq.names import TRANSACTION_DEAD_LETTER_GROUP
 from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strata_broker.storage.metadata import LEADER_CHOOSES, TopicRow
+from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_mq.batch import OutgoingMessage
 from strata_mq.slots import queue_of_hash
 from strata_mq.types import ORDERED_TYPES

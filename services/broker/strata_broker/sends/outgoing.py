@@ -17,12 +17,12 @@ from google.protobuf.message import DecodeError
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker.config import TransactionSection
-from strata_broker.parsing import parse
-from strata_broker.requests import Caller, milliseconds
-from strata_broker.sends.group_clock import GroupClock
-from strata_broker.storage.metadata import Name, TopicRow
-from strata_broker.wire import stored_message
+from strata_broker.base.config import TransactionSection
+from strata_broker.base.group_clock import GroupClock
+from strata_broker.base.parsing import parse
+from strata_broker.base.wire import stored_message
+from strata_broker.metadata.metadata import Name, TopicRow
+from strata_broker.metadata.requests import Caller, milliseconds
 from strata_mq.batch import Checksum, OutgoingMessage, PartKind
 from strata_mq.delivery import store_fragment, user_property_fragment
 from strata_mq.errors import Code, RequestError

@@ -14,18 +14,18 @@ from typing import NamedTuple
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker import errors, wire
+from strata_broker.base import errors, wire
+from strata_broker.base.append_places import PendingPlace
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.failures import unexpected
+from strata_broker.base.message_traces import MessageTraces
+from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner, topic_not_found
-from strata_broker.config import BrokerConfig
-from strata_broker.failures import unexpected
-from strata_broker.limits.budget import SendBudget
-from strata_broker.limits.quotas import Quotas
-from strata_broker.observability.message_traces import MessageTraces
-from strata_broker.observability.recorder import Recorder
-from strata_broker.requests import caller_of, time_for
-from strata_broker.sends.append import Appender
-from strata_broker.sends.append_places import PendingPlace
-from strata_broker.sends.earlier_sends import EarlierSends
+from strata_broker.metadata.budget import SendBudget
+from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.metadata.quotas import Quotas
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.requests import caller_of, time_for
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.outgoing import (
     MessagePreparer,
@@ -35,8 +35,8 @@ from strata_broker.sends.outgoing import (
     runs_by_kind,
     with_transaction_id,
 )
-from strata_broker.sends.producers import Producers
-from strata_broker.storage.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.storage_client.append_lanes import Appender
+from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
 from strata_mq.batch import Checksum, OutgoingMessage, PartKey, PartKind
 from strata_mq.delivery import sender_fragment

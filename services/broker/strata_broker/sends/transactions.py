@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.requests import Caller
-from strata_broker.storage.metadata import MetadataView
-from strata_broker.storage.storage_client import StorageClient
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.requests import Caller
+from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_topic
 from strata_mq.pending_handle import (

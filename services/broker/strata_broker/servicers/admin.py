@@ -8,13 +8,13 @@ from __future__ import annotations
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
+from strata_broker.base.failures import Methods
 from strata_broker.clients.peers import Peers
-from strata_broker.failures import Methods
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
-from strata_broker.requests import enum_name
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
-from strata_broker.storage.metadata import MetadataView
 from strata_mq.names import check_new_consumer_group, check_new_topic
 from strata_runtime.config import Config, to_json, to_toml
 

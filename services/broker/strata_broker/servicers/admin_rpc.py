@@ -8,8 +8,8 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from strata_angelia.ports import AngeliaError
-from strata_broker.failures import Methods
-from strata_broker.parsing import parse
+from strata_broker.base.failures import Methods
+from strata_broker.base.parsing import parse
 from strata_broker.servicers.errors import call_error
 from strata_edge.ports import CallError, CallInfo
 from strata_metadata.errors import MetaRefused

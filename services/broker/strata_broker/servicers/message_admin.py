@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.failures import Methods
+from strata_broker.base.failures import Methods
+from strata_broker.metadata.metadata import MetadataView
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MessageQueries, found_message
 from strata_broker.operators.redrive import Redriver
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
-from strata_broker.storage.holder_calls import gather
-from strata_broker.storage.metadata import MetadataView
+from strata_broker.storage_client.holder_calls import gather
 
 # Dead-letter topics: each is counted in every raft group.
 _COUNTED_AT_ONCE = 64

@@ -12,23 +12,23 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_broker import errors, wire
+from strata_broker.base import errors, wire
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.failures import ContainingEdge, contained
+from strata_broker.base.parsing import parse
+from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.config import BrokerConfig
-from strata_broker.failures import ContainingEdge, contained
-from strata_broker.hot import HotCalls
-from strata_broker.observability.recorder import Recorder
-from strata_broker.observability.watermarks import show_watermark
-from strata_broker.parsing import parse
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.requests import Caller, addresses_of, caller_of, time_for
 from strata_broker.receives.ack import LeaseKeeper
 from strata_broker.receives.pulls import IllegalOffset, Puller
-from strata_broker.requests import Caller, addresses_of, caller_of, time_for
 from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.transactions import Transactions
-from strata_broker.storage.metadata import MetadataView
+from strata_broker.servicers.hot import HotCalls
 from strata_edge.ports import CallError, CallInfo, Edge
 from strata_mq.errors import Code, RequestError
 from strata_mq.names import check_consumer_group, check_namespace

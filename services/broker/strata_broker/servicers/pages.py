@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable
 from typing import TypeVar
 
-from strata_broker.storage.metadata import Name
+from strata_broker.metadata.metadata import Name
 
 Row = TypeVar("Row")
 

@@ -6,12 +6,12 @@ from google.protobuf.message import DecodeError
 
 from strata.broker.v1 import peer_pb2
 from strata_angelia.cluster_id import CLUSTER_HEADER, ClusterId, own
-from strata_broker import errors
+from strata_broker.base import errors
+from strata_broker.base.failures import Methods
+from strata_broker.base.parsing import parse
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.peers import SERVICE
-from strata_broker.failures import Methods
-from strata_broker.parsing import parse
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.failures import Methods
-from strata_broker.limits.quotas import LimitInForce
+from strata_broker.base.failures import Methods
+from strata_broker.metadata.quotas import LimitInForce
 from strata_broker.operators.quotas import QuotaOperations
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page

@@ -12,13 +12,13 @@ from typing import Any
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_broker.base.failures import Methods
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
-from strata_broker.failures import Methods
-from strata_broker.observability.runtime_stats import RuntimeStats
+from strata_broker.metadata.requests import Caller, milliseconds
+from strata_broker.operators.runtime_stats import RuntimeStats
 from strata_broker.operators.subscriptions import Subscriptions, in_namespace
 from strata_broker.operators.topics import Operations
-from strata_broker.requests import Caller, milliseconds
 from strata_broker.servicers.rocketmq_rpc import add
 from strata_mq.errors import Code, RequestError
 from strata_runtime import logs

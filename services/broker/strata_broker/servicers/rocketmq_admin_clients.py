@@ -12,17 +12,17 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.broker.v1 import peer_pb2
+from strata_broker.base.failures import Methods
 from strata_broker.clients.client_commands import not_connected
 from strata_broker.clients.peers import Peers, require_ok
-from strata_broker.failures import Methods
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.requests import Caller, enum_name, milliseconds
+from strata_broker.metadata.stored_messages import parsed_message
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
-from strata_broker.operators.stored_messages import parsed_message
 from strata_broker.operators.subscriptions import Subscriptions
 from strata_broker.operators.topics import Operations
-from strata_broker.requests import Caller, enum_name, milliseconds
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.servicers.rocketmq_rpc import add
-from strata_broker.storage.metadata import MetadataView, TopicRow
 from strata_mq.errors import Code, RequestError
 
 # A page by number is found by reading those before it.

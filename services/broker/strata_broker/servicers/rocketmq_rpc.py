@@ -11,10 +11,10 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import admin_pb2
-from strata_broker import errors
-from strata_broker.failures import Methods
-from strata_broker.parsing import parse
-from strata_broker.requests import Caller, operator_of
+from strata_broker.base import errors
+from strata_broker.base.failures import Methods
+from strata_broker.base.parsing import parse
+from strata_broker.metadata.requests import Caller, operator_of
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.errors import RequestError
 

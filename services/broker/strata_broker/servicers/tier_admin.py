@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.failures import Methods
+from strata_broker.base.failures import Methods
 from strata_broker.operators.tier import TierOperations
 from strata_broker.servicers.admin_rpc import add
 

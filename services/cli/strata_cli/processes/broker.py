@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
-from strata_broker.storage.channels import cluster_network
+from strata_broker.storage_client.channels import cluster_network
 from strata_cli.processes.cluster import Member, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig

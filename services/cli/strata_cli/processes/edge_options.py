@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata_broker.method_limits import default_limits, method_limits
+from strata_broker.base.method_limits import default_limits, method_limits
 from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_edge.options import EdgeOptions
 from strata_runtime import tls

@@ -18,8 +18,8 @@ from pathlib import Path
 from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import AngeliaError
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
-from strata_broker.storage.channels import BrokerNetwork
-from strata_broker.storage.metadata import MetadataView
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.channels import BrokerNetwork
 from strata_cli.processes.container import Container
 from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.processes.edge_options import edge_options

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from strata_angelia.config import AngeliaSection
-from strata_broker.config import BrokerConfig
-from strata_broker.observability.windows import WindowOptions
+from strata_broker.base.config import BrokerConfig
+from strata_broker.operators.windows import WindowOptions
 from strata_nameserver.config import NameserverConfig
 from strata_runtime.config import Section
 from strata_runtime.observability import ObservabilityConfig

@@ -1,0 +1,136 @@
+"""Where the unexpected failure of a request ends: with that request (rule 33).
+
+A handler refuses with a `RequestError`; what else it raises is a mistake of ours, or a peer that
+answers oddly. The one who waits is told INTERNAL_SERVER_ERROR, the log has the stack, and nobody
+else notices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Protocol
+
+from strata_broker.base import errors
+from strata_edge.ports import (
+    CallError,
+    CallInfo,
+    ServerStreamHandler,
+    StreamHandler,
+    UnaryHandler,
+)
+from strata_mq.errors import Code, RequestError
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
+
+
+def unexpected() -> RequestError:
+    """Return what a client is told of a failure that nobody expected."""
+    return RequestError(
+        Code.INTERNAL_SERVER_ERROR, "the request failed unexpectedly; the broker's log says why"
+    )
+
+
+@contextmanager
+def contained(requests: RequestTasks, name: str, *refusals: type[Exception]) -> Iterator[None]:
+    """Make INTERNAL_SERVER_ERROR of what a request's handler raises unexpectedly.
+
+    Args:
+        requests: logs and counts it.
+        name: what was done for the request.
+        refusals: what may be raised beside `RequestError` and `CallError`.
+
+    Raises:
+        RequestError: INTERNAL_SERVER_ERROR; and what is expected.
+    """
+    try:
+        yield
+    except (RequestError, CallError):
+        raise
+    except refusals:
+        raise
+    except TooManyTasksError:
+        raise errors.too_many_requests() from None
+    except Exception as failure:
+        requests.failed(name, failure)
+        raise unexpected() from failure
+
+
+@contextmanager
+def passed_over(requests: RequestTasks, name: str) -> Iterator[None]:
+    """Go on behind the block when one item of a permanent loop fails unexpectedly.
+
+    Args:
+        requests: logs and counts it.
+        name: what was done for the item.
+    """
+    try:
+        yield
+    except Exception as failure:  # noqa: BLE001 - whatever it is, it ends this item only
+        requests.failed(name, failure)
+
+
+class Methods(Protocol):
+    """Where handlers of rare RPCs are put: an edge, or one that contains their failures."""
+
+    def add_unary(self, path: str, handler: UnaryHandler) -> None:
+        """See `strata_edge.ports.Edge.add_unary`."""
+
+    def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
+        """See `strata_edge.ports.Edge.add_server_stream`."""
+
+    def add_stream(self, path: str, handler: StreamHandler) -> None:
+        """See `strata_edge.ports.Edge.add_stream`."""
+
+
+class ContainingEdge:
+    """An edge whose handlers' unexpected failures end their calls with INTERNAL.
+
+    Args:
+        edge: where handlers are put.
+        requests: logs and counts failures.
+    """
+
+    def __init__(self, edge: Methods, requests: RequestTasks) -> None:
+        self._edge = edge
+        self._requests = requests
+
+    def add_unary(self, path: str, handler: UnaryHandler) -> None:
+        """See `Methods.add_unary`."""
+
+        async def serve(data: bytes, info: CallInfo) -> bytes:
+            with self._ending_the_call(path):
+                return await handler(data, info)
+
+        self._edge.add_unary(path, serve)
+
+    def add_server_stream(self, path: str, handler: ServerStreamHandler) -> None:
+        """See `Methods.add_server_stream`."""
+
+        async def serve(data: bytes, info: CallInfo) -> AsyncIterator[bytes | Sequence[bytes]]:
+            with self._ending_the_call(path):
+                responses = handler(data, info)
+                async with aclosing(responses):  # type: ignore[type-var]
+                    async for response in responses:
+                        yield response
+
+        self._edge.add_server_stream(path, serve)
+
+    def add_stream(self, path: str, handler: StreamHandler) -> None:
+        """See `Methods.add_stream`."""
+
+        async def serve(requests: AsyncIterator[bytes], info: CallInfo) -> AsyncIterator[bytes]:
+            with self._ending_the_call(path):
+                responses = handler(requests, info)
+                async with aclosing(responses):  # type: ignore[type-var]
+                    async for response in responses:
+                        yield response
+
+        self._edge.add_stream(path, serve)
+
+    @contextmanager
+    def _ending_the_call(self, path: str) -> Iterator[None]:
+        try:
+            with contained(self._requests, path):
+                yield
+        except RequestError as failure:
+            raise CallError("INTERNAL", failure.text) from failure

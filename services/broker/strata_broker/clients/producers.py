@@ -1,0 +1,164 @@
+"""Which connected clients can say what became of a transaction, by topic.
+
+Any producer of the topic may be asked (gRPC producers have no group). Those that have sent a
+transactional message are asked first: a producer without a checker ignores the question. What a
+client has sent counts beside its settings, because a stream may be bare: Python clients that come
+back say nothing for minutes. Used on the event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Protocol
+
+from strata_broker.clients.sessions import Client, Sessions
+from strata_broker.metadata.metadata import MetadataView, Name
+from strata_mq.types import TopicType
+
+_TRANSACTIONAL: frozenset[int] = frozenset((TopicType.TRANSACTION, TopicType.MIXED))
+# Streams looked at for one that has nothing to send; the others have their turn later.
+_LOOKED_AT = 8
+
+
+class ProducerStream(Protocol):
+    """A client's telemetry stream, as far as it matters here."""
+
+    client: Client
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be sent on it."""
+
+    def push(self, frame: bytes) -> None:
+        """Send a frame."""
+
+
+class _OfTopic:
+    """Streams of one topic's producers; whose turn it is comes first."""
+
+    __slots__ = ("others", "senders")
+
+    def __init__(self) -> None:
+        # Dictionaries for their order.
+        self.senders: dict[ProducerStream, None] = {}
+        self.others: dict[ProducerStream, None] = {}
+
+    @property
+    def empty(self) -> bool:
+        return not self.senders and not self.others
+
+
+class Producers:
+    """See the module docstring.
+
+    Args:
+        view: which topics there are.
+        sessions: what clients said and did.
+        max_topics_per_client: topics remembered that a client has sent to.
+    """
+
+    def __init__(
+        self, view: MetadataView, sessions: Sessions, *, max_topics_per_client: int
+    ) -> None:
+        self._view = view
+        self._sessions = sessions
+        self._max_topics_per_client = max_topics_per_client
+        self._by_client: dict[str, set[ProducerStream]] = {}
+        self._by_topic: dict[Name, _OfTopic] = {}
+        self._topics_of: dict[ProducerStream, set[Name]] = {}
+        self._on_topics: Callable[[], None] = lambda: None
+        sessions.on_terminated(self._terminated)
+
+    def on_topics(self, callback: Callable[[], None]) -> None:
+        """Call back when the first producer of a topic comes or the last one goes."""
+        self._on_topics = callback
+
+    def update(self, stream: ProducerStream) -> None:
+        """Take in that a stream is open and what is known of its client now."""
+        client = stream.client
+        self._by_client.setdefault(client.client_id, set()).add(stream)
+        topics = {*client.topics, *client.transaction_topics}
+        before = self._topics_of.get(stream, set())
+        self._leave(stream, before - topics)
+        self._topics_of[stream] = topics
+        for topic in topics:
+            self._join(stream, topic)
+
+    def closed(self, stream: ProducerStream) -> None:
+        """A stream is no more."""
+        client_id = stream.client.client_id
+        streams = self._by_client.get(client_id, set())
+        streams.discard(stream)
+        if not streams:
+            self._by_client.pop(client_id, None)
+        self._leave(stream, self._topics_of.pop(stream, set()))
+
+    def sent_half(self, client_id: str, topic: Name) -> None:
+        """A client sends a transactional message, so it can be asked about those of the topic."""
+        client = self._sessions.heard(client_id)
+        known = client.transaction_topics
+        if topic in known or len(known) >= self._max_topics_per_client:
+            return
+        known.add(topic)
+        for stream in self._by_client.get(client_id, ()):
+            self._topics_of[stream].add(topic)
+            self._join(stream, topic, sender=True)
+
+    def topic_ids(self) -> tuple[int, ...]:
+        """Return the topics with transactional messages that have a producer here, by number."""
+        topics = (self._view.topic(*name) for name in self._by_topic)
+        return tuple(
+            sorted(
+                topic.topic_id
+                for topic in topics
+                if topic is not None and topic.topic_type in _TRANSACTIONAL
+            )
+        )
+
+    def has(self, topic: Name) -> bool:
+        """Whether a producer of the topic is connected."""
+        return topic in self._by_topic
+
+    def next_idle(self, topic: Name) -> ProducerStream | None:
+        """Return the stream whose turn it is among those that have nothing to send.
+
+        None: there is no producer of the topic, or all that were looked at are busy.
+        """
+        of_topic = self._by_topic.get(topic)
+        if of_topic is None:
+            return None
+        streams = of_topic.senders or of_topic.others
+        for stream in list(islice(streams, _LOOKED_AT)):
+            # To the end: the next one has its turn, one that stays busy is in nobody's way.
+            del streams[stream]
+            streams[stream] = None
+            if stream.idle:
+                return stream
+        return None
+
+    def _terminated(self, client_id: str) -> None:
+        """Ask a client no more that said goodbye: Go clients leave their streams open."""
+        for stream in self._by_client.get(client_id, ()):
+            self._leave(stream, self._topics_of[stream])
+            self._topics_of[stream] = set()
+
+    def _join(self, stream: ProducerStream, topic: Name, *, sender: bool = False) -> None:
+        of_topic = self._by_topic.get(topic)
+        if of_topic is None:
+            of_topic = self._by_topic[topic] = _OfTopic()
+            self._on_topics()
+        if sender or topic in stream.client.transaction_topics:
+            of_topic.others.pop(stream, None)
+            of_topic.senders.setdefault(stream)
+        elif stream not in of_topic.senders:
+            of_topic.others.setdefault(stream)
+
+    def _leave(self, stream: ProducerStream, topics: Iterable[Name]) -> None:
+        for topic in topics:
+            of_topic = self._by_topic[topic]
+            of_topic.senders.pop(stream, None)
+            of_topic.others.pop(stream, None)
+            if of_topic.empty:
+                del self._by_topic[topic]
+                self._on_topics()

@@ -1,1 +1,0 @@
-"""What may be used: bytes in flight, quotas."""

@@ -1,0 +1,79 @@
+"""Back-pressure for sends: bytes taken from clients and not yet answered are bounded.
+
+Three limits: the broker's, one per namespace (so that one tenant's flood leaves room for others)
+and one per raft group (so that one slow raft group does not fill the broker). Namespaces and raft
+groups come and go: what is idle is forgotten when there are too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TypeVar
+
+from strata_broker.base.config import BrokerConfig, SendSection
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+
+Key = TypeVar("Key", bound=Hashable)
+
+_MAX_REMEMBERED = 10_000
+
+
+class SendBudget:
+    """Bytes of requests in flight."""
+
+    def __init__(self, config: SendSection, metrics: Metrics) -> None:
+        self._config = config
+        self._metrics = metrics
+        self._broker = Limit("sends in flight", config.max_bytes_in_flight, "bytes", metrics)
+        self._namespaces: dict[str, Limit] = {}
+        self._raft_groups: dict[int, Limit] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """What is charged now."""
+        return self._broker.used
+
+    def try_take(self, namespace: str, raft_group: int, size_bytes: int) -> bool:
+        """Charge a request, to the raft group of its first message; False: a limit is reached."""
+        in_namespace = self._namespaces.get(namespace)
+        if in_namespace is None:
+            name = f"sends in flight of namespace [{namespace}]"
+            most_bytes = self._config.max_namespace_bytes_in_flight
+            in_namespace = self._add(self._namespaces, namespace, name, most_bytes)
+        in_raft_group = self._raft_groups.get(raft_group)
+        if in_raft_group is None:
+            name = f"sends in flight to raft group {raft_group}"
+            most_bytes = self._config.max_raft_group_bytes_in_flight
+            in_raft_group = self._add(self._raft_groups, raft_group, name, most_bytes)
+        if not self._broker.try_take(size_bytes):
+            return False
+        if in_namespace.try_take(size_bytes):
+            if in_raft_group.try_take(size_bytes):
+                return True
+            in_namespace.give_back(size_bytes)
+        self._broker.give_back(size_bytes)
+        return False
+
+    def give_back(self, namespace: str, raft_group: int, size_bytes: int) -> None:
+        """Return what was charged."""
+        self._broker.give_back(size_bytes)
+        self._namespaces[namespace].give_back(size_bytes)
+        self._raft_groups[raft_group].give_back(size_bytes)
+
+    def _add(self, limits: dict[Key, Limit], key: Key, name: str, most_bytes: int) -> Limit:
+        if len(limits) >= _MAX_REMEMBERED:
+            for idle in [known for known, limit in limits.items() if not limit.used]:
+                limits.pop(idle).close()
+        limit = limits[key] = Limit(name, most_bytes, "bytes", self._metrics)
+        return limit
+
+
+def max_requests(config: BrokerConfig) -> int:
+    """Return room for every receive, stream, creation and send that waits for one."""
+    return (
+        config.receive.max_parked
+        + config.telemetry.max_streams
+        + config.metadata.max_creations_in_flight
+        + config.send.max_bytes_in_flight // 1024
+    )

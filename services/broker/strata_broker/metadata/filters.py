@@ -1,0 +1,63 @@
+"""Filter expressions of clients: checked here, evaluated in storage.
+
+What a client is refused for it learns before anything is popped, with RocketMQ's code and, for
+SQL92, the character at which the expression is wrong. Reading a long one takes tens of
+milliseconds: only so many characters a second are read that nobody sent lately.
+"""
+
+from __future__ import annotations
+
+from apache.rocketmq.v2 import definition_pb2
+from strata.storage.v1 import storage_pb2
+from strata_broker.base.receive_config import ReceiveSection
+from strata_broker.base.token_bucket import TokenBucket
+from strata_mq.errors import Code, RequestError
+from strata_mq.filter_cache import FilterCache
+from strata_mq.filters import EVERYTHING, FilterKind
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+# An idle broker reads two of the longest at once.
+_BURST_S = 1.0
+_ALL = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
+
+
+class Filters:
+    """Checks expressions; one that was checked lately costs a look-up."""
+
+    def __init__(self, config: ReceiveSection, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._unread = TokenBucket(
+            config.filter_characters_per_second, _BURST_S, clock.monotonic_s()
+        )
+        self._refused = metrics.counter("strata_broker_unread_filters_total")
+        self._known = FilterCache(config.max_cached_filters, config.max_cached_filter_characters)
+        metrics.gauge(
+            "strata_broker_cached_filters",
+            lambda: [
+                (float(len(self._known)), {"of": "filters"}),
+                (float(self._known.characters), {"of": "characters"}),
+            ],
+        )
+
+    def of(self, expression: definition_pb2.FilterExpression) -> storage_pb2.Filter:
+        """Return what storage is asked for.
+
+        Raises:
+            RequestError: ILLEGAL_FILTER_EXPRESSION; TOO_MANY_REQUESTS, too much was read lately.
+        """
+        # As in RocketMQ: what is not SQL92 is a tag filter, also without a type (old Go clients).
+        kind = FilterKind.SQL if expression.type == definition_pb2.SQL else FilterKind.TAG
+        text = expression.expression
+        if kind is FilterKind.SQL and not text.strip():
+            raise RequestError(Code.ILLEGAL_FILTER_EXPRESSION, "filter expression is empty")
+        if kind is FilterKind.SQL and (kind, text) not in self._known:
+            if not self._unread.in_credit(self._clock.monotonic_s()):
+                self._refused.add()
+                raise RequestError(
+                    Code.TOO_MANY_REQUESTS, "too many new filter expressions: try again"
+                )
+            self._unread.take(len(text))
+        if self._known.of(kind, text) is EVERYTHING:
+            return _ALL
+        return storage_pb2.Filter(kind=storage_pb2.FilterKind.ValueType(kind), expression=text)

@@ -1,0 +1,76 @@
+"""Where the messages behind a public queue are: usually one raft group, more after moves.
+
+A queue that moved leaves its older epochs where they were until they are drained (rule 18), and
+keeps its public name under its home (rule 20). The raft group of a slot serves "any queue" of the
+topic for its own slots, and for queues that stayed behind when slots left it (rule 17); a queue
+that moved to a raft group is served there by its number only.
+Pure decisions over the metadata; who waits where is decided by the `Popper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strata_broker.metadata.metadata import Home, MetadataView, TopicRow
+
+ANY_QUEUE = -1
+"""Queue number of a pop that takes whatever the raft group owns of the topic."""
+
+
+class Place(NamedTuple):
+    """One pop that can be made.
+
+    Attributes:
+        raft_group: which one is asked.
+        queue: its number, or ANY_QUEUE.
+        older: raft groups with older epochs of the queue; ordered consumers empty them first.
+    """
+
+    raft_group: int
+    queue: int
+    older: tuple[int, ...] = ()
+
+
+class Wanted(NamedTuple):
+    """The public queue that a receive names.
+
+    Attributes:
+        home: the broker name.
+        queue: number of the queue; ANY_QUEUE: any queue under the name.
+    """
+
+    home: Home
+    queue: int
+
+
+def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[Place]:
+    """Return where to pop for a public queue: the raft group of the name first.
+
+    Empty when no raft group serves any of its queues.
+    """
+    home, queue = wanted
+    if topic.is_dead_letter:
+        return (Place(home.raft_group, home.queues[0]),)
+    if queue != ANY_QUEUE:
+        return _of_queue(view, topic, queue)
+    by_number: list[Place] = []
+    serves_any = False
+    for one in home.queues:
+        for place in _of_queue(view, topic, one):
+            if place.raft_group == home.raft_group and view.is_any(topic, home.raft_group, one):
+                serves_any = True
+            else:
+                by_number.append(place)
+    if serves_any:
+        return (Place(home.raft_group, ANY_QUEUE), *by_number)
+    return by_number
+
+
+def _of_queue(view: MetadataView, topic: TopicRow, queue: int) -> Sequence[Place]:
+    override = view.overrides(topic).get(queue)
+    if override is None:
+        owner = view.slot_owner(topic, queue)
+        return (Place(owner, queue),) if owner else ()
+    groups = tuple(epoch.raft_group for epoch in override.epochs)
+    return [Place(group, queue, groups[:number]) for number, group in enumerate(groups)]

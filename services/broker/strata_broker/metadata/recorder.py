@@ -1,0 +1,102 @@
+"""Counts what goes in and out, under RocketMQ's metric names; labels are looked at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strata_broker.metadata.metadata import TopicRow
+from strata_mq.errors import Code
+from strata_mq.types import MessageType
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import BoundCounter, BoundHistogram, Metrics
+
+_REQUEST_CODES = {
+    "SendMessage": "send_message",
+    "ReceiveMessage": "pop_message",
+    "AckMessage": "ack_message",
+}
+_MAX_KEPT_LABELS = 10_000
+
+
+class _Stored(NamedTuple):
+    """Where messages of a topic and type are counted."""
+
+    messages: BoundCounter
+    size_bytes: BoundCounter
+
+
+class Recorder:
+    """See the module docstring.
+
+    Attributes:
+        messages_in, total_bytes_in: stored since the start.
+        messages_out, total_bytes_out: delivered since the start.
+    """
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self.messages_in = self.total_bytes_in = 0
+        self.messages_out = self.total_bytes_out = 0
+        self._clock = clock
+        self._messages_in = metrics.counter("rocketmq_messages_in_total")
+        self._bytes_in = metrics.counter("rocketmq_throughput_in_total")
+        self._messages_out = metrics.counter("rocketmq_messages_out_total")
+        self._bytes_out = metrics.counter("rocketmq_throughput_out_total")
+        self._latency = metrics.histogram("rocketmq_rpc_latency")
+        self._message_size = metrics.histogram("rocketmq_message_size").bound()
+        self._stored: dict[tuple[int, int], _Stored] = {}
+        self._latencies: dict[tuple[str, Code], BoundHistogram] = {}
+
+    def sent(self, topic: TopicRow, message_type: int, message_count: int, size_bytes: int) -> None:
+        """Count a stored request."""
+        key = (topic.topic_id, message_type)
+        stored = self._stored.get(key)
+        if stored is None:
+            stored = self._stored_of(topic, message_type)
+            if len(self._stored) >= _MAX_KEPT_LABELS:
+                self._stored.clear()
+            self._stored[key] = stored
+        self.messages_in += message_count
+        self.total_bytes_in += size_bytes
+        stored.messages.add(message_count)
+        stored.size_bytes.add(size_bytes)
+        self._message_size.record(size_bytes / message_count)
+
+    def delivered(
+        self,
+        topic: TopicRow,
+        group: str,
+        sizes_bytes: tuple[int, int],
+        counts: tuple[int, int],
+    ) -> None:
+        """Count delivered messages: (first deliveries, repeated ones)."""
+        for is_retry in (0, 1):
+            if counts[is_retry]:
+                self.messages_out += counts[is_retry]
+                self.total_bytes_out += sizes_bytes[is_retry]
+                labels = {
+                    "namespace": topic.namespace,
+                    "topic": topic.name,
+                    "consumer_group": group,
+                    "is_retry": "true" if is_retry else "false",
+                }
+                self._messages_out.add(counts[is_retry], labels)
+                self._bytes_out.add(sizes_bytes[is_retry], labels)
+
+    def answered(self, rpc: str, code: Code, started_s: float) -> None:
+        """Count an answer and how long it took."""
+        latency = self._latencies.get((rpc, code))
+        if latency is None:
+            labels = {
+                "request_code": _REQUEST_CODES.get(rpc, rpc),
+                "response_code": code.name.lower(),
+            }
+            latency = self._latencies[rpc, code] = self._latency.bound(labels)
+        latency.record((self._clock.monotonic_s() - started_s) * 1000)
+
+    def _stored_of(self, topic: TopicRow, message_type: int) -> _Stored:
+        labels = {
+            "namespace": topic.namespace,
+            "topic": topic.name,
+            "message_type": MessageType(message_type).name.lower(),
+        }
+        return _Stored(self._messages_in.bound(labels), self._bytes_in.bound(labels))

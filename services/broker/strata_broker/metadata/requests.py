@@ -1,0 +1,122 @@
+"""What all requests have in common: who calls, and what its names mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from apache.rocketmq.v2 import definition_pb2
+from strata_broker.metadata.metadata import Name
+from strata_mq.errors import Code, RequestError
+from strata_mq.names import MAX_NAMESPACE_LENGTH
+
+_CLIENT_ID = "x-mq-client-id"
+_NAMESPACE = "x-mq-namespace"
+_LANGUAGE = "x-mq-language"
+_MOST_MS = (1 << 63) - 1
+# What is kept of a call's time for its answer's way: at most this, and this share of it.
+_ANSWER_S = 0.2
+_ANSWER_SHARE = 0.05
+MAX_CLIENT_ID_LENGTH = 255
+_MAX_LANGUAGE_LENGTH = 64
+# What clients write there, where it is not the name of the enum.
+_LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
+
+
+class Caller(NamedTuple):
+    """Who calls: the client's id, the namespace it was configured with, its language."""
+
+    client_id: str
+    namespace: str
+    # As the client's metadata says it: JAVA, GO, PYTHON, HTTP (Node) ...
+    language: str = ""
+
+    def name_of(self, resource: definition_pb2.Resource) -> Name:
+        """Return the key under which a topic or consumer group is known.
+
+        Most clients write their namespace into every resource, Node clients into the metadata
+        only.
+        """
+        return resource.resource_namespace or self.namespace, resource.name
+
+
+def caller_of(metadata: Mapping[str, str]) -> Caller:
+    """Return who calls; what is said here is kept as long as the client lives.
+
+    Raises:
+        RequestError: CLIENT_ID_REQUIRED; REQUEST_HEADER_FIELDS_TOO_LARGE.
+    """
+    client_id = metadata.get(_CLIENT_ID, "")
+    namespace, language = metadata.get(_NAMESPACE, ""), metadata.get(_LANGUAGE, "")
+    if not client_id:
+        raise RequestError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty")
+    if len(client_id) + len(namespace) + len(language) > MAX_CLIENT_ID_LENGTH:
+        _check_header("client id", client_id, MAX_CLIENT_ID_LENGTH)
+        _check_header("namespace", namespace, MAX_NAMESPACE_LENGTH)
+        _check_header("language", language, _MAX_LANGUAGE_LENGTH)
+    return Caller(client_id, namespace, language)
+
+
+def _check_header(what: str, value: str, most: int) -> None:
+    if len(value) > most:
+        raise RequestError(
+            Code.REQUEST_HEADER_FIELDS_TOO_LARGE, f"{what} is longer than {most} characters"
+        )
+
+
+def operator_of(metadata: Mapping[str, str]) -> Caller:
+    """Return who calls for operators, whose tools may have no client id."""
+    return Caller(metadata.get(_CLIENT_ID, ""), metadata.get(_NAMESPACE, ""))
+
+
+@lru_cache(maxsize=64)
+def language_of(name: str) -> int:
+    """Return the `definition_pb2.Language` that the metadata name in their own words."""
+    name = _LANGUAGE_NAMES.get(name.upper(), name.upper())
+    if name in definition_pb2.Language.keys():  # noqa: SIM118 - an enum wrapper is no mapping
+        return definition_pb2.Language.Value(name)
+    return definition_pb2.LANGUAGE_UNSPECIFIED
+
+
+def milliseconds(value: Duration | Timestamp) -> int:
+    """Return a time in milliseconds, within 63 bits; unlike protobuf's own, fit for any values."""
+    wanted_ms = int(value.seconds) * 1000 + int(value.nanos) // 1_000_000
+    return max(-_MOST_MS, min(wanted_ms, _MOST_MS))
+
+
+def host_of(peer: str) -> str:
+    """Return the host of `host:port`, without brackets; "" for ""."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
+def time_for(left_s: float | None, default_s: float, most_s: float) -> float:
+    """Return how long a call may take.
+
+    Args:
+        left_s: until the deadline that its client chose, which may be years; None: it chose none.
+        default_s: for a call without deadline.
+        most_s: what the broker gives to any call.
+
+    Returns:
+        The time, a little short of the client's deadline: an answer that says why a call was not
+        carried out must be there before the client gives up.
+    """
+    if left_s is None:
+        return default_s
+    return min(left_s - min(_ANSWER_S, left_s * _ANSWER_SHARE), most_s)
+
+
+def addresses_of(endpoints: definition_pb2.Endpoints) -> list[tuple[str, int]]:
+    """Return (host, port) of every address that a client names."""
+    return [(address.host, address.port) for address in endpoints.addresses]
+
+
+def enum_name(
+    enum: type[definition_pb2.Language] | type[definition_pb2.ClientType], number: int
+) -> str:
+    """Return a value's name; a number this version does not know as it is."""
+    return enum.Name(number) if number in enum.values() else str(number)  # type: ignore[arg-type]

@@ -1,1 +1,0 @@
-"""What a broker counts, traces and publishes."""

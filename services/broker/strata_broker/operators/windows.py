@@ -1,0 +1,416 @@
+"""Collects the metric windows of storage nodes, names what they are about, and publishes them.
+
+Each storage node is asked by one live broker, chosen by rendezvous hash, so that one that dies is
+replaced within a window. A window goes to the topic `__strata_metrics` (see
+`strata_runtime.windows`) under message ids made of node, time and kind: what two brokers publish
+at the change is stored once. The broker adds the window of its own process.
+
+What consumer groups have to do shows under RocketMQ's metric names as well, for the storage nodes
+that this broker asks: the sum over brokers is the cluster's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from hashlib import md5
+from typing import NamedTuple
+from zlib import crc32
+
+from apache.rocketmq.v2 import definition_pb2, service_pb2
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker.clients.sessions import Sessions
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.operators.topics import Operations
+from strata_broker.sends.internal_sends import InternalSends
+from strata_broker.storage_client.channels import NodeChannels
+from strata_broker.storage_client.storage_client import SERVICE
+from strata_metadata.errors import MetaRefused
+from strata_mq.errors import RequestError
+from strata_mq.slots import rendezvous
+from strata_runtime.clock import Clock
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.quantiles import HistogramWindow
+from strata_runtime.windows import (
+    WINDOW_MS,
+    WINDOWS_TOPIC,
+    Value,
+    WindowBatch,
+    WindowKind,
+    batches_of,
+    encode,
+)
+
+_GET_WINDOW = SERVICE + "GetWindow"
+_NAME = ("", WINDOWS_TOPIC)
+_DAY_MS = 86_400_000
+Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOptions:
+    """What is done with windows.
+
+    Attributes:
+        publish: send them to the topic; else they only show as metrics.
+        length_ms: of the broker's own windows; storage nodes are asked twice as often.
+        call_timeout_ms: for one question to a storage node.
+        queue_count: of the topic, when this broker makes it.
+        retention_ms: likewise.
+    """
+
+    publish: bool = True
+    length_ms: int = WINDOW_MS
+    call_timeout_ms: int = 1_000
+    queue_count: int = 2
+    retention_ms: int = 7 * _DAY_MS
+
+
+class WindowCollector:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        node_id: str,
+        rack: str,
+        view: MetadataView,
+        channels: NodeChannels,
+        operations: Operations,
+        sends: InternalSends,
+        sessions: Sessions,
+        recorder: Recorder,
+        clock: Clock,
+        metrics: Metrics,
+        options: WindowOptions,
+    ) -> None:
+        self._node_id = node_id
+        self._view = view
+        self._channels = channels
+        self._operations = operations
+        self._sends = sends
+        self._clock = clock
+        self._options = options
+        self._own = _OwnWindows(node_id, rack, sessions, recorder, clock, metrics)
+        # node -> start of the last window it gave
+        self._seen: dict[str, int] = {}
+        self._consumers: dict[str, Sequence[Row]] = {}
+        self._published = metrics.counter("strata_broker_windows_total")
+        self._logger = get_logger("windows")
+        self._observe(metrics)
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        length_ms = self._options.length_ms
+        own_due_ms = (self._clock.wall_ms() // length_ms + 1) * length_ms
+        while True:
+            await asyncio.sleep(length_ms / 2_000)
+            batches = await self.collect()
+            if self._clock.wall_ms() >= own_due_ms:
+                batches.append(self._own.close(own_due_ms - length_ms, length_ms))
+                own_due_ms = (self._clock.wall_ms() // length_ms + 1) * length_ms
+            if self._options.publish and batches:
+                await self.publish(batches)
+
+    async def collect(self) -> list[WindowBatch]:
+        """Ask the storage nodes that are this broker's to ask for windows it has not seen."""
+        nodes = {node.node_id: node for node in self._mine()}
+        self._consumers = {node: rows for node, rows in self._consumers.items() if node in nodes}
+        self._seen = {node: start for node, start in self._seen.items() if node in nodes}
+        async with asyncio.TaskGroup() as calls:
+            # As many as there are storage nodes; a silent one must not delay the others.
+            asked = [calls.create_task(self._ask(node)) for node in nodes.values()]
+        return [batch for task in asked for batch in task.result()]
+
+    async def publish(self, batches: Iterable[WindowBatch]) -> None:
+        """Send windows to the topic, which is made if it is not there."""
+        try:
+            await self._make_topic()
+        except (MetaRefused, AngeliaError, RequestError) as failure:
+            self._logger.warning("no topic for metric windows", reason=str(failure))
+            self._published.add(1, {"result": "failed"})
+            return
+        for batch, number in _numbered(batches):
+            response = await self._sends.send(_message_of(batch, number))
+            stored = response.status.code == definition_pb2.OK
+            self._published.add(1, {"result": "stored" if stored else "failed"})
+
+    async def _make_topic(self) -> None:
+        if self._view.topic(*_NAME) is None:
+            await self._operations.create_topic(
+                meta_pb2.Topic(
+                    name=WINDOWS_TOPIC,
+                    type=meta_pb2.TOPIC_TYPE_NORMAL,
+                    queue_count=self._options.queue_count,
+                    retention_ms=self._options.retention_ms,
+                )
+            )
+
+    def _mine(self) -> Iterator[meta_pb2.Node]:
+        """Give the storage nodes that this broker asks."""
+        up = meta_pb2.NODE_STATE_UP
+        brokers = {
+            crc32(node.node_id.encode()): node.node_id
+            for node in self._view.nodes(meta_pb2.NODE_KIND_BROKER)
+            if node.state == up or node.node_id == self._node_id
+        }
+        brokers[crc32(self._node_id.encode())] = self._node_id
+        for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE):
+            if brokers[rendezvous(node.node_id.encode(), list(brokers))] == self._node_id:
+                yield node
+
+    async def _ask(self, node: meta_pb2.Node) -> list[WindowBatch]:
+        try:
+            window = await self._channels.to(node.node_id).call(
+                _GET_WINDOW,
+                storage_pb2.GetWindowRequest(after_ms=self._seen.get(node.node_id, 0)),
+                storage_pb2.GetWindowResponse,
+                timeout_s=self._options.call_timeout_ms / 1_000,
+            )
+        except AngeliaError:
+            # What a silent node has to do is not known any more.
+            self._consumers.pop(node.node_id, None)
+            return []
+        if not window.start_ms:
+            return []
+        self._seen[node.node_id] = window.start_ms
+        consumers = list(self._consumer_rows(window.consumer_groups))
+        self._consumers[node.node_id] = consumers
+        rows: dict[WindowKind, Iterable[Row]] = {
+            WindowKind.QUEUE: self._queue_rows(window.queues),
+            WindowKind.CONSUMER_GROUP: consumers,
+            WindowKind.NODE: [_node_row(node, window.node)],
+        }
+        return [
+            batch
+            for kind, of_kind in rows.items()
+            for batch in batches_of(kind, node.node_id, window.start_ms, window.length_ms, of_kind)
+        ]
+
+    # Names --------------------------------------------------------------------------------------
+
+    def _queue_rows(self, columns: storage_pb2.QueueWindows) -> Iterator[Row]:
+        for topic_id, queue, raft_group, *numbers in zip(
+            columns.topic_ids,
+            columns.queues,
+            columns.raft_groups,
+            columns.messages_in,
+            columns.bytes_in,
+            columns.messages_out,
+            columns.bytes_out,
+            columns.min_offsets,
+            columns.end_offsets,
+            strict=True,
+        ):
+            place = self._place(topic_id, queue, raft_group)
+            if place is not None:
+                yield place | dict(zip(_QUEUE_NUMBERS, numbers, strict=True))
+
+    def _consumer_rows(self, columns: storage_pb2.ConsumerGroupWindows) -> Iterator[Row]:
+        names = {
+            group.consumer_group_id: group.name
+            for group in self._view.consumer_groups()
+            if columns.consumer_group_ids
+        }
+        # Of a storage node that is older than this broker.
+        unknown = [0] * len(columns.leases)
+        for group_id, topic_id, queue, raft_group, *numbers in zip(
+            columns.consumer_group_ids,
+            columns.topic_ids,
+            columns.queues,
+            columns.raft_groups,
+            columns.messages_out,
+            columns.lag_messages,
+            columns.leases,
+            columns.lag_ms or unknown,
+            columns.queueing_ms or unknown,
+            strict=True,
+        ):
+            place = self._place(topic_id, queue, raft_group)
+            if place is not None and group_id in names:
+                place["consumer_group"] = names[group_id]
+                yield place | dict(zip(_CONSUMER_NUMBERS, numbers, strict=True))
+
+    def _place(self, topic_id: int, queue: int, raft_group: int) -> dict[str, Value] | None:
+        """Return the columns that say which queue; None: its topic is gone."""
+        topic = self._view.topic_by_id(topic_id)
+        if topic is None:
+            return None
+        return {
+            "namespace": topic.namespace,
+            "topic": topic.name,
+            "topic_id": topic_id,
+            "queue": queue,
+            "raft_group": raft_group,
+        }
+
+    # Metrics ------------------------------------------------------------------------------------
+
+    def _observe(self, metrics: Metrics) -> None:
+        for name, column, minus in (
+            ("rocketmq_consumer_lag_messages", "lag_messages", ""),
+            ("rocketmq_consumer_inflight_messages", "leases", ""),
+            ("rocketmq_consumer_ready_messages", "lag_messages", "leases"),
+        ):
+            metrics.gauge(name, partial(self._sums, column, minus))
+        for name, column in (
+            ("rocketmq_consumer_lag_latency", "lag_ms"),
+            ("rocketmq_consumer_queueing_latency", "queueing_ms"),
+        ):
+            metrics.gauge(name, partial(self._longest, column))
+
+    def _longest(self, column: str) -> list[tuple[float, Mapping[str, str]]]:
+        """Return a column's maxima by topic and consumer group, as of the last windows."""
+        longest: dict[_Consumed, int] = {}
+        for rows in self._consumers.values():
+            for row in rows:
+                key = _consumed(row)
+                longest[key] = max(longest.get(key, 0), int(row[column]))
+        return [(value, key._asdict()) for key, value in longest.items()]
+
+    def _sums(self, column: str, minus: str) -> list[tuple[float, Mapping[str, str]]]:
+        """Return a column's sums by topic and consumer group, as of the last windows."""
+        sums: dict[_Consumed, int] = {}
+        for rows in self._consumers.values():
+            for row in rows:
+                key = _consumed(row)
+                value = int(row[column]) - (int(row[minus]) if minus else 0)
+                sums[key] = sums.get(key, 0) + value
+        return [(value, key._asdict()) for key, value in sums.items()]
+
+
+class _Consumed(NamedTuple):
+    """Labels of what a consumer group has to do on a topic; both are of one namespace."""
+
+    namespace: str
+    topic: str
+    consumer_group: str
+
+
+def _consumed(row: Row) -> _Consumed:
+    return _Consumed(str(row["namespace"]), str(row["topic"]), str(row["consumer_group"]))
+
+
+_QUEUE_NUMBERS = (
+    "messages_in",
+    "bytes_in",
+    "messages_out",
+    "bytes_out",
+    "min_offset",
+    "end_offset",
+)
+_CONSUMER_NUMBERS = ("messages_out", "lag_messages", "leases", "lag_ms", "queueing_ms")
+
+
+class _OwnWindows:
+    """The windows of the broker's own process."""
+
+    def __init__(
+        self,
+        node_id: str,
+        rack: str,
+        sessions: Sessions,
+        recorder: Recorder,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._node_id = node_id
+        self._rack = rack
+        self._sessions = sessions
+        self._recorder = recorder
+        self._clock = clock
+        self._appends = HistogramWindow(metrics.histogram("strata_broker_append_latency"))
+        self._before = self._totals()
+        self._cpu_s, self._since_s = time.process_time(), clock.monotonic_s()
+
+    def close(self, start_ms: int, length_ms: int) -> WindowBatch:
+        """Return the window that ends now."""
+        totals, before = self._totals(), self._before
+        cpu_s, now_s = time.process_time(), self._clock.monotonic_s()
+        appends = self._appends.take()
+        row: dict[str, Value] = {
+            "node_kind": "broker",
+            "rack": self._rack,
+            **{name: totals[name] - before[name] for name in totals},
+            "appends": appends.count,
+            "append_p50_ms": appends.p50,
+            "append_p95_ms": appends.p95,
+            "append_p99_ms": appends.p99,
+            "cpu_cores": (cpu_s - self._cpu_s) / max(now_s - self._since_s, 1e-3),
+            # Linux counts in KiB.
+            "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "clients": len(self._sessions),
+        }
+        self._before, self._cpu_s, self._since_s = totals, cpu_s, now_s
+        (batch,) = batches_of(WindowKind.NODE, self._node_id, start_ms, length_ms, [row])
+        return batch
+
+    def _totals(self) -> dict[str, int]:
+        recorder = self._recorder
+        return {
+            "messages_in": recorder.messages_in,
+            "bytes_in": recorder.total_bytes_in,
+            "messages_out": recorder.messages_out,
+            "bytes_out": recorder.total_bytes_out,
+        }
+
+
+def _node_row(node: meta_pb2.Node, window: storage_pb2.NodeWindow) -> Row:
+    appends, syncs = window.appends, window.syncs
+    return {
+        "node_kind": "storage",
+        "rack": node.rack,
+        "messages_in": window.messages_in,
+        "bytes_in": window.bytes_in,
+        "messages_out": window.messages_out,
+        "bytes_out": window.bytes_out,
+        "append_p50_ms": appends.p50_ms,
+        "append_p95_ms": appends.p95_ms,
+        "append_p99_ms": appends.p99_ms,
+        "appends": appends.count,
+        "sync_p50_ms": syncs.p50_ms,
+        "sync_p95_ms": syncs.p95_ms,
+        "sync_p99_ms": syncs.p99_ms,
+        "syncs": syncs.count,
+        "cpu_cores": window.cpu_cores,
+        "memory_bytes": window.memory_bytes,
+        "loop_lag_max_ms": window.loop_lag_max_ms,
+        "disk_free_bytes": window.disk_free_bytes,
+        "disk_total_bytes": window.disk_total_bytes,
+        "log_bytes": window.log_bytes,
+        "raft_groups": window.raft_groups,
+        "leaders": window.leaders,
+        "leases": window.leases,
+        "lag_messages": window.lag_messages,
+    }
+
+
+def _numbered(batches: Iterable[WindowBatch]) -> Iterator[tuple[WindowBatch, int]]:
+    """Give batches with their numbers among those of the same node, time and kind."""
+    counts: dict[tuple[str, int, int], int] = {}
+    for batch in batches:
+        key = (batch.node_id, batch.start_ms, batch.kind)
+        counts[key] = counts.get(key, -1) + 1
+        yield batch, counts[key]
+
+
+def _message_of(batch: WindowBatch, number: int) -> service_pb2.SendMessageRequest:
+    named = f"{batch.node_id}/{batch.start_ms}/{batch.kind}/{number}".encode()
+    request = service_pb2.SendMessageRequest()
+    message = request.messages.add(body=encode(batch))
+    message.topic.name = WINDOWS_TOPIC
+    properties = message.system_properties
+    properties.message_id = f"01{md5(named, usedforsecurity=False).hexdigest().upper()}"
+    properties.message_type = definition_pb2.NORMAL
+    properties.body_encoding = definition_pb2.IDENTITY
+    properties.born_timestamp.FromMilliseconds(batch.start_ms)
+    properties.tag = batch.kind.name.lower()
+    properties.keys.append(batch.node_id)
+    return request

@@ -1,0 +1,225 @@
+"""What a broker serves to operators and to other brokers, put together in one place.
+
+Two services show the same data: `strata.admin.v1`, which the `strata` command calls, and
+`apache.rocketmq.v2.Admin`, for tools that know RocketMQ. Behind both:
+
+holder calls (raft groups) --> operations, message queries, dead letters --> redrive
+peers (other brokers) <-- connected clients, commands to clients
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import google_crc32c
+
+from strata_angelia.cluster_id import ClusterId
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.failures import Methods
+from strata_broker.clients.client_commands import ClientCommands
+from strata_broker.clients.connected_clients import ConnectedClients
+from strata_broker.clients.peers import Peers
+from strata_broker.clients.provision import Provisioner
+from strata_broker.clients.route import Routes
+from strata_broker.clients.sessions import Sessions
+from strata_broker.clients.telemetry import Telemetry
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.quotas import Quotas
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.operators.cluster import ClusterOperations
+from strata_broker.operators.dead_letters import DeadLetters
+from strata_broker.operators.drops import Dropper
+from strata_broker.operators.message_queries import MessageQueries
+from strata_broker.operators.placement import PlacementOperations
+from strata_broker.operators.queue_scans import QueueScans
+from strata_broker.operators.quotas import QuotaOperations
+from strata_broker.operators.redrive import Redriver
+from strata_broker.operators.runtime_stats import RuntimeStats
+from strata_broker.operators.subscriptions import Subscriptions
+from strata_broker.operators.tier import TierOperations
+from strata_broker.operators.topics import Operations
+from strata_broker.operators.transactions import TransactionOperations
+from strata_broker.sends.internal_sends import InternalSends
+from strata_broker.sends.send import Sender
+from strata_broker.sends.transactions import Transactions
+from strata_broker.servicers.admin import AdminServicer
+from strata_broker.servicers.cluster_admin import ClusterAdminServicer
+from strata_broker.servicers.message_admin import MessageAdminServicer
+from strata_broker.servicers.peer import PeerServicer
+from strata_broker.servicers.placement_admin import PlacementAdminServicer
+from strata_broker.servicers.quota_admin import QuotaAdminServicer
+from strata_broker.servicers.rocketmq_admin import RocketmqAdminServicer
+from strata_broker.servicers.rocketmq_admin_clients import RocketmqAdminClientServicer
+from strata_broker.servicers.scan_admin import ScanAdminServicer
+from strata_broker.servicers.tier_admin import TierAdminServicer
+from strata_broker.servicers.transaction_admin import TransactionAdminServicer
+from strata_broker.storage_client.channels import ChannelFactory, NodeChannels
+from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_broker.storage_client.storage_tier import StorageTier
+from strata_metadata.client import MetadataClient
+from strata_runtime.backoff import Random
+from strata_runtime.clock import Clock
+from strata_runtime.config import Config
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorParts:
+    """Parts of a broker that operators' calls go through.
+
+    Attributes:
+        node_id: its name among the nodes.
+        boot_id: names this life of it.
+        version: of the package.
+        broker_channels: makes a channel to another broker.
+        cluster: that this broker belongs to; None: nobody compares.
+        shown_config: what `GetConfig` shows.
+    """
+
+    node_id: str
+    boot_id: int
+    version: str
+    view: MetadataView
+    metadata: MetadataClient
+    storage: StorageTier
+    provisioner: Provisioner
+    sender: Sender
+    sessions: Sessions
+    telemetry: Telemetry
+    routes: Routes
+    quotas: Quotas
+    transactions: Transactions
+    recorder: Recorder
+    broker_channels: ChannelFactory
+    cluster: ClusterId | None
+    config: BrokerConfig
+    shown_config: Config
+    clock: Clock
+    random: Random
+    metrics: Metrics
+
+
+class Operators:
+    """See the module docstring.
+
+    Attributes:
+        dropper: drops data of what was deleted.
+        stats: how busy the broker is.
+    """
+
+    def __init__(self, parts: OperatorParts) -> None:
+        config, view, storage, metrics = parts.config, parts.view, parts.storage, parts.metrics
+        self._parts = parts
+        self.dropper = Dropper(
+            view, parts.metadata, storage.client, config.metadata, parts.random, metrics
+        )
+        self.stats = RuntimeStats(parts.recorder, parts.clock)
+        self._holders = HolderCalls(
+            view, storage.client, parts.clock, config.metadata.call_timeout_ms / 1000
+        )
+        self._clients = ConnectedClients(parts.sessions, parts.telemetry, config.peer)
+        self._commands = ClientCommands(parts.telemetry, config.peer, metrics)
+        self._peers = Peers(
+            parts.node_id,
+            view,
+            NodeChannels(view, parts.broker_channels),
+            self._clients,
+            self._commands,
+            config.peer,
+            metrics,
+        )
+        self._operations = Operations(
+            view,
+            parts.metadata,
+            self._holders,
+            self.dropper,
+            self._peers,
+            parts.quotas,
+            config,
+        )
+        self._queries = MessageQueries(view, storage.client, self._holders)
+
+    @property
+    def operations(self) -> Operations:
+        """What may be done with topics and consumer groups."""
+        return self._operations
+
+    def register(self, edge: Methods) -> None:
+        """Serve on an edge."""
+        self._serve_strata(edge)
+        self._serve_rocketmq(edge)
+        PeerServicer(self._clients, self._commands, self._parts.cluster).register(edge)
+
+    def start(self, tasks: Tasks) -> None:
+        """Run what goes on in the background."""
+        tasks.spawn("repeat drops", self.dropper.run())
+        tasks.spawn("sample rates", self.stats.run())
+
+    async def close(self) -> None:
+        """Close the channels to other brokers."""
+        await self._peers.close()
+
+    def _serve_strata(self, edge: Methods) -> None:
+        parts = self._parts
+        view, storage, config = parts.view, parts.storage, parts.config
+        AdminServicer(view, self._operations, self._peers, parts.shown_config).register(edge)
+        cluster = ClusterOperations(
+            view,
+            parts.metadata,
+            storage.client,
+            storage.leaders,
+            config.metadata,
+            storage.cluster,
+        )
+        ClusterAdminServicer(cluster, parts.version, parts.node_id).register(edge)
+        transactions = TransactionOperations(view, storage.client, parts.transactions)
+        TransactionAdminServicer(transactions).register(edge)
+        quotas = QuotaOperations(view, parts.metadata, parts.quotas, config.metadata)
+        QuotaAdminServicer(quotas).register(edge)
+        PlacementAdminServicer(PlacementOperations(parts.metadata)).register(edge)
+        tier = TierOperations(view, storage.client, config.metadata)
+        TierAdminServicer(tier).register(edge)
+        dead_letters = DeadLetters(view, self._queries, self._holders)
+        redriver = Redriver(
+            parts.node_id,
+            parts.boot_id,
+            view,
+            parts.provisioner,
+            dead_letters,
+            self._queries,
+            storage.client,
+            parts.sender,
+            storage.acker,
+            parts.sessions,
+            google_crc32c.value,
+            parts.clock,
+            config.send.timeout_ms / 1000,
+            parts.metrics,
+        )
+        MessageAdminServicer(view, self._queries, dead_letters, redriver).register(edge)
+        scans = QueueScans(view, storage.client, self._holders, config.pull, parts.metrics)
+        ScanAdminServicer(scans).register(edge)
+
+    def _serve_rocketmq(self, edge: Methods) -> None:
+        parts = self._parts
+        view, config, node_id = parts.view, parts.config, parts.node_id
+        subscriptions = Subscriptions(view, self._operations, self._peers, parts.clock)
+        RocketmqAdminServicer(
+            self._operations,
+            subscriptions,
+            parts.routes,
+            parts.sessions,
+            self.stats,
+            node_id,
+            parts.version,
+        ).register(edge)
+        RocketmqAdminClientServicer(
+            view,
+            self._operations,
+            subscriptions,
+            self._queries,
+            InternalSends(parts.sender, node_id, config.send.timeout_ms / 1000),
+            self._peers,
+            node_id,
+        ).register(edge)

@@ -1,0 +1,90 @@
+"""The hot calls of one turn of the event loop, handed to who serves them.
+
+Calls of many clients come together: what one of them raises answers that call, and the others are
+served as if nothing had happened (rule 33).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from apache.rocketmq.v2 import service_pb2
+from strata_broker.base import errors, wire
+from strata_broker.base.failures import unexpected
+from strata_broker.metadata.recorder import Recorder
+from strata_broker.receives.ack import ACK, Acknowledger
+from strata_broker.receives.receive import RECEIVE, Receiver
+from strata_broker.sends.send import SEND, Sender
+from strata_broker.servicers.plugins import TakesSends
+from strata_edge.ports import HotCall
+from strata_mq.errors import RequestError
+from strata_runtime.clock import Clock
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
+
+
+class HotCalls:
+    """The `HotHandler` that a broker gives to its edge.
+
+    Acks go first: they free what sends and receives wait for (rule 15).
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        receiver: Receiver,
+        acknowledger: Acknowledger,
+        requests: RequestTasks,
+        recorder: Recorder,
+        clock: Clock,
+        plugins: Sequence[TakesSends] = (),
+    ) -> None:
+        self._plugins = tuple(plugins)
+        self._sender = sender
+        self._receiver = receiver
+        self._acknowledger = acknowledger
+        self._requests = requests
+        self._recorder = recorder
+        self._clock = clock
+
+    def handle(self, calls: Sequence[HotCall]) -> None:
+        """See `ports.HotHandler`."""
+        for call in calls:
+            if call.method == ACK:
+                self._take(call)
+        for call in calls:
+            if call.method != ACK:
+                self._take(call)
+
+    def _take(self, call: HotCall) -> None:
+        started_s = self._clock.monotonic_s()
+        try:
+            if call.method == ACK:
+                self._acknowledger.take(call)
+            elif call.method == RECEIVE:
+                self._receiver.take(call)
+            elif call.method == SEND and not any(
+                plugin.takes_send(call) for plugin in self._plugins
+            ):
+                self._sender.take(call)
+        except TooManyTasksError:
+            self._refuse(call, errors.too_many_requests(), started_s)
+        except Exception as failure:  # noqa: BLE001 - it ends this call, not those beside it
+            self._requests.failed(call.method, failure)
+            self._refuse(call, unexpected(), started_s)
+
+    def _refuse(self, call: HotCall, failure: RequestError, started_s: float) -> None:
+        call.complete(_refusal(call.method, failure, self._clock.wall_ms()))
+        self._recorder.answered(call.method, failure.code, started_s)
+
+
+def _refusal(method: str, failure: RequestError, wall_ms: int) -> list[bytes]:
+    """Return the answer to a hot call of which nothing is known but its method."""
+    if method == RECEIVE:
+        return [
+            wire.receive_status(failure.code, failure.text),
+            wire.delivery_timestamp(wall_ms),
+        ]
+    response_type = (
+        service_pb2.AckMessageResponse if method == ACK else service_pb2.SendMessageResponse
+    )
+    return [response_type(status=errors.status_of(failure)).SerializeToString()]

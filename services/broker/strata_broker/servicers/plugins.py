@@ -1,0 +1,84 @@
+"""What a plugin adds to a broker: a service of its own, and sends that mean something else.
+
+A plugin is named in the configuration (`plugins`); the modules of one that is not named are never
+imported, and its calls are answered UNIMPLEMENTED by the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from strata_broker.base.config import BrokerConfig
+from strata_broker.base.failures import Methods
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.metadata.quotas import Quotas
+from strata_broker.storage_client.storage_tier import StorageTier
+from strata_edge.ports import HotCall
+from strata_metadata.client import MetadataClient
+from strata_runtime.backoff import Random
+from strata_runtime.clock import Clock
+from strata_runtime.errors import ConfigError
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
+
+if TYPE_CHECKING:
+    from strata_broker.operators.topics import Operations
+
+NAMES = ("kv",)
+"""Plugins there are; `strata_broker.NAME.plugin.load` makes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginParts:
+    """Parts of a broker that a plugin works with."""
+
+    boot_id: int
+    view: MetadataView
+    metadata: MetadataClient
+    storage: StorageTier
+    quotas: Quotas
+    operations: Operations
+    config: BrokerConfig
+    clock: Clock
+    random: Random
+    requests: RequestTasks
+    metrics: Metrics
+
+
+class TakesSends(Protocol):
+    """Looks at sends before they are taken for messages."""
+
+    def takes_send(self, call: HotCall) -> bool:
+        """Take a SendMessage that is the plugin's own, and answer it; False: it is not."""
+
+
+class BrokerPlugin(TakesSends, Protocol):
+    """One plugin of one broker."""
+
+    @property
+    def service(self) -> str:
+        """Name of its gRPC service."""
+
+    def register(self, edge: Methods, parts: PluginParts) -> None:
+        """Serve on an edge that has not started yet."""
+
+    def end_all(self) -> None:
+        """End streams: clients are sent elsewhere."""
+
+
+def load(names: Collection[str]) -> list[BrokerPlugin]:
+    """Import and make plugins.
+
+    Raises:
+        ConfigError: there is no such plugin.
+    """
+    plugins: list[BrokerPlugin] = []
+    for name in names:
+        if name not in NAMES:
+            raise ConfigError(f"plugins: no plugin {name!r}; there are: {', '.join(NAMES)}")
+        module: Any = import_module(f"strata_broker.{name}.plugin")
+        plugins.append(module.load())
+    return plugins

@@ -1,1 +1,0 @@
-"""The storage tier and the metadata, as one broker sees them."""

@@ -1,0 +1,307 @@
+"""Gathers acks of many requests: one Ack call under way per storage node (rule 15: small, first).
+
+Acks may be repeated freely: the ack of a lease that is gone already is OK (rule 24). One whose
+client has gone is sent once and not repeated. Invariants: every ack is answered soon after its
+deadline, whatever is before it in its lane; a lane is there only while it has something to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import OVERLOADED, AngeliaError
+from strata_broker.base import errors
+from strata_broker.base.config import StorageClientSection
+from strata_broker.base.watermarks import show_watermark
+from strata_broker.storage_client.channels import NodeChannels
+from strata_broker.storage_client.lanes import NodeLanes
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
+from strata_mq.errors import RequestError
+from strata_runtime.backoff import Backoff, Random
+from strata_runtime.clock import Clock
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+_ACK = SERVICE + "Ack"
+_OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
+# Looking for what is late costs time for each ack that waits.
+_SWEEP_S = 0.25
+
+
+class AckWaiter(Protocol):
+    """Who waits for acks; `index` is its own number for one."""
+
+    def settled(self, index: int, failure: RequestError | None) -> None:
+        """The lease is gone, or why it is not."""
+
+    def gone(self) -> bool:
+        """Whether nobody wants to know any more."""
+
+
+class _Ack(NamedTuple):
+    lease: storage_pb2.LeaseRef
+    waiter: AckWaiter
+    number: int
+    deadline_s: float
+    # An earlier try may have been carried out.
+    repeated: bool = False
+
+
+class _GroupLane:
+    """Acks for one raft group, oldest first."""
+
+    __slots__ = ("acks", "asked", "backoff", "pause", "raft_group", "sweep_at_s")
+
+    def __init__(self, raft_group: int, backoff: Backoff) -> None:
+        self.raft_group = raft_group
+        self.backoff = backoff
+        self.acks: deque[_Ack] = deque()
+        # The node that was asked in a call under way; while it is, others may become ready.
+        self.asked = ""
+        # Between a refusal and the repeat nothing is sent.
+        self.pause: asyncio.TimerHandle | None = None
+        self.sweep_at_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, is under way or will be repeated."""
+        return not self.acks and not self.asked and self.pause is None
+
+
+class Acker:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(
+        self,
+        leaders: LeaderMap,
+        channels: NodeChannels,
+        config: StorageClientSection,
+        max_waiting: int,
+        clock: Clock,
+        random: Random,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
+        self._leaders = leaders
+        self._channels = channels
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._groups: dict[int, _GroupLane] = {}
+        self._ready: dict[str, dict[int, _GroupLane]] = {}
+        self._lanes = NodeLanes("ack", tasks, self._exchange)
+        leaders.on_leader(self._led_elsewhere)
+        self._limit = Limit("acks waiting", max_waiting, "acks", metrics)
+        show_watermark(metrics, "ack", lambda: self._limit.used)
+        self._retries = metrics.counter("strata_broker_storage_retries_total")
+
+    @property
+    def lane_count(self) -> int:
+        """How many raft groups something waits for, or is under way to."""
+        return len(self._groups)
+
+    def ack(
+        self,
+        raft_group: int,
+        lease: storage_pb2.LeaseRef,
+        waiter: AckWaiter,
+        index: int,
+        deadline_s: float,
+    ) -> None:
+        """Ask for one ack; the waiter is told, at once when the limit is reached."""
+        if not self._limit.try_take():
+            waiter.settled(index, errors.too_many_requests())
+            return
+        lane = self._groups.get(raft_group)
+        if lane is None:
+            backoff = Backoff(self._config.first_retry_ms, self._config.max_retry_ms, self._random)
+            lane = self._groups[raft_group] = _GroupLane(raft_group, backoff)
+        lane.acks.append(_Ack(lease, waiter, index, deadline_s))
+        if lane.pause is None:
+            self._make_ready(lane)
+
+    def _make_ready(self, lane: _GroupLane) -> None:
+        node = self._leaders.node_of(lane.raft_group)
+        if node is None:
+            self._repeat_later(lane, [], "unknown raft group")
+            return
+        self._ready.setdefault(node, {})[lane.raft_group] = lane
+        self._lanes.wake(node)
+
+    async def _exchange(self, node: str) -> bool:
+        """Send one Ack for every ready raft group; False: none is ready."""
+        taken = self._take_ready(node)
+        if not taken:
+            return False
+        request = storage_pb2.AckRequest()
+        deadline_s = 0.0
+        for lane, acks in taken:
+            repeated = any(ack.repeated for ack in acks)
+            group = request.groups.add(raft_group=lane.raft_group, repeated=repeated)
+            group.leases.extend([ack.lease for ack in acks])
+            deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
+            lane.asked = node
+        # A call as long as its most patient ack would keep the others waiting behind it.
+        most_ms = self._config.call_timeout_ms
+        if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
+            most_ms = self._config.try_timeout_ms
+        try_s = min(deadline_s - self._clock.monotonic_s(), most_ms / 1000)
+        try:
+            async with self._lanes.attempt(node):
+                response = await self._channels.to(node).call(
+                    _ACK, request, storage_pb2.AckResponse, timeout_s=try_s
+                )
+        except (AngeliaError, TimeoutError) as failure:
+            for lane, acks in taken:
+                self._lost(lane, acks, node, failure)
+                self._drop_idle(lane)
+            return True
+        self._leaders.answered(node)
+        results = {result.raft_group: result for result in response.groups}
+        for lane, acks in taken:
+            self._settle(lane, acks, node, results.get(lane.raft_group))
+            self._drop_idle(lane)
+        return True
+
+    def _take_ready(self, node: str) -> list[tuple[_GroupLane, list[_Ack]]]:
+        ready = self._ready.pop(node, {})
+        taken = []
+        room = self._config.max_acks_per_call
+        now_s = self._clock.monotonic_s()
+        for lane in ready.values():
+            # One without acks may have been dropped, and another lane of its raft group made.
+            if lane.pause is not None or not lane.acks:
+                continue
+            if self._leaders.node_of(lane.raft_group) != node:
+                # It waited behind a call, and another node leads it since.
+                self._make_ready(lane)
+                continue
+            acks = list(islice(lane.acks, room))
+            for _ in acks:
+                lane.acks.popleft()
+            in_time = [ack for ack in acks if ack.deadline_s > now_s]
+            for ack in acks:
+                if ack.deadline_s <= now_s:
+                    self._tell(ack, errors.timed_out())
+            if in_time:
+                room -= len(in_time)
+                taken.append((lane, in_time))
+            if lane.acks:
+                self._make_ready(lane)
+            elif not in_time:
+                self._drop_idle(lane)
+        return taken
+
+    def _settle(
+        self,
+        lane: _GroupLane,
+        acks: list[_Ack],
+        node: str,
+        result: storage_pb2.GroupOutcomes | None,
+    ) -> None:
+        lane.asked = ""
+        if result is None:
+            self._fail(acks, errors.refused(storage_pb2.OUTCOME_INVALID, "no result for an ack"))
+            return
+        outcome = result.refusal.outcome
+        if outcome in errors.REPEATED_OUTCOMES:
+            self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
+            # Leadership may be lost while what was proposed is on its way to a majority.
+            unknown = outcome == storage_pb2.OUTCOME_NOT_LEADER
+            self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome), unknown=unknown)
+        elif outcome not in _OK_OUTCOMES:
+            self._fail(acks, errors.refused(outcome, result.refusal.reason))
+        else:
+            lane.backoff.reset()
+            outcomes = result.outcomes
+            for number, ack in enumerate(acks):
+                one = outcomes[number] if number < len(outcomes) else storage_pb2.OUTCOME_INVALID
+                ok = one == storage_pb2.OUTCOME_OK
+                self._tell(ack, None if ok else errors.refused(one))
+
+    def _lost(
+        self,
+        lane: _GroupLane,
+        acks: list[_Ack],
+        node: str,
+        failure: AngeliaError | TimeoutError,
+    ) -> None:
+        lane.asked = ""
+        if isinstance(failure, TimeoutError):
+            # Given up: another node leads now, perhaps for another raft group of the call only.
+            self._repeat_later(lane, acks, LED_ELSEWHERE, unknown=True)
+        elif failure.code in errors.REPEATED_ANGELIA_CODES:
+            self._leaders.failed(lane.raft_group, node, failure.code)
+            self._repeat_later(lane, acks, failure.code, unknown=failure.code != OVERLOADED)
+        else:
+            self._fail(acks, errors.lost(failure))
+
+    def _repeat_later(
+        self, lane: _GroupLane, acks: list[_Ack], reason: str, *, unknown: bool = False
+    ) -> None:
+        self._retries.add(1, {"reason": reason})
+        if unknown:
+            acks = [ack._replace(repeated=True) for ack in acks]
+        lane.acks.extendleft(ack for ack in reversed(acks) if not self._is_forgotten(ack))
+        if lane.pause is None and lane.acks:
+            pause_s = lane.backoff.next_s()
+            lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
+
+    def _repeat(self, lane: _GroupLane) -> None:
+        lane.pause = None
+        self._sweep(lane)
+        if lane.acks:
+            self._make_ready(lane)
+        else:
+            self._drop_idle(lane)
+
+    def _sweep(self, lane: _GroupLane) -> None:
+        """Answer what is late, wherever it stands: clients choose their deadlines."""
+        now_s = self._clock.monotonic_s()
+        if now_s < lane.sweep_at_s:
+            return
+        lane.sweep_at_s = now_s + _SWEEP_S
+        waiting = deque[_Ack]()
+        for ack in lane.acks:
+            if ack.deadline_s <= now_s:
+                self._tell(ack, errors.timed_out(self._leaders.explain(lane.raft_group)))
+            elif not self._is_forgotten(ack):
+                waiting.append(ack)
+        lane.acks = waiting
+
+    def _is_forgotten(self, ack: _Ack) -> bool:
+        """Whether an ack that was sent, or could not be, is not worth another try; ends it."""
+        if not ack.waiter.gone():
+            return False
+        self._tell(ack, errors.timed_out())
+        return True
+
+    def _drop_idle(self, lane: _GroupLane) -> None:
+        if lane.is_idle and self._groups.get(lane.raft_group) is lane:
+            del self._groups[lane.raft_group]
+
+    def _led_elsewhere(self, raft_group: int, leader: str) -> None:
+        """A node says that it leads: the raft group's acks go there."""
+        lane = self._groups.get(raft_group)
+        if lane is None:
+            return
+        lane.backoff.reset()
+        if lane.pause is not None:
+            lane.pause.cancel()
+            self._repeat(lane)
+        elif lane.asked and lane.asked != leader:
+            self._lanes.give_up(lane.asked)
+
+    def _fail(self, acks: list[_Ack], failure: RequestError) -> None:
+        for ack in acks:
+            self._tell(ack, failure)
+
+    def _tell(self, ack: _Ack, failure: RequestError | None) -> None:
+        self._limit.give_back()
+        ack.waiter.settled(ack.number, failure)

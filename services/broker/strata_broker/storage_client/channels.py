@@ -1,0 +1,156 @@
+"""Connections of a broker: to nameservers by endpoint, to other nodes by node id.
+
+Role: which of a node's endpoints is used, with which transport and codec; one channel per node, as
+long as it is a member. It knows nothing of leaders and does not repeat calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from strata_angelia.cluster_id import ClusterId
+from strata_angelia.config import AngeliaSection
+from strata_angelia.factory import open_channel
+from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
+from strata_broker.base.config import StorageClientSection
+from strata_broker.metadata.metadata import MetadataView
+from strata_runtime.tracing import current_trace_parent
+
+ChannelFactory = Callable[[Sequence[str]], Channel]
+"""Makes a channel to a node from the endpoints it registered (`host:port`, `inproc:NAME`).
+
+Raises AngeliaError when none of them can be used.
+"""
+
+
+def broker_channel(endpoints: Sequence[str], cluster: ClusterId | None = None) -> Channel:
+    """Return a channel to another broker's gRPC port; it says which cluster this one is of.
+
+    Raises:
+        AngeliaError: UNAVAILABLE, it registered none.
+    """
+    if not endpoints:
+        raise AngeliaError(UNAVAILABLE, "the broker registered no endpoint")
+    return open_channel(endpoints[0], "http2", cluster=cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNetwork:
+    """Whom a broker talks to, and how.
+
+    Attributes:
+        nameservers: endpoints of all of them.
+        metadata_channels: makes a channel to an endpoint that serves MetaService.
+        storage_channels: makes a channel to a storage node.
+        storage_seeds: endpoints of storage nodes: when no nameserver answers they say what they
+            know of the metadata (rule 16).
+        broker_channels: makes a channel to another broker.
+        cluster: that the process belongs to; None: nobody compares.
+    """
+
+    nameservers: Sequence[str]
+    metadata_channels: Callable[[str], Channel]
+    storage_channels: ChannelFactory
+    storage_seeds: Sequence[str] = ()
+    broker_channels: ChannelFactory = broker_channel
+    cluster: ClusterId | None = None
+
+
+def cluster_network(
+    nameservers: Sequence[str],
+    storage_seeds: Sequence[str],
+    config: StorageClientSection,
+    angelia: AngeliaSection | None = None,
+    cluster: ClusterId | None = None,
+) -> BrokerNetwork:
+    """Return the network of a broker process.
+
+    Args:
+        nameservers: `host:port` of each one's Angelia tcp server.
+        storage_seeds: `host:port` of some storage nodes' Angelia tcp servers.
+        config: transport and codec of calls to storage nodes, and the time to connect.
+        angelia: what each class of calls may have under way; None: the defaults.
+        cluster: that the process belongs to; None: nobody compares.
+    """
+    options = (angelia or AngeliaSection()).options(config.connect_timeout_ms / 1000)
+    # A storage node registers its tcp endpoint first, its http2 endpoint second.
+    number = 0 if config.storage_transport == "tcp" else 1
+
+    def storage_channel(endpoints: Sequence[str]) -> Channel:
+        if len(endpoints) <= number:
+            raise AngeliaError(
+                UNAVAILABLE, f"no {config.storage_transport} endpoint in {list(endpoints)}"
+            )
+        return open_channel(
+            endpoints[number],
+            config.storage_transport,
+            config.storage_codec,
+            options=options,
+            trace_parent=current_trace_parent,
+            cluster=cluster,
+        )
+
+    return BrokerNetwork(
+        nameservers,
+        partial(open_channel, options=options, cluster=cluster),
+        storage_channel,
+        storage_seeds,
+        partial(broker_channel, cluster=cluster),
+        cluster,
+    )
+
+
+class NodeChannels:
+    """One channel per node, made when first used, anew when its endpoints change."""
+
+    def __init__(self, view: MetadataView, factory: ChannelFactory) -> None:
+        self._view = view
+        self._factory = factory
+        self._channels: dict[str, tuple[tuple[str, ...], Channel]] = {}
+        self._replaced: list[Channel] = []
+
+    def to(self, node_id: str) -> Channel:
+        """Return the channel to a node.
+
+        Raises:
+            AngeliaError: UNAVAILABLE, the node is not registered or offers no such transport.
+        """
+        node = self._view.node(node_id)
+        known = self._channels.get(node_id)
+        if node is None:
+            raise AngeliaError(UNAVAILABLE, f"node {node_id} is not registered")
+        endpoints = tuple(node.endpoints)
+        if known is not None and known[0] == endpoints:
+            return known[1]
+        if known is not None:
+            self._replaced.append(known[1])
+        channel = self._factory(endpoints)
+        self._channels[node_id] = (endpoints, channel)
+        return channel
+
+    def forget(self, node_id: str) -> None:
+        """The node is no member any more: its channel is closed with the next `close_replaced`."""
+        known = self._channels.pop(node_id, None)
+        if known is not None:
+            self._replaced.append(known[1])
+
+    def forget_others(self, node_ids: Collection[str]) -> None:
+        """Forget all nodes but these."""
+        for node_id in self._channels.keys() - set(node_ids):
+            self.forget(node_id)
+
+    async def close_replaced(self) -> None:
+        """Close the channels that nothing is begun on any more."""
+        replaced, self._replaced = self._replaced, []
+        for channel in replaced:
+            await channel.close()
+
+    async def close(self) -> None:
+        """Close all channels."""
+        channels = [channel for _, channel in self._channels.values()]
+        self._channels = {}
+        await self.close_replaced()
+        for channel in channels:
+            await channel.close()

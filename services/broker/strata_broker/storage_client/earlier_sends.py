@@ -1,0 +1,169 @@
+"""Finds what a repeated send stored at another raft group, before its topic changed.
+
+A raft group knows the ids of what it stored itself. When a topic gets more queues, or one of them
+moves, a message goes to another raft group than before, and a client that repeats a send whose
+answer was lost would store it twice (rule 37). So a message that was made before the change is
+looked for wherever the topic has, or had, queues; only for as long as repeats are known at all.
+
+When it was made its id says (docs/adr/0030): the official clients take the born time anew for every
+attempt. The born time counts for ids of another form.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2
+from strata_broker.base.append_places import PendingPlace
+from strata_broker.base.config import SendSection
+from strata_broker.base.group_clock import GroupClock
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.storage_client.storage_client import StorageClient
+from strata_mq.batch import OutgoingMessage, PartKind
+from strata_mq.errors import Code, RequestError
+from strata_mq.id_times import made_ms
+from strata_mq.pending_handle import HandleForm
+from strata_runtime.limits import Limit
+from strata_runtime.metrics import Metrics
+
+# Topics of which a queue moved lately; older ones are forgotten first.
+_MAX_MOVED_TOPICS = 100_000
+
+
+class Earlier(NamedTuple):
+    """Where a message was stored before.
+
+    Attributes:
+        raft_group: where.
+        offset: in its queue.
+        place: what names it while it waits; None: it has its offset.
+    """
+
+    raft_group: int
+    offset: int
+    place: PendingPlace | None = None
+
+
+class EarlierSends:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        view: topics, and where their queues are and were.
+        storage: is asked.
+        config: how long repeats are known.
+        clock: group time.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        view: MetadataView,
+        storage: StorageClient,
+        config: SendSection,
+        clock: GroupClock,
+        metrics: Metrics,
+    ) -> None:
+        self._view = view
+        self._storage = storage
+        self._window_ms = config.repeat_window_ms
+        self._slack_ms = config.repeat_slack_ms
+        self._clock = clock
+        # topic id -> when a queue of it moved last, as far as this broker saw
+        self._moved_ms: OrderedDict[int, int] = OrderedDict()
+        self._under_way = Limit("earlier sends", config.max_repeat_lookups, "messages", metrics)
+        self._found = metrics.counter("strata_broker_earlier_sends_total")
+        view.on_move(self._moved)
+
+    def suspects(self, topic: TopicRow, outgoing: Sequence[OutgoingMessage]) -> list[int]:
+        """Return which messages may have been stored before the topic changed; mostly none."""
+        changed_ms = max(topic.changed_ms, self._moved_ms.get(topic.topic_id, 0))
+        if not changed_ms or self._clock.now_ms() - changed_ms > self._window_ms:
+            return []
+        oldest_ms, latest_ms = changed_ms - self._window_ms, changed_ms + self._slack_ms
+        return [
+            at
+            for at, one in enumerate(outgoing)
+            if 0 < one.born_ms <= latest_ms
+            # An id from long ago says nothing: its clock is off, or it is of another form.
+            or oldest_ms <= (made_ms(one.message_id) or 0) <= latest_ms
+        ]
+
+    def try_begin(self, count: int) -> bool:
+        """Take room for looking for so many; False: there is none, they are stored as they come."""
+        return self._under_way.try_take(count)
+
+    def end(self, count: int) -> None:
+        """Give it back."""
+        self._under_way.give_back(count)
+
+    async def find(
+        self, topic: TopicRow, message_id: str, kind: PartKind, but: int, timeout_s: float
+    ) -> Earlier | None:
+        """Look for a message everywhere but in one raft group, which looks for itself.
+
+        Raises:
+            RequestError: some raft group did not answer: nobody knows.
+        """
+        for raft_group in self._view.holders(topic):
+            if raft_group == but:
+                continue
+            found = await self._at(raft_group, topic, message_id, kind, timeout_s)
+            if found is not None:
+                self._found.add()
+                return found
+        return None
+
+    async def _at(
+        self, raft_group: int, topic: TopicRow, message_id: str, kind: PartKind, timeout_s: float
+    ) -> Earlier | None:
+        if kind is not PartKind.PLAIN:
+            waiting = await self._waiting_at(raft_group, topic, message_id, timeout_s)
+            if waiting is not None:
+                return waiting
+        stored = await self._storage.call(
+            raft_group,
+            "Query",
+            storage_pb2.QueryRequest(
+                raft_group=raft_group,
+                topic_id=topic.topic_id,
+                message_id=message_id,
+                max_messages=1,
+            ),
+            storage_pb2.QueryResponse,
+            timeout_s=timeout_s,
+        )
+        for message in stored.messages:
+            return Earlier(raft_group, message.offset)
+        return None
+
+    async def _waiting_at(
+        self, raft_group: int, topic: TopicRow, message_id: str, timeout_s: float
+    ) -> Earlier | None:
+        request = storage_pb2.ListPendingRequest(
+            raft_group=raft_group, topic_id=topic.topic_id, max_messages=1, message_id=message_id
+        )
+        try:
+            response = await self._storage.call(
+                raft_group,
+                "ListPending",
+                request,
+                storage_pb2.ListPendingResponse,
+                timeout_s=timeout_s,
+            )
+        except RequestError as failure:
+            if failure.code is Code.INVALID_RECEIPT_HANDLE:
+                # No message has this id.
+                return None
+            raise
+        for one in response.messages:
+            place = PendingPlace(HandleForm.PENDING, one.pending.index, one.pending.ordinal)
+            return Earlier(raft_group, 0, place)
+        return None
+
+    def _moved(self, topic_id: int) -> None:
+        self._moved_ms.pop(topic_id, None)
+        self._moved_ms[topic_id] = self._clock.now_ms()
+        if len(self._moved_ms) > _MAX_MOVED_TOPICS:
+            self._moved_ms.popitem(last=False)

@@ -1,0 +1,51 @@
+"""One loop per storage node, so that one call is under way there while the rest accumulate.
+
+There is no timer (rule 19, one Append per node): an idle broker adds no delay, a busy one batches
+by itself. A call can be given up, when somebody knows that the node leads no more what it was
+asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from strata_broker.storage_client.attempts import Attempt, Attempts
+from strata_runtime.tasks import Tasks
+
+Exchange = Callable[[str], Awaitable[bool]]
+"""Sends what waits for a node and takes in the answer; False: nothing waited."""
+
+
+class NodeLanes:
+    """Runs `exchange` for a node as long as it has something to send."""
+
+    def __init__(self, name: str, tasks: Tasks, exchange: Exchange) -> None:
+        self._name = name
+        self._tasks = tasks
+        self._exchange = exchange
+        self._wakes: dict[str, asyncio.Event] = {}
+        self._attempts = Attempts()
+
+    def wake(self, node_id: str) -> None:
+        """Something waits for the node."""
+        wake = self._wakes.get(node_id)
+        if wake is None:
+            wake = self._wakes[node_id] = asyncio.Event()
+            self._tasks.spawn(f"{self._name} {node_id}", self._run(node_id, wake))
+        wake.set()
+
+    def attempt(self, node_id: str) -> Attempt:
+        """Return what surrounds the call at a node; it raises TimeoutError when given up."""
+        return self._attempts.of(node_id)
+
+    def give_up(self, node_id: str) -> None:
+        """End the call that is under way at the node, if there is one."""
+        self._attempts.give_up(node_id)
+
+    async def _run(self, node_id: str, wake: asyncio.Event) -> None:
+        while True:
+            await wake.wait()
+            wake.clear()
+            while await self._exchange(node_id):
+                pass

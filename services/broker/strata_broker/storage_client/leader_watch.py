@@ -1,0 +1,136 @@
+"""One watch stream to every storage node: what it leads, told as soon as it changes, and checks.
+
+After a failover the new leader says so itself; nothing has to be refused first, and everything
+that waits for the raft group goes there at once. A stream that breaks is the first sign that a
+node has has died. Invariant: a node of the metadata has one stream or pauses before the next try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
+
+from strata.meta.v1 import meta_pb2
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
+from strata_broker.base.config import StorageClientSection
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.channels import NodeChannels
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.node_reports import NodeReports
+from strata_broker.storage_client.storage_client import SERVICE
+from strata_runtime.backoff import Backoff, Random
+from strata_runtime.limits import Limit
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import Tasks
+
+_WATCH = SERVICE + "Watch"
+_SILENCE = frozenset((UNAVAILABLE, DEADLINE_EXCEEDED))
+
+OnChecks = Callable[[Iterable[storage_pb2.TransactionCheck]], None]
+"""Told of half messages that a producer is to be asked about."""
+
+
+class LeaderWatch:
+    """See the module docstring.
+
+    Args:
+        boot_id: of this broker.
+        view: says which storage nodes there are.
+        channels: to them.
+        leaders: is told what they say they lead.
+        reports: is told what they say of themselves.
+        config: pauses and the limit on streams.
+        random: spreads the pauses.
+        tasks: run the streams.
+        metrics: how many streams are open.
+    """
+
+    def __init__(
+        self,
+        boot_id: int,
+        view: MetadataView,
+        channels: NodeChannels,
+        leaders: LeaderMap,
+        reports: NodeReports,
+        config: StorageClientSection,
+        random: Random,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
+        self._request = storage_pb2.WatchRequest(broker_boot_id=boot_id)
+        self._view = view
+        self._channels = channels
+        self._leaders = leaders
+        self._reports = reports
+        self._config = config
+        self._random = random
+        self._tasks = tasks
+        self._streams = Limit("leader watches", config.max_watches, "streams", metrics)
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        self._on_checks: OnChecks = lambda _: None
+        self._changed = asyncio.Event()
+        view.on_placement(self._changed.set)
+        self._log = get_logger("broker")
+
+    def on_checks(self, listener: OnChecks) -> None:
+        """Call back with the transaction checks that nodes send here."""
+        self._on_checks = listener
+
+    async def run(self) -> None:
+        """Keep streams to the nodes of the metadata until cancelled."""
+        while True:
+            self._changed.clear()
+            self._follow_nodes()
+            await self._channels.close_replaced()
+            await self._changed.wait()
+
+    def _follow_nodes(self) -> None:
+        nodes = {node.node_id for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE)}
+        for node_id in sorted(nodes - self._watching.keys()):
+            if not self._streams.try_take():
+                # The others are found by refusals.
+                self._log.warning("too many storage nodes to watch", node_id=node_id)
+                break
+            watching = self._tasks.spawn(f"watch {node_id}", self._watch(node_id))
+            self._watching[node_id] = watching
+        for node_id in sorted(self._watching.keys() - nodes):
+            self._watching.pop(node_id).cancel()
+            self._streams.give_back()
+            self._leaders.forget(node_id)
+            self._reports.forget(node_id)
+            self._channels.forget(node_id)
+
+    async def _watch(self, node_id: str) -> None:
+        backoff = Backoff(
+            self._config.first_retry_ms, self._config.max_watch_retry_ms, self._random
+        )
+        while True:
+            try:
+                await self._take_in(node_id, backoff)
+            except AngeliaError as failure:
+                silent = failure.code in _SILENCE
+            else:
+                silent = True
+            if silent:
+                self._leaders.lost(node_id)
+                self._reports.lost(node_id)
+            await asyncio.sleep(backoff.next_s())
+
+    async def _take_in(self, node_id: str, backoff: Backoff) -> None:
+        """Pass on what a node says until its stream ends.
+
+        Raises:
+            AngeliaError: the stream broke.
+        """
+        stream = self._channels.to(node_id).stream(_WATCH, self._request, storage_pb2.WatchResponse)
+        async with aclosing(stream) as responses:  # type: ignore[type-var]
+            async for response in responses:
+                backoff.reset()
+                if response.checks:
+                    self._on_checks(response.checks)
+                else:
+                    self._leaders.leads(node_id, response.led_groups)
+                    self._reports.heard(node_id, response.health)

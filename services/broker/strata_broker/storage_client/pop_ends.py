@@ -1,0 +1,89 @@
+"""Ends pops whose clients have gone, where they wait in storage.
+
+A call that is just cancelled loses its answer, and with it the leases that it may name. So storage
+is asked to end the pop, and the answer is waited for. One call with many numbers is under way per
+node. Nothing is repeated: a pop that is not ended so is cancelled after a while.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import islice
+
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import AngeliaError
+from strata_broker.base.config import StorageClientSection
+from strata_broker.storage_client.channels import NodeChannels
+from strata_broker.storage_client.lanes import NodeLanes
+from strata_runtime.tasks import Tasks
+
+_RPC = "/strata.storage.v1.StorageService/EndPops"
+_MAX_NUMBERS = 4_096
+
+
+class PopTicket:
+    """One receive's pop, at whatever node it is.
+
+    Attributes:
+        number: names it at storage nodes.
+        ended: nobody waits for it any more.
+        request: what a node was asked last, as long as its answer is not known.
+        node: which node that is; "" while none is asked.
+        unanswered: raft groups of which nobody answered to the end of the wait, and what is wrong
+            with them.
+    """
+
+    __slots__ = ("ended", "node", "number", "request", "unanswered")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ended = False
+        self.node = ""
+        self.request: storage_pb2.PopRequest | None = None
+        self.unanswered: dict[int, str] = {}
+
+
+class PopEnder:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(
+        self, boot_id: int, channels: NodeChannels, config: StorageClientSection, tasks: Tasks
+    ) -> None:
+        self._boot_id = boot_id
+        self._channels = channels
+        self._timeout_s = config.try_timeout_ms / 1000
+        self._last_number = 0
+        # By node; in the order in which their clients went.
+        self._waiting: dict[str, dict[int, None]] = defaultdict(dict)
+        self._lanes = NodeLanes("end pops", tasks, self._exchange)
+
+    def ticket(self) -> PopTicket:
+        """Return a new pop's ticket."""
+        self._last_number += 1
+        return PopTicket(self._last_number)
+
+    def end(self, ticket: PopTicket) -> None:
+        """Let a pop end: no node is asked any more, and the one that was answers at once."""
+        ticket.ended = True
+        if ticket.node:
+            # Bounded by the receives under way, each of which ends once.
+            self._waiting[ticket.node][ticket.number] = None
+            self._lanes.wake(ticket.node)
+
+    async def _exchange(self, node: str) -> bool:
+        waiting = self._waiting.get(node)
+        if not waiting:
+            self._waiting.pop(node, None)
+            return False
+        numbers = list(islice(waiting, _MAX_NUMBERS))
+        for number in numbers:
+            del waiting[number]
+        request = storage_pb2.EndPopsRequest(broker_boot_id=self._boot_id, numbers=numbers)
+        try:
+            await self._channels.to(node).call(
+                _RPC, request, storage_pb2.EndPopsResponse, timeout_s=self._timeout_s
+            )
+        except AngeliaError:
+            # Their receives end by themselves.
+            return True
+        return True

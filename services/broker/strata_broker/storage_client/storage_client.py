@@ -1,0 +1,296 @@
+"""Calls a raft group's leader, again and elsewhere while time is left.
+
+Role: tries and their times, repeats. A repeat is caused by a refusal that says "not here", by a
+lost connection, by silence while there are other replicas, or by another node that says it leads
+now: then the try under way is given up. Invariant: a caller sees latency, and an error only when
+its time is over or when storage refused for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from strata.storage.v1 import storage_pb2
+from strata_angelia.ports import OVERLOADED, AngeliaError
+from strata_broker.base import errors
+from strata_broker.base.config import StorageClientSection
+from strata_broker.storage_client.attempts import Attempts
+from strata_broker.storage_client.channels import NodeChannels
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.pop_ends import PopTicket
+from strata_runtime.backoff import Backoff, Random
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+SERVICE = "/strata.storage.v1.StorageService/"
+
+Response = TypeVar("Response", bound=Message)
+
+LED_ELSEWHERE = "led elsewhere"
+"""Reason of a repeat: another node said that it leads while a call was under way."""
+
+_OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
+
+
+class _NotNow(Exception):
+    """A try had no result; another one may.
+
+    Attributes:
+        unknown: nobody knows whether the call was carried out.
+    """
+
+    def __init__(self, *, unknown: bool) -> None:
+        super().__init__()
+        self.unknown = unknown
+
+
+class StorageClient:
+    """Calls that name one raft group and carry a refusal in their response."""
+
+    def __init__(
+        self,
+        leaders: LeaderMap,
+        channels: NodeChannels,
+        config: StorageClientSection,
+        clock: Clock,
+        random: Random,
+        metrics: Metrics,
+    ) -> None:
+        self._leaders = leaders
+        self._channels = channels
+        self._config = config
+        self._clock = clock
+        self._random = random
+        self._retries = metrics.counter("strata_broker_storage_retries_total")
+        self._attempts = Attempts()
+        leaders.on_leader(self._led_elsewhere)
+
+    async def call(
+        self,
+        raft_group: int,
+        rpc: str,
+        request: Message,
+        response_type: type[Response],
+        *,
+        timeout_s: float | None = None,
+        wait_s: float = 0.0,
+    ) -> Response:
+        """Call a unary RPC of the raft group's leader.
+
+        Args:
+            raft_group: who it is for.
+            rpc: name of the RPC; of another service than storage's own, its whole path.
+            request: carries the same raft group.
+            response_type: has a field `refusal`.
+            timeout_s: time for all tries; None: `call_timeout_ms`.
+            wait_s: how much longer the call may take because the request says that it waits.
+
+        Raises:
+            RequestError: refused for good, or no answer in time.
+        """
+        if timeout_s is None:
+            timeout_s = self._config.call_timeout_ms / 1000
+        deadline_s = self._clock.monotonic_s() + timeout_s + wait_s
+        backoff = self._backoff(self._config.max_retry_ms)
+        while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+            try_s = self._try_s(raft_group, left_s) + wait_s
+            try:
+                return await self._try(raft_group, rpc, request, response_type, try_s)
+            except _NotNow as failure:
+                if failure.unknown:
+                    request = _repeat_of(request)
+                await self._pause(raft_group, backoff, deadline_s)
+        raise errors.timed_out(self._leaders.explain(raft_group))
+
+    async def pop(
+        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+    ) -> storage_pb2.PopResponse:
+        """Pop, wherever the raft group is led meanwhile, for as long as the request waits.
+
+        Args:
+            request: what is wanted; it carries the ticket's number.
+            ticket: by which it can be ended before.
+
+        Returns:
+            What was leased; nothing when the wait ends, also while nobody leads: to a consumer
+            that is no error.
+
+        Raises:
+            RequestError: refused for good.
+        """
+        wait_ends_s = self._clock.monotonic_s() + request.wait_ms / 1000
+        # Leases of a pop whose answer was lost are asked for after the wait, too: an auto-renewed
+        # one would end with its holder only.
+        settled_by_s = wait_ends_s + self._config.call_timeout_ms / 1000
+        # Thousands may wait: while nobody leads they ask seldom.
+        backoff = self._backoff(self._config.max_parked_retry_ms)
+        left_s = request.wait_ms / 1000
+        while True:
+            # A parked pop is silent for its wait; leases that it took at the end must not be lost.
+            try_s = left_s + self._config.call_timeout_ms / 1000
+            try:
+                return await self._try_pop(request, try_s, ticket)
+            except _NotNow as failure:
+                repeated = request.repeated or (failure.unknown and request.auto_renew)
+                ends_s = settled_by_s if repeated else wait_ends_s
+                if ticket is None or not ticket.ended:
+                    await self._pause(request.raft_group, backoff, ends_s)
+            now_s = self._clock.monotonic_s()
+            if ticket is not None and ticket.ended:
+                wait_ends_s = min(wait_ends_s, now_s)
+                settled_by_s = min(settled_by_s, now_s + self._config.call_timeout_ms / 1000)
+                ends_s = settled_by_s if repeated else now_s
+            if now_s >= ends_s:
+                if ticket is not None:
+                    ticket.unanswered[request.raft_group] = self._leaders.explain(
+                        request.raft_group
+                    )
+                return storage_pb2.PopResponse()
+            left_s = max(wait_ends_s - now_s, 0.0)
+            # A new object: the last one may still be on its way.
+            again = storage_pb2.PopRequest()
+            again.CopyFrom(request)
+            again.wait_ms = int(left_s * 1000)
+            again.repeated = repeated
+            request = again
+
+    async def _try_pop(
+        self, request: storage_pb2.PopRequest, try_s: float, ticket: PopTicket | None
+    ) -> storage_pb2.PopResponse:
+        if ticket is None:
+            return await self._try(
+                request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
+            )
+        ticket.node = self._leaders.node_of(request.raft_group) or ""
+        ticket.request = request
+        try:
+            response = await self._try(
+                request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s
+            )
+            ticket.request = None
+            ticket.unanswered.pop(request.raft_group, None)
+            return response
+        finally:
+            ticket.node = ""
+
+    async def node_status(
+        self, node_id: str, timeout_s: float
+    ) -> storage_pb2.GetStatusResponse | None:
+        """Return what a node says of its replicas; None when it does not answer."""
+        try:
+            return await self._channels.to(node_id).call(
+                SERVICE + "GetStatus",
+                storage_pb2.GetStatusRequest(),
+                storage_pb2.GetStatusResponse,
+                timeout_s=timeout_s,
+            )
+        except AngeliaError:
+            return None
+
+    def _backoff(self, max_ms: int) -> Backoff:
+        return Backoff(self._config.first_retry_ms, max_ms, self._random)
+
+    def _try_s(self, raft_group: int, left_s: float) -> float:
+        """Return the time of one try: all that is left where nobody else could answer."""
+        if self._leaders.has_other_replicas(raft_group):
+            return min(left_s, self._config.try_timeout_ms / 1000)
+        return left_s
+
+    async def _try(
+        self,
+        raft_group: int,
+        rpc: str,
+        request: Message,
+        response_type: type[Response],
+        try_s: float,
+    ) -> Response:
+        """Ask the node that is believed to lead.
+
+        Raises:
+            _NotNow: ask again.
+            RequestError: refused for good.
+        """
+        node = self._leaders.node_of(raft_group)
+        if node is None:
+            raise self._not_now("unknown raft group", unknown=False)
+        path = rpc if rpc.startswith("/") else SERVICE + rpc
+        try:
+            async with self._attempts.of(raft_group, node):
+                response = await self._channels.to(node).call(
+                    path, request, response_type, timeout_s=try_s
+                )
+        except TimeoutError:
+            raise self._not_now(LED_ELSEWHERE, unknown=True) from None
+        except AngeliaError as failure:
+            if failure.code not in errors.REPEATED_ANGELIA_CODES:
+                raise errors.lost(failure) from failure
+            self._leaders.failed(raft_group, node, failure.code)
+            raise self._not_now(failure.code, unknown=failure.code != OVERLOADED) from failure
+        refusal: storage_pb2.Refusal = response.refusal  # type: ignore[attr-defined]
+        if refusal.outcome in _OK_OUTCOMES:
+            self._leaders.answered(node)
+            return response
+        if refusal.outcome not in errors.REPEATED_OUTCOMES:
+            raise errors.refused(refusal.outcome, refusal.reason)
+        self._leaders.refused(raft_group, node, refusal.leader_node_id)
+        # Leadership may be lost while what the call proposed is on its way to a majority.
+        lost = refusal.outcome == storage_pb2.OUTCOME_NOT_LEADER
+        raise self._not_now(storage_pb2.Outcome.Name(refusal.outcome), unknown=lost)
+
+    def _not_now(self, reason: str, *, unknown: bool) -> _NotNow:
+        self._retries.add(1, {"reason": reason})
+        return _NotNow(unknown=unknown)
+
+    async def _pause(self, raft_group: int, backoff: Backoff, deadline_s: float) -> None:
+        """Wait before the next try; not longer than until somebody leads."""
+        pause_s = min(backoff.next_s(), deadline_s - self._clock.monotonic_s())
+        if pause_s > 0:
+            with suppress(TimeoutError):
+                async with self._attempts.of(raft_group):
+                    await asyncio.sleep(pause_s)
+
+    def _led_elsewhere(self, raft_group: int, leader: str) -> None:
+        """A node says that it leads: whoever waits for another one goes there.
+
+        A healthy former leader answers what it was asked within the grace; what it leased is not
+        lost then.
+        """
+        grace_s = self._config.former_leader_grace_ms / 1000
+        self._attempts.give_up(raft_group, unless_asked=leader, grace_s=grace_s)
+
+
+SAFE_TO_REPEAT = {
+    "Append": "by sequence: a repeat of a batch gets the first one's result",
+    "Release": "a lease that holds no more is passed over",
+    "EndTransaction": "how a message ended is kept; the same end again is OK, another is refused",
+    "Recall": "what was taken back is kept; taking it back again is OK",
+    "ResetConsumer": "sets a position; leases taken between two tries are void",
+    "ReportClients": "says who lives now",
+    "EndPops": "a pop that ended is passed over",
+    "Flush": "waits",
+    "Seal": "an epoch that is sealed stays sealed",
+    "Open": "an epoch that is open stays open",
+    "Rehash": "a queue count that is in force stays",
+    "Drop": "what is dropped stays dropped",
+    "TransferLeadership": "asks for a state",
+}
+"""Calls that change something, and why a repeat gets the answer of the first (rule 37).
+
+All others that do have a field `repeated`: storage then looks for what an earlier try did. Where
+that cannot be known, a call ends as not answered in time, never as refused.
+"""
+
+
+def _repeat_of(request: Message) -> Message:
+    """Return a call that says that an earlier try may have been carried out, if it can say so."""
+    if "repeated" not in request.DESCRIPTOR.fields_by_name:
+        return request
+    # A new object: the last one may still be on its way.
+    again = type(request)()
+    again.CopyFrom(request)
+    again.repeated = True  # type: ignore[attr-defined]
+    return again

@@ -1,0 +1,118 @@
+"""The storage tier as one broker sees it: its parts, put together in one place.
+
+channels --> leaders (who leads what) <-- leader watch (nodes say so)
+   |             |
+   +--> client (single calls), appender (sends, batched), acker (acks, batched),
+        reads (bytes of messages, from any replica)
+"""
+
+from __future__ import annotations
+
+import google_crc32c
+
+from strata_broker.base.config import BrokerConfig
+from strata_broker.metadata.metadata import MetadataView
+from strata_broker.storage_client.ack_lanes import Acker
+from strata_broker.storage_client.append_lanes import Appender
+from strata_broker.storage_client.channels import ChannelFactory, NodeChannels
+from strata_broker.storage_client.cluster_watch import ClusterWatch
+from strata_broker.storage_client.earlier_sends import EarlierSends
+from strata_broker.storage_client.leader_watch import LeaderWatch, OnChecks
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_broker.storage_client.node_reports import NodeReports
+from strata_broker.storage_client.pop_ends import PopEnder
+from strata_broker.storage_client.replica_reads import ReadSpread, ReplicaReads
+from strata_broker.storage_client.storage_client import StorageClient
+from strata_runtime.backoff import Random
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks, Tasks
+from strata_runtime.tracing import Tracer
+
+
+class StorageTier:
+    """See the module docstring.
+
+    Args:
+        boot_id: of the broker; names its append batches.
+        view: which raft groups and nodes there are.
+        factory: makes a channel to a storage node.
+        config: times and limits.
+        clock: time.
+        random: spreads pauses.
+        tasks: run what goes on in the background.
+        requests: notes what goes wrong with single requests.
+        metrics: what is counted.
+    """
+
+    def __init__(
+        self,
+        boot_id: int,
+        view: MetadataView,
+        factory: ChannelFactory,
+        config: BrokerConfig,
+        clock: Clock,
+        random: Random,
+        tasks: Tasks,
+        requests: RequestTasks,
+        metrics: Metrics,
+        tracer: Tracer | None = None,
+    ) -> None:
+        section = config.storage_client
+        self._tasks = tasks
+        self.channels = NodeChannels(view, factory)
+        self.leaders = LeaderMap(view, section, clock)
+        reports = NodeReports()
+        self._watch = LeaderWatch(
+            boot_id, view, self.channels, self.leaders, reports, section, random, tasks, metrics
+        )
+        self.cluster = ClusterWatch(view, self.leaders, reports, clock, metrics)
+        self.leaders.why = self.cluster.why
+        self.client = StorageClient(self.leaders, self.channels, section, clock, random, metrics)
+        self.pop_ender = PopEnder(boot_id, self.channels, section, tasks)
+        self.reads = ReplicaReads(
+            ReadSpread(view, self.leaders, section, clock, metrics),
+            self.client,
+            self.channels,
+            section,
+            metrics,
+        )
+        self.acker = Acker(
+            self.leaders,
+            self.channels,
+            section,
+            config.ack.max_waiting,
+            clock,
+            random,
+            tasks,
+            metrics,
+        )
+        self.appender = Appender(
+            boot_id,
+            self.leaders,
+            self.channels,
+            config,
+            google_crc32c.value,
+            clock,
+            random,
+            tasks,
+            requests,
+            metrics,
+            tracer,
+        )
+        self.earlier = EarlierSends(
+            view, self.client, config.send, self.appender.group_clock, metrics
+        )
+
+    def on_checks(self, listener: OnChecks) -> None:
+        """Call back with the transaction checks that storage nodes send here."""
+        self._watch.on_checks(listener)
+
+    def start(self) -> None:
+        """Listen to who leads what."""
+        self._tasks.spawn("watch leaders", self._watch.run())
+        self._tasks.spawn("watch cluster", self.cluster.run())
+
+    async def close(self) -> None:
+        """Close all channels; calls under way fail."""
+        await self.channels.close()
