@@ -38,8 +38,8 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_metadata.follower import MetadataSink
-from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_runtime import loop
 from strata_runtime.clock import SystemClock
 from strata_runtime.lifecycle import Lifecycle

@@ -59,7 +59,7 @@ OF_EDGES = (
     Mutation(
         "apply-a-revision-that-does-not-follow",
         21,
-        "services/nameserver/strata_nameserver/machine.py",
+        "services/nameserver/strata_nameserver/state/machine.py",
         "            if command.counters.revision != counters.revision + 1:",
         "            if False:",
         (

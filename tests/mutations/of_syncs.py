@@ -197,7 +197,7 @@ OF_SYNCS = (
     Mutation(
         "metadata-start-without-sync",
         21,
-        "services/nameserver/strata_nameserver/machine.py",
+        "services/nameserver/strata_nameserver/state/machine.py",
         "        store.sync()\n",
         "",
         ("tests/unit/nameserver/test_power_loss.py::test_the_persisted_index_survives",),
@@ -206,7 +206,7 @@ OF_SYNCS = (
     Mutation(
         "metadata-persisted-without-sync",
         21,
-        "services/nameserver/strata_nameserver/machine.py",
+        "services/nameserver/strata_nameserver/state/machine.py",
         ("        self._store.sync()\n        self._persisted_index = index"),
         "        self._persisted_index = index",
         ("tests/unit/nameserver/test_power_loss.py::test_the_persisted_index_survives",),
@@ -215,7 +215,7 @@ OF_SYNCS = (
     Mutation(
         "metadata-install-begins-without-sync",
         21,
-        "services/nameserver/strata_nameserver/snapshots.py",
+        "services/nameserver/strata_nameserver/state/snapshots.py",
         ("        self._store.sync()\n        self._drop_rows()"),
         "        self._drop_rows()",
         (
@@ -226,7 +226,7 @@ OF_SYNCS = (
     Mutation(
         "metadata-install-ends-without-sync",
         21,
-        "services/nameserver/strata_nameserver/snapshots.py",
+        "services/nameserver/strata_nameserver/state/snapshots.py",
         ("[INSTALLING_KEY])\n        self._store.sync()\n\n    def abandon"),
         ("[INSTALLING_KEY])\n\n    def abandon"),
         ("tests/unit/nameserver/test_power_loss.py::test_an_install_that_ended_has_ended",),
@@ -235,7 +235,7 @@ OF_SYNCS = (
     Mutation(
         "metadata-install-abandoned-without-sync",
         21,
-        "services/nameserver/strata_nameserver/snapshots.py",
+        "services/nameserver/strata_nameserver/state/snapshots.py",
         ("[APPLIED_KEY, INSTALLING_KEY])\n        self._store.sync()"),
         "[APPLIED_KEY, INSTALLING_KEY])",
         (

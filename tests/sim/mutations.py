@@ -17,7 +17,7 @@ from typing import Any
 from strata_mq.leases import QueueLeases
 from strata_multiraft.replica import Replica
 from strata_multiraft.ticker import Ticker
-from strata_nameserver import slot_moves
+from strata_nameserver.drafts import slot_moves
 from strata_raft import RawNode, leader
 from strata_raft.log import RaftLog
 from strata_raft.types import Configuration, Entry

@@ -17,7 +17,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_metadata import ClusterView
 from strata_mq.slots import slot_base
-from strata_nameserver.topology import Topology
+from strata_nameserver.state.topology import Topology
 from strata_sim.client import LOST, Delivered, Refused, SimClient
 from strata_sim.cluster import SimCluster
 from strata_sim.history import History, check

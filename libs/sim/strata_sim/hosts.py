@@ -20,9 +20,9 @@ from strata_angelia.ports import AngeliaError, Channel
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_multiraft.replica import Replica
-from strata_nameserver.app import METADATA_RAFT_GROUP, NameserverApp, NameserverCluster
-from strata_nameserver.formation import FormationError
-from strata_nameserver.identity import NameserverIdentity
+from strata_nameserver.membership.formation import FormationError
+from strata_nameserver.membership.identity import NameserverIdentity
+from strata_nameserver.process.app import METADATA_RAFT_GROUP, NameserverApp, NameserverCluster
 from strata_seglog.errors import LogError
 from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_sim.chance import source

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from strata_broker.base.config import BrokerConfig, SessionSection
 from strata_broker.base.receive_config import ReceiveSection
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
 from strata_sim.network import NetworkOptions
 from strata_storage.base.config import StorageConfig, StorageOptions
 from strata_storage.tiering.config import TierConfig

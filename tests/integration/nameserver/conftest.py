@@ -22,8 +22,8 @@ from strata_metadata import (
     NodePresence,
     PresenceOptions,
 )
-from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks

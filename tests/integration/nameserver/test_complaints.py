@@ -11,7 +11,7 @@ from strata_metadata import MetadataClient
 from tests.integration.nameserver.test_cluster import create_topic, register_storage, until
 
 if TYPE_CHECKING:
-    from strata_nameserver.app import NameserverApp
+    from strata_nameserver.process.app import NameserverApp
     from tests.integration.nameserver.conftest import NameserverSet
 
 

@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import AngeliaError, Channel
-from strata_nameserver.app import NameserverApp, NameserverIdentity
-from strata_nameserver.config import NameserverConfig
-from strata_nameserver.slowness import SlowNodes
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.policies.slowness import SlowNodes
+from strata_nameserver.process.app import NameserverApp, NameserverIdentity
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.simulated_disk import SimulatedDisk

@@ -10,10 +10,10 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_metadata.watch import WatchHub
 from strata_multiraft.errors import NotLeader
-from strata_nameserver.config import NameserverConfig
-from strata_nameserver.draft import applied_state
-from strata_nameserver.machine import MetadataMachine
-from strata_nameserver.metadata import Metadata
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.leading.metadata import Metadata
+from strata_nameserver.state.draft import applied_state
+from strata_nameserver.state.machine import MetadataMachine
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MemoryMetadataStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import Nameserver

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.detector import DetectorOptions, FailureDetector
+from strata_nameserver.policies.detector import DetectorOptions, FailureDetector
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import ManualClock

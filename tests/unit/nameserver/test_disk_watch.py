@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from strata_nameserver.disk_watch import DiskWatch
+from strata_nameserver.process.disk_watch import DiskWatch
 from strata_runtime.metrics import Metrics
 from strata_seglog.simulated_disk import SimulatedDisk
 

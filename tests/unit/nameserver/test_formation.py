@@ -8,9 +8,9 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.formation import Formation, FormationError, decide_formation
-from strata_nameserver.members import MemberKeeper, MembershipStep, next_membership
-from strata_nameserver.peers import PeerDirectory
+from strata_nameserver.membership.formation import Formation, FormationError, decide_formation
+from strata_nameserver.membership.members import MemberKeeper, MembershipStep, next_membership
+from strata_nameserver.membership.peers import PeerDirectory
 from strata_raft import Configuration
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.placement.leaders import plan_leaders
-from strata_nameserver.placement.replicas import (
+from strata_nameserver.policies.leaders import plan_leaders
+from strata_nameserver.policies.replicas import (
     GroupFacts,
     NodeFacts,
     PlacementRules,

@@ -9,7 +9,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_mq.slots import SLOT_COUNT
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.placement.replicas import (
+from strata_nameserver.policies.replicas import (
     ChangeReplica,
     GroupFacts,
     NodeFacts,

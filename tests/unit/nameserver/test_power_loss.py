@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from strata.meta.v1 import command_pb2
 from strata_metadata.watch import WatchHub
 from strata_multiraft.snapshots import SnapshotRows
-from strata_nameserver.config import NameserverConfig
-from strata_nameserver.machine import MetadataMachine
-from strata_nameserver.snapshots import MetadataSnapshots
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.state.machine import MetadataMachine
+from strata_nameserver.state.snapshots import MetadataSnapshots
 from strata_raft import Configuration, Entry, EntryKind, SnapshotMetadata
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MemoryMetadataStore, Row

@@ -8,9 +8,9 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_nameserver.config import NameserverConfig
-from strata_nameserver.placement.replicas import ChangeReplica
-from strata_nameserver.raft_groups import carry_out
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.drafts.raft_groups import carry_out
+from strata_nameserver.policies.replicas import ChangeReplica
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
 if TYPE_CHECKING:

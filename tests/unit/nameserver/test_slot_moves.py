@@ -10,8 +10,8 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_mq.slots import slot_of
-from strata_nameserver.config import NameserverConfig
-from strata_nameserver.topology import Topology
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.state.topology import Topology
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
 if TYPE_CHECKING:

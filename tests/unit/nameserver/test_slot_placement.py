@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from strata.meta.v1 import meta_pb2
 from strata_mq.slots import SLOT_COUNT, striped_slots
-from strata_nameserver.placement.slots import SlotFacts, SlotRules, plan_slots
+from strata_nameserver.policies.slots import SlotFacts, SlotRules, plan_slots
 
 RULES = SlotRules(max_moves_in_flight=2, slots_per_move=64)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.meta.v1 import meta_pb2
-from strata_nameserver.slowness import SlownessOptions, SlowNodes
+from strata_nameserver.policies.slowness import SlownessOptions, SlowNodes
 from strata_runtime.failslow import FailSlowOptions
 
 if TYPE_CHECKING:

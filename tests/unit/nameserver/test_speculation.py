@@ -10,7 +10,7 @@ import pytest
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_nameserver.errors import RevisionMismatch
+from strata_nameserver.base.errors import RevisionMismatch
 from strata_raft.types import Entry, EntryKind
 
 if TYPE_CHECKING:

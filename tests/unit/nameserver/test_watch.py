@@ -12,7 +12,7 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.rows import key_of, value_of
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
 from strata_state.metadata_keys import RowKind
 
 if TYPE_CHECKING:

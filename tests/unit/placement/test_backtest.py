@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata_nameserver.placement.model import LoadModel
+from strata_nameserver.policies.model import LoadModel
 from strata_placement.backtest import BacktestOptions, run_backtest, split_of
 from strata_placement.contestants import GreedyReactive
 from strata_placement.forecast.learned import SampleOptions

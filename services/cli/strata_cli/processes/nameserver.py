@@ -11,8 +11,8 @@ from strata_cli.processes.cluster import Member, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.processes.data_folder import Role
-from strata_nameserver.app import NameserverApp, NameserverCluster, NameserverIdentity
-from strata_nameserver.formation import FormationError
+from strata_nameserver.membership.formation import FormationError
+from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_runtime.errors import ConfigError
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
@@ -78,7 +78,7 @@ def build(around: Surroundings) -> Member:
 async def _join(around: Surroundings, others: Sequence[str]) -> None:
     """Compare with the other nameservers, before log and rows are opened.
 
-    One that is new forms a cluster with them (`strata_nameserver.formation`).
+    One that is new forms a cluster with them (`strata_nameserver.membership.formation`).
 
     Raises:
         WrongCluster: they are of another cluster.

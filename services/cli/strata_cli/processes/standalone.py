@@ -27,7 +27,7 @@ from strata_cli.processes.ready_line import ReadyLine
 from strata_cli.processes.standalone_config import StandaloneConfig, window_options
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_mq.tier_policy import TierPolicy, stored_policy
-from strata_nameserver.app import NameserverApp, NameserverIdentity
+from strata_nameserver.process.app import NameserverApp, NameserverIdentity
 from strata_runtime import logs, loop
 from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import StrataError, one_line

@@ -13,7 +13,7 @@ from pydantic import Field
 from strata_angelia.config import AngeliaSection
 from strata_broker.base.config import BrokerConfig
 from strata_broker.operators.windows import WindowOptions
-from strata_nameserver.config import NameserverConfig
+from strata_nameserver.base.config import NameserverConfig
 from strata_runtime.config import Section
 from strata_runtime.observability import ObservabilityConfig
 from strata_storage.base.config import StorageConfig

@@ -13,7 +13,7 @@ from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError, CallContext
 from strata_metadata.errors import MetaRefused
 from strata_metadata.servicer import snapshot_response
-from strata_nameserver.metadata import Metadata
+from strata_nameserver.leading.metadata import Metadata
 
 Response = TypeVar("Response", bound=Message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import CallContext
-from strata_nameserver.peers import PeerDirectory
+from strata_nameserver.membership.peers import PeerDirectory
 
 PEER_SERVICE = meta_pb2.DESCRIPTOR.services_by_name["PeerService"]
 

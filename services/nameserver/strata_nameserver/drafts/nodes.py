@@ -1,0 +1,191 @@
+"""What becomes of nodes: registered, drained, removed, judged; one draft each.
+
+The row of a node is found by its node id, which lives in its data folder (rule 8): an emptied
+folder comes as another node. The first raft groups are made in the draft of the storage node that
+completes the initial set, with all slots striped over them (rule 19).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from strata.meta.v1 import meta_pb2
+from strata_metadata.errors import MetaRefused
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.base.errors import invalid
+from strata_nameserver.drafts.raft_groups import put_initial_raft_groups
+from strata_nameserver.policies.detector import Transition
+from strata_nameserver.state.draft import Draft
+
+_NODE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_MAX_ENDPOINTS = 8
+_MAX_ENDPOINT_BYTES = 255
+_KINDS = (
+    meta_pb2.NODE_KIND_NAMESERVER,
+    meta_pb2.NODE_KIND_STORAGE,
+    meta_pb2.NODE_KIND_BROKER,
+)
+
+
+def register_node(draft: Draft, wanted: meta_pb2.Node, config: NameserverConfig) -> None:
+    """Write the node's row; make the first raft groups when enough storage nodes are there.
+
+    A node that is known and tells nothing new leaves the draft empty. Draining outlives a restart
+    of the node; its state is UP.
+
+    Raises:
+        MetaRefused: INVALID or LIMIT_REACHED.
+    """
+    _check(wanted)
+    node = meta_pb2.Node(
+        node_id=wanted.node_id,
+        kind=wanted.kind,
+        endpoints=wanted.endpoints,
+        advertised_endpoint=wanted.advertised_endpoint,
+        boot_id=wanted.boot_id,
+        rack=wanted.rack,
+        metadata_replica_id=wanted.metadata_replica_id,
+        state=meta_pb2.NODE_STATE_UP,
+        registered_at_ms=draft.now_ms,
+        state_since_ms=draft.now_ms,
+    )
+    known = draft.topology.nodes.get(wanted.node_id)
+    if known is None:
+        if draft.counters.node_count >= config.max_nodes:
+            raise MetaRefused(
+                meta_pb2.META_OUTCOME_LIMIT_REACHED,
+                f"there are {config.max_nodes} nodes already (nameserver.max_nodes)",
+            )
+        draft.counters.node_count += 1
+        draft.put(node)
+        if node.kind == meta_pb2.NODE_KIND_STORAGE:
+            put_initial_raft_groups(draft, node, config)
+        return
+    if known.kind != node.kind:
+        raise invalid(
+            f"node {node.node_id} is registered as {meta_pb2.NodeKind.Name(known.kind)}, "
+            f"not {meta_pb2.NodeKind.Name(node.kind)}"
+        )
+    node.registered_at_ms = known.registered_at_ms
+    node.draining = known.draining
+    if known.state == node.state:
+        node.state_since_ms = known.state_since_ms
+    node.revision = known.revision
+    if node != known:
+        draft.put(node)
+
+
+def change_states(draft: Draft, transitions: Sequence[Transition]) -> None:
+    """Write the states that the failure detector found, all in one change."""
+    for transition in transitions:
+        known = draft.topology.nodes.get(transition.node_id)
+        if known is None or known.state == transition.state:
+            continue
+        node = _copy(known)
+        node.state = transition.state
+        node.state_since_ms = draft.now_ms
+        draft.put(node)
+
+
+def forget_brokers(draft: Draft, delay_ms: int) -> None:
+    """Remove brokers that are DOWN for so long: one that is replaced never says goodbye."""
+    for node in draft.topology.nodes_of(meta_pb2.NODE_KIND_BROKER):
+        down_ms = draft.now_ms - node.state_since_ms
+        if node.state == meta_pb2.NODE_STATE_DOWN and down_ms >= delay_ms:
+            draft.counters.node_count -= 1
+            draft.delete(node)
+
+
+def drain_node(draft: Draft, node_id: str, *, draining: bool) -> meta_pb2.Node:
+    """Take a node out of service, or back into it.
+
+    Raises:
+        MetaRefused: NOT_FOUND; INVALID for a nameserver, which is not drained; CONFLICT for a node
+            that runs when no other one could take over.
+    """
+    known = _stored_node(draft, node_id)
+    if known.kind == meta_pb2.NODE_KIND_NAMESERVER:
+        raise invalid(f"node {node_id} is a nameserver: stop it, or remove it")
+    if draining and not known.draining:
+        _check_others(draft, known)
+    node = _copy(known)
+    if node.draining != draining:
+        node.draining = draining
+        draft.put(node)
+    return node
+
+
+def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
+    """Forget a node.
+
+    Raises:
+        MetaRefused: NOT_FOUND; CONFLICT, if `force` is not set, while a storage node has replicas,
+            and for the only storage node or broker that runs.
+    """
+    node = _stored_node(draft, node_id)
+    if not force:
+        _check_others(draft, node)
+    replicas = draft.topology.replicas_on(node_id)
+    if replicas and not force:
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"node {node_id} has replicas of {len(replicas)} raft groups "
+            f"({', '.join(map(str, replicas[:8]))}): drain it first, or use --force if it is lost",
+        )
+    draft.counters.node_count -= 1
+    draft.delete(node)
+    return node
+
+
+def _check_others(draft: Draft, leaving: meta_pb2.Node) -> None:
+    """Let a node go that runs if another one of its kind runs, too.
+
+    Raises:
+        MetaRefused: CONFLICT.
+    """
+    if leaving.kind == meta_pb2.NODE_KIND_NAMESERVER or leaving.state != meta_pb2.NODE_STATE_UP:
+        return
+    stays = any(
+        node.kind == leaving.kind
+        and node.node_id != leaving.node_id
+        and node.state == meta_pb2.NODE_STATE_UP
+        and not node.draining
+        for node in draft.topology.nodes.values()
+    )
+    if not stays:
+        kind = "broker" if leaving.kind == meta_pb2.NODE_KIND_BROKER else "storage node"
+        raise MetaRefused(
+            meta_pb2.META_OUTCOME_CONFLICT,
+            f"node {leaving.node_id} is the only {kind} that runs: start another one first",
+        )
+
+
+def _stored_node(draft: Draft, node_id: str) -> meta_pb2.Node:
+    node = draft.topology.nodes.get(node_id)
+    if node is None:
+        raise MetaRefused(meta_pb2.META_OUTCOME_NOT_FOUND, f"node {node_id} does not exist")
+    return node
+
+
+def _copy(node: meta_pb2.Node) -> meta_pb2.Node:
+    copy = meta_pb2.Node()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _check(node: meta_pb2.Node) -> None:
+    if not _NODE_ID.fullmatch(node.node_id):
+        raise invalid("node_id must be 1 to 64 of A-Z a-z 0-9 . _ -")
+    if node.kind not in _KINDS:
+        raise invalid(f"node {node.node_id}: kind is missing")
+    texts = [*node.endpoints, node.advertised_endpoint, node.rack]
+    if len(node.endpoints) > _MAX_ENDPOINTS or any(
+        len(text.encode()) > _MAX_ENDPOINT_BYTES for text in texts
+    ):
+        raise invalid(
+            f"node {node.node_id}: at most {_MAX_ENDPOINTS} endpoints, and no text above "
+            f"{_MAX_ENDPOINT_BYTES} bytes"
+        )
+    if node.kind == meta_pb2.NODE_KIND_BROKER and ":" not in node.advertised_endpoint:
+        raise invalid(f"broker {node.node_id}: advertised_endpoint must be host:port")

@@ -1,0 +1,157 @@
+"""What leaders of raft groups say of them: soft state of the metadata leader.
+
+Who leads and which replicas are caught up is only worth a moment, so it is never written; only
+configurations are, by `raft_groups.take_reports`. A new metadata leader asks all nodes for
+complete reports. Invariant: of two leaders of a raft group the one with the higher term counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+from typing import NamedTuple
+
+from strata.meta.v1 import meta_pb2
+from strata_nameserver.drafts.raft_groups import is_news, is_settled
+from strata_nameserver.policies.replicas import GroupFacts, NodeFacts, ReplicaFacts
+from strata_nameserver.state.topology import Topology
+
+
+class _Led(NamedTuple):
+    node_id: str
+    report: meta_pb2.LedGroup
+
+
+class Reports:
+    """The newest report of every raft group."""
+
+    def __init__(self) -> None:
+        self._led: dict[int, _Led] = {}
+        self._damaged: dict[str, frozenset[int]] = {}
+        # When a node last said that its clock is off, by monotonic time.
+        self._clock_off_s: dict[str, float] = {}
+        # What nodes say of themselves.
+        self._told: dict[str, meta_pb2.StorageHealth] = {}
+        # Raised whenever who leads what, or what nodes say of themselves, changes.
+        self.version = 0
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._led.clear()
+        self._damaged.clear()
+        self._clock_off_s.clear()
+        self._told.clear()
+        self.version += 1
+
+    def take(self, heartbeat: meta_pb2.HeartbeatRequest, now_s: float) -> None:
+        """Take in what a storage node reports."""
+        node_id = heartbeat.node_id
+        if heartbeat.clock_is_off:
+            self._clock_off_s[node_id] = now_s
+        if heartbeat.damaged_replica_ids:
+            self._damaged[node_id] = frozenset(heartbeat.damaged_replica_ids)
+        else:
+            self._damaged.pop(node_id, None)
+        if self._told.get(node_id) != heartbeat.health:
+            self._told[node_id] = heartbeat.health
+            self.version += 1
+        led = {report.raft_group for report in heartbeat.led}
+        self.version += bool(heartbeat.led or heartbeat.led_no_longer or heartbeat.full)
+        for number, known in list(self._led.items()):
+            ended = number in heartbeat.led_no_longer or (heartbeat.full and number not in led)
+            if known.node_id == node_id and ended:
+                del self._led[number]
+        for report in heartbeat.led:
+            before = self._led.get(report.raft_group)
+            if before is None or before.report.term <= report.term:
+                self._led[report.raft_group] = _Led(node_id, report)
+
+    def led(self) -> frozenset[int]:
+        """Return the raft groups that have a leader."""
+        return frozenset(self._led)
+
+    def leaders(self) -> dict[int, str]:
+        """Return raft group -> node that leads it."""
+        return {number: known.node_id for number, known in self._led.items()}
+
+    def told(self) -> Mapping[str, meta_pb2.StorageHealth]:
+        """Return what storage nodes said last of themselves."""
+        return self._told
+
+    def forget(self, node_id: str) -> None:
+        """A node is DOWN or removed: it leads nothing."""
+        self._damaged.pop(node_id, None)
+        self._clock_off_s.pop(node_id, None)
+        self._told.pop(node_id, None)
+        self.version += 1
+        for number in [n for n, known in self._led.items() if known.node_id == node_id]:
+            del self._led[number]
+
+    def clocks_off_since(self, since_s: float) -> frozenset[str]:
+        """Return the nodes that said since a monotonic time that their clock is off."""
+        return frozenset(node for node, said_s in self._clock_off_s.items() if said_s >= since_s)
+
+    def leader_of(self, raft_group: int) -> str:
+        """Return the node id of a raft group's leader; empty: not known."""
+        known = self._led.get(raft_group)
+        return known.node_id if known is not None else ""
+
+    def news(self, topology: Topology) -> list[meta_pb2.LedGroup]:
+        """Return the reports that change rows."""
+        rows = topology.raft_groups
+        return [
+            known.report
+            for number, known in self._led.items()
+            if number in rows and is_news(known.report, rows[number])
+        ]
+
+    def group_facts(self, topology: Topology) -> list[GroupFacts]:
+        """Return what placement must know of all raft groups."""
+        damaged = frozenset[int]().union(*self._damaged.values())
+        return [self._facts_of(row, damaged) for _, row in sorted(topology.raft_groups.items())]
+
+    def _facts_of(self, row: meta_pb2.RaftGroup, damaged: Set[int]) -> GroupFacts:
+        known = self._led.get(row.raft_group)
+        caught_up: Collection[int] = known.report.caught_up if known is not None else ()
+        voters = set(row.membership.voters)
+        replicas = tuple(
+            ReplicaFacts(
+                replica.replica_id,
+                replica.node_id,
+                is_voter=replica.replica_id in voters,
+                is_caught_up=replica.replica_id in caught_up,
+                is_damaged=replica.replica_id in damaged,
+                is_learner=replica.learner,
+            )
+            for replica in row.replicas
+        )
+        return GroupFacts(
+            row.raft_group,
+            replicas,
+            is_settled=known is not None and is_settled(row),
+            leaving_node_ids=frozenset(replica.node_id for replica in row.leaving),
+            leader_node_id=known.node_id if known is not None else "",
+            preferred_node_id=row.preferred_leader_node_id,
+        )
+
+
+def node_facts(
+    nodes: Collection[meta_pb2.Node],
+    load_bytes: Mapping[str, float],
+    slow: Collection[str],
+    clocks_off: Collection[str],
+    now_ms: int,
+) -> list[NodeFacts]:
+    """Return what placement must know of storage nodes."""
+    return [
+        NodeFacts(
+            node.node_id,
+            node.rack,
+            state=node.state,
+            state_ms=max(0, now_ms - node.state_since_ms),
+            draining=node.draining,
+            load_bytes=load_bytes.get(node.node_id, 0.0),
+            is_slow=node.node_id in slow,
+            clock_is_off=node.node_id in clocks_off,
+        )
+        for node in nodes
+    ]

@@ -1,0 +1,169 @@
+"""Which node shall lead which raft group: plain rules, each with its reason as text.
+
+Pure, like `replicas`. A raft group is counted for the node that shall lead it, else for the one
+that does. Leaders leave draining and slow nodes, and those with a wrong clock, at once; otherwise
+one moves only when a node would lead two more than another, along a chain of raft groups if no
+single one can go from the one to the other. The wish stays written down, so leaders come back after
+a restart of their node; a node that just came up gets no further ones until it is UP for
+`leader_balance_delay_ms`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from strata_nameserver.policies.replicas import GroupFacts, NodeFacts, PlacementRules
+
+
+@dataclass(frozen=True, slots=True)
+class PreferLeader:
+    """A node shall lead a raft group; empty: any may."""
+
+    raft_group: int
+    node_id: str
+    reason: str
+
+
+def plan_leaders(
+    nodes: Collection[NodeFacts], groups: Collection[GroupFacts], rules: PlacementRules
+) -> list[PreferLeader]:
+    """Return the wishes to write down now; at most one per raft group."""
+    board = _LeaderBoard(nodes, groups, rules)
+    board.leave_unfit_nodes()
+    board.balance()
+    return board.steps()
+
+
+class _LeaderBoard:
+    """Who leads what after the wishes chosen so far."""
+
+    def __init__(
+        self,
+        nodes: Collection[NodeFacts],
+        groups: Collection[GroupFacts],
+        rules: PlacementRules,
+    ) -> None:
+        self._nodes = {node.node_id: node for node in nodes}
+        self._groups = {group.raft_group: group for group in groups}
+        self._rules = rules
+        self._able = {
+            node.node_id
+            for node in nodes
+            if node.can_take and not node.is_slow and not node.clock_is_off
+        }
+        self._steps: dict[int, PreferLeader] = {}
+        self._leads = {group.raft_group: self._leader_of(group) for group in self._groups.values()}
+
+    def steps(self) -> list[PreferLeader]:
+        """Return the wishes that differ from those written down."""
+        return [
+            step
+            for number, step in sorted(self._steps.items())
+            if step.node_id != self._groups[number].preferred_node_id
+        ]
+
+    def leave_unfit_nodes(self) -> None:
+        """Take leaders off unfit nodes, and wishes that cannot come true off any."""
+        for number, group in sorted(self._groups.items()):
+            leader = self._leads[number]
+            why = self._why_unfit(leader)
+            if why:
+                fit = [node_id for node_id in self._voters(group) if node_id in self._able]
+                if fit:
+                    counts = self._counts()
+                    best = min(fit, key=lambda node_id: (counts[node_id], node_id))
+                    self._prefer(number, best, f"{leader} is {why}")
+                    continue
+            wish = group.preferred_node_id
+            if wish and (wish not in group.node_ids or self._why_unfit(wish)):
+                self._prefer(number, "", f"{wish} cannot lead it")
+                self._leads[number] = group.leader_node_id
+
+    def balance(self) -> None:
+        """Move leaders until no node leads two more than another that could have one of them."""
+        for _ in range(self._rules.max_moves_in_flight):
+            chain = self._chain()
+            if not chain:
+                return
+            counts = self._counts()
+            first, last = self._leads[chain[0][0]], chain[-1][1]
+            reason = f"{first} would lead {counts[first]} raft groups, {last} {counts[last]}"
+            for number, node_id in chain:
+                self._prefer(number, node_id, reason)
+
+    def _prefer(self, raft_group: int, node_id: str, reason: str) -> None:
+        self._steps[raft_group] = PreferLeader(raft_group, node_id, reason)
+        self._leads[raft_group] = node_id
+
+    def _leader_of(self, group: GroupFacts) -> str:
+        """Return who leads a raft group, or soon will."""
+        wish = group.preferred_node_id
+        return wish if wish in self._able and wish in self._voters(group) else group.leader_node_id
+
+    def _voters(self, group: GroupFacts) -> list[str]:
+        """Return the nodes whose replica could lead now."""
+        return [
+            replica.node_id
+            for replica in group.replicas
+            if replica.is_voter
+            and replica.is_caught_up
+            and not replica.is_damaged
+            and not replica.is_learner
+        ]
+
+    def _why_unfit(self, node_id: str) -> str:
+        """Return why a node shall not lead, even though it could; empty: it may."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return "gone" if node_id else ""
+        if node.draining:
+            return "draining"
+        if node.clock_is_off:
+            return "off the time of the others"
+        return "slow" if node.is_slow else ""
+
+    def _counts(self) -> Mapping[str, int]:
+        counts = dict.fromkeys(self._nodes, 0)
+        for node_id in self._leads.values():
+            counts[node_id] = counts.get(node_id, 0) + 1
+        return counts
+
+    def _chain(self) -> list[tuple[int, str]]:
+        """Return moves (raft group, new leader) that take one leader off the fullest node.
+
+        Breadth first over "a raft group led from here could be led from there": the shortest
+        chain to a node that leads at least two fewer.
+        """
+        counts = self._counts()
+        steady = {
+            node_id
+            for node_id in self._able
+            if self._nodes[node_id].state_ms >= self._rules.leader_balance_delay_ms
+        }
+        for source in sorted(self._able, key=lambda node_id: (-counts[node_id], node_id)):
+            came_by: dict[str, tuple[int, str]] = {source: (0, "")}
+            queue = deque([source])
+            while queue:
+                node_id = queue.popleft()
+                if counts[source] - counts[node_id] >= 2:
+                    return self._path(came_by, node_id)
+                for number, group in sorted(self._groups.items()):
+                    if self._leads[number] != node_id or not group.is_settled:
+                        continue
+                    for voter in self._voters(group):
+                        if voter in steady and voter not in came_by:
+                            came_by[voter] = (number, node_id)
+                            queue.append(voter)
+        return []
+
+    def _path(self, came_by: Mapping[str, tuple[int, str]], target: str) -> list[tuple[int, str]]:
+        path: list[tuple[int, str]] = []
+        raft_group, node_id = came_by[target]
+        while raft_group:
+            path.append((raft_group, target))
+            target = node_id
+            raft_group, node_id = came_by[target]
+        path.reverse()
+        return path

@@ -1,0 +1,429 @@
+"""The object graph of a nameserver: log, rows, raft group, services.
+
+    CommitLog (nameserver/log) --- MultiRaft: one replica of the metadata raft group
+                                        |                       |
+    metadata store (nameserver/meta) --- MetadataMachine    Quorum: the other nameservers
+                                        |         |
+                                   Metadata    WatchHub
+                                        |
+                              Controller, MetaServicer
+
+Tasks: the driver's own; `controller`; `disk`, which refuses changes in time; `housekeeping`, which
+makes the rows durable in a thread now and then and frees the log before them (the raft log holds
+what a power failure takes from the rows); and those of `quorum.Quorum` when there are other
+nameservers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
+from strata_angelia.ports import Server
+from strata_metadata.errors import MetaRefused
+from strata_metadata.identity import knows_node
+from strata_metadata.servicer import META_SERVICE
+from strata_metadata.watch import WatchHub
+from strata_multiraft.node import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
+from strata_multiraft.writer import WriterThread
+from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.leading.metadata import Metadata
+from strata_nameserver.membership.cluster import NameserverCluster
+from strata_nameserver.membership.identity import NameserverIdentity
+from strata_nameserver.process.disk_watch import DiskWatch
+from strata_nameserver.process.health import NameserverHealth
+from strata_nameserver.process.metrics import METRICS
+from strata_nameserver.servicers.meta import Leader, MetaServicer
+from strata_nameserver.state.draft import applied_state
+from strata_nameserver.state.machine import MetadataMachine
+from strata_nameserver.state.snapshots import MetadataSnapshots
+from strata_runtime.clock import Clock
+from strata_runtime.errors import one_line
+from strata_runtime.health import Health, Problem, Severity
+from strata_runtime.logs import get_logger
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import OnFatal, Tasks
+from strata_seglog.errors import WriteFailed
+from strata_seglog.log import CommitLog
+from strata_seglog.metrics import METRICS as LOG_METRICS
+from strata_seglog.options import LogOptions
+from strata_seglog.ports import Disk
+from strata_seglog.real_disk import RealDisk
+from strata_state.metadata import MetadataStore
+from strata_state.metadata_rocksdb import MetadataStoreOptions, RocksDbMetadataStore
+
+if TYPE_CHECKING:
+    from strata_nameserver.process.quorum import Quorum
+
+__all__ = ["NameserverApp", "NameserverCluster", "NameserverIdentity"]
+
+METADATA_RAFT_GROUP = 0
+"""Raft groups of queues are numbered from 1 by the nameserver itself."""
+
+_READY_TIMEOUT_S = 30.0
+# Entries are applied as soon as they are durable, so hardly any is read back.
+_RECENT_BYTES = 1024 * 1024
+# The largest command names the queues that stay when a slot goes: 30 bytes for each.
+_MAX_COMMAND_BYTES = 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Running:
+    """What exists between start and stop."""
+
+    disk: Disk
+    log: CommitLog
+    store: MetadataStore
+    writer: WriterThread
+    reader: WriterThread
+    hub: WatchHub
+    machine: MetadataMachine
+    servicer: MetaServicer
+    quorum: Quorum | None
+    tasks: Tasks
+    raft: MultiRaft | None = None
+    replica: Replica | None = None
+    health: NameserverHealth | None = None
+
+
+class NameserverApp:
+    """One nameserver; a `strata_runtime.lifecycle.Service`.
+
+    Args:
+        config: limits.
+        identity: who it is.
+        folder: `nameserver` of the data folder.
+        server: where its service is registered; started and stopped here.
+        clock: time.
+        metrics: where its metrics show.
+        on_fatal: told when the process must end (a failed log sync, rule 7).
+        disk: the log's folder; None: the real one under `folder`.
+        cluster: the other nameservers; None: this process is the whole cluster.
+        store: the rows; None: RocksDB under `folder`.
+        chance: of election timeouts and pauses; None: seeded by the system.
+        cluster_id: what the process knows of its cluster; None: what `identity` says.
+    """
+
+    name = "nameserver"
+
+    def __init__(
+        self,
+        config: NameserverConfig,
+        identity: NameserverIdentity,
+        folder: Path,
+        server: Server,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_fatal: OnFatal,
+        disk: Disk | None = None,
+        cluster: NameserverCluster | None = None,
+        store: MetadataStore | None = None,
+        chance: Random | None = None,
+        cluster_id: ClusterId | None = None,
+    ) -> None:
+        metrics.declare((*METRICS, *LOG_METRICS))
+        self._config = config
+        self._identity = identity
+        self._folder = folder
+        self._server = server
+        self._clock = clock
+        self._metrics = metrics
+        self._on_fatal = on_fatal
+        self._disk = disk
+        self._cluster = cluster
+        self._cluster_id = cluster_id or ClusterId(identity.cluster_id)
+        self._store = store
+        self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
+        self._running: _Running | None = None
+        self._logger = get_logger("nameserver")
+
+    @property
+    def metadata(self) -> Metadata:
+        """The service behind the RPCs; only between start and stop."""
+        assert self._running is not None, "the nameserver does not run"
+        return self._running.servicer.metadata
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this nameserver decides now."""
+        return self._running is not None and self._running.machine.leading.is_set()
+
+    @property
+    def revision(self) -> int:
+        """Revision of the rows here; 0 when it does not run."""
+        return self._running.machine.revision if self._running is not None else 0
+
+    async def snapshot(self) -> tuple[int, list[meta_pb2.Change]]:
+        """Return the revision and all rows as they stand here; revision 0: it does not run."""
+        return (0, []) if self._running is None else await self._running.hub.snapshot()
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica of the metadata raft group here; None before it takes part."""
+        return self._running.replica if self._running is not None else None
+
+    @property
+    def first_log_index(self) -> int:
+        """Index of the oldest entry in the log here; 0 when it takes no part."""
+        replica = self._running.replica if self._running is not None else None
+        return replica.first_index if replica is not None else 0
+
+    @property
+    def voters(self) -> frozenset[int]:
+        """Replica ids that vote in the metadata raft group, as known here."""
+        replica = self.replica
+        return replica.configuration.voters if replica is not None else frozenset()
+
+    def health(self) -> Health:
+        """Return how the nameserver does."""
+        running = self._running
+        if running is None or running.health is None:
+            problem = Problem(
+                "nameservers", "", "FORMING", Severity.DOWN, "they have not found each other yet"
+            )
+            return Health(serves=False, problems=(problem,))
+        return running.health.health()
+
+    async def start(self) -> None:
+        """Open the log and the rows, join the others or lead alone, serve.
+
+        Among others it returns when the cluster is formed; there may be no leader yet. A failed
+        start leaves nothing.
+
+        Raises:
+            TimeoutError: alone, it does not lead within 30 s.
+            FormationError: the nameservers do not belong together.
+            LogError, MetadataStoreError, OSError: log or rows cannot be opened.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    async def stop(self, grace_s: float) -> None:
+        """Answer what is under way, close streams, log and rows."""
+        running, self._running = self._running, None
+        if running is None:
+            return
+        running.hub.close()
+        await self._server.stop(grace_s)
+        await running.tasks.stop()
+        if running.raft is not None:
+            await running.raft.stop()
+        if running.quorum is not None:
+            await running.quorum.stop()
+        await running.writer(running.log.close)
+        await running.writer(running.store.close)
+        running.writer.close()
+        running.reader.close()
+
+    async def _start(self) -> None:
+        running = self._running = await self._opened()
+        quorum = running.quorum
+        voters = self._identity.voters
+        self._server.register(META_SERVICE, running.servicer)
+        if quorum is None:
+            await self._join(running, voters)
+            endpoint = await self._server.start()
+            await self._until_ready(running)
+            await self._register_itself(running, endpoint)
+            return
+        quorum.register(self._server)
+        await self._server.start()
+        await self._join(running, await quorum.form())
+
+    async def _opened(self) -> _Running:
+        """Open log and rows; nothing runs yet."""
+        writer = WriterThread("nameserver-log")
+        try:
+            disk, log, store = await writer(self._open)
+        except BaseException:
+            writer.close()
+            raise
+        hub = WatchHub(
+            store,
+            applied_state(store).counters.revision,
+            self._config.watch_options(),
+            self._metrics,
+            is_fresh=self._follows_a_leader,
+            cluster=self._cluster_id,
+        )
+        return _Running(
+            disk,
+            log,
+            store,
+            writer,
+            WriterThread("nameserver-read"),
+            hub,
+            MetadataMachine(store, hub, self._config, self._metrics),
+            MetaServicer(self._leader, self._cluster_id, partial(knows_node, store)),
+            self._quorum(),
+            Tasks("nameserver", self._on_fatal, max_tasks=5),
+        )
+
+    def _quorum(self) -> Quorum | None:
+        if self._cluster is None:
+            return None
+        # A process that is the whole cluster starts without loading the transport.
+        from strata_nameserver.process.quorum import Quorum
+
+        return Quorum(
+            self._cluster,
+            self._identity,
+            self._cluster_id,
+            self._config,
+            clock=self._clock,
+            metrics=self._metrics,
+            on_fatal=self._on_fatal,
+            chance=self._chance,
+        )
+
+    async def _join(self, running: _Running, voters: frozenset[int]) -> None:
+        """Take part in the metadata raft group and answer calls."""
+        quorum, machine = running.quorum, running.machine
+        raft = running.raft = MultiRaft(
+            running.log,
+            self._clock,
+            MultiRaftOptions.for_log(
+                self._config.log_segment_bytes,
+                max_raft_groups=1,
+                max_proposals_in_flight=self._config.max_changes_in_flight,
+                max_proposal_bytes=_MAX_COMMAND_BYTES,
+            ),
+            self._metrics,
+            running.writer,
+            on_fatal=self._on_fatal,
+            transport=quorum.peering.transport if quorum is not None else None,
+            node_of=quorum.directory.node_of if quorum is not None else _nobody,
+            run_reads=running.reader,
+            fetcher=quorum.peering.fetcher if quorum is not None else None,
+            random_ticks=self._chance.randint,
+        )
+        if quorum is not None:
+            quorum.attach(raft)
+        replica = running.replica = raft.add_replica(
+            ReplicaSpec(METADATA_RAFT_GROUP, self._identity.replica_id, voters),
+            machine,
+            MetadataSnapshots(running.store, machine, running.hub),
+        )
+        metadata = Metadata(replica, machine, running.hub, self._config, self._clock, self._metrics)
+        await raft.start()
+        running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
+        running.tasks.spawn("controller", metadata.controller.run())
+        disk = DiskWatch(
+            running.disk,
+            raft,
+            self._config.refuse_changes_free_bytes,
+            self._config.ballast_bytes,
+            self._metrics,
+        )
+        await disk.look()
+        running.tasks.spawn("disk", disk.run())
+        health = running.health = NameserverHealth(
+            replica, machine, metadata.reports, disk, self._config, self._clock, self._metrics
+        )
+        running.tasks.spawn("health", health.run())
+        running.servicer.serve(metadata)
+        if quorum is not None:
+            await quorum.start(replica, machine, metadata)
+
+    def _open(self) -> tuple[Disk, CommitLog, MetadataStore]:
+        disk = self._disk or _real_disk(self._folder / "log")
+        log = CommitLog.open(
+            disk,
+            LogOptions(
+                segment_bytes=self._config.log_segment_bytes,
+                recent_bytes=_RECENT_BYTES,
+                name="nameserver",
+            ),
+            report=lambda corruption: self._logger.error("log corrupted", what=str(corruption)),
+            metrics=self._metrics,
+            clock=self._clock,
+        )
+        try:
+            store = self._store or RocksDbMetadataStore(
+                self._folder / "meta", MetadataStoreOptions()
+            )
+        except BaseException:
+            log.close()
+            raise
+        return disk, log, store
+
+    def _leader(self) -> Leader:
+        """Return node id and address of the leader, as far as they are known."""
+        running = self._running
+        if running is None or running.replica is None or running.quorum is None:
+            return "", ""
+        directory = running.quorum.directory
+        node_id = directory.node_of(running.replica.leader_replica_id) or ""
+        return node_id, directory.endpoint_of(node_id) or ""
+
+    def _follows_a_leader(self) -> bool:
+        running = self._running
+        return (
+            running is not None
+            and running.replica is not None
+            and running.replica.leader_replica_id != 0
+        )
+
+    async def _until_ready(self, running: _Running) -> None:
+        """Wait for the end of the election: there is no one else to elect.
+
+        A read-only nameserver serves what it has: reads and watches.
+        """
+        assert running.replica is not None
+        if running.replica.read_only:
+            self._logger.error("metadata is read-only", reason=running.replica.read_only)
+            return
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            await running.machine.leading.wait()
+
+    async def _register_itself(self, running: _Running, endpoint: str) -> None:
+        identity = self._identity
+        node = meta_pb2.Node(
+            node_id=identity.node_id,
+            kind=meta_pb2.NODE_KIND_NAMESERVER,
+            endpoints=[endpoint],
+            boot_id=identity.boot_id,
+            metadata_replica_id=identity.replica_id,
+        )
+        try:
+            await running.servicer.metadata.register_node(node)
+        except MetaRefused as error:
+            self._logger.warning("nameserver is not in the list of nodes", reason=error.reason)
+
+    async def _keep_house(self, running: _Running, raft: MultiRaft, replica: Replica) -> None:
+        """Sync the rows now and then; free log segments whose entries they hold durably."""
+        machine = running.machine
+        # Alone, the newest entry is enough: from it recovery knows where the log ended.
+        kept_entries = self._config.log_kept_entries if running.quorum is not None else 0
+        while True:
+            await asyncio.sleep(self._config.sync_interval_ms / 1_000)
+            if machine.persisted_index() == machine.applied_index() or replica.installing:
+                continue
+            await asyncio.to_thread(machine.sync)
+            newest = min(machine.persisted_index() + 1, replica.last_index)
+            low = {replica.replica_id: max(0, newest - kept_entries)}
+            try:
+                await running.writer(partial(running.log.free_before, low))
+            except WriteFailed as error:
+                self._logger.warning("old log segments stay", reason=one_line(error))
+            else:
+                raft.log_trimmed()
+
+
+def _real_disk(folder: Path) -> Disk:
+    folder.mkdir(parents=True, exist_ok=True)
+    return RealDisk(folder)
+
+
+def _nobody(replica_id: int) -> None:
+    """The node of another replica: there is none."""
