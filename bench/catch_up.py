@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec, WriterThread
-from strata_multiraft.memory_transport import MemoryNetwork
+from strata_multiraft.peering import MemoryNetwork
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

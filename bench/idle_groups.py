@@ -18,9 +18,7 @@ from typing import TypeVar
 
 from strata_angelia.factory import open_server
 from strata_multiraft import MultiRaft, MultiRaftOptions, ReplicaSpec
-from strata_multiraft.angelia_transport import PeerIdentity
-from strata_multiraft.peering import Peering
-from strata_multiraft.raft_servicer import RAFT_SERVICE
+from strata_multiraft.peering import RAFT_SERVICE, PeerIdentity, Peering
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
 from strata_runtime.loop import run

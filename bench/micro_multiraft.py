@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from strata_multiraft import MultiRaft, MultiRaftOptions, ReplicaSpec, WriterThread
-from strata_multiraft.ports import RunBlocking
+from strata_multiraft.base import RunBlocking
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

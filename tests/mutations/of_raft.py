@@ -8,7 +8,7 @@ OF_RAFT = (
     Mutation(
         "decide-before-the-no-op-is-applied",
         1,
-        "libs/multiraft/strata_multiraft/replica.py",
+        "libs/multiraft/strata_multiraft/replica/replica.py",
         "        if self.unapplied.applied_index >= self._leads_from:",
         "        if True:",
         ("tests/unit/multiraft/test_turns.py::test_who_replays_decides_when_it_is_through",),
@@ -17,7 +17,7 @@ OF_RAFT = (
     Mutation(
         "keep-proposals-of-a-lost-leadership",
         1,
-        "libs/multiraft/strata_multiraft/replica.py",
+        "libs/multiraft/strata_multiraft/replica/replica.py",
         (
             "        self._term_announced = 0\n"
             "        self._proposals.fail(NotLeader(change.leader_id))"
@@ -42,7 +42,7 @@ OF_RAFT = (
     Mutation(
         "read-without-a-majority",
         3,
-        "libs/multiraft/strata_multiraft/replica.py",
+        "libs/multiraft/strata_multiraft/replica/replica.py",
         "            index = await self._confirmed_index()",
         "            index = self.node.commit_index",
         ("tests/unit/multiraft/test_three_nodes.py::test_read_barrier_needs_a_majority",),
@@ -51,7 +51,7 @@ OF_RAFT = (
     Mutation(
         "campaign-with-a-wrong-clock",
         4,
-        "libs/multiraft/strata_multiraft/outbox.py",
+        "libs/multiraft/strata_multiraft/driver/outbox.py",
         "not (message.transfer or self._may_campaign())",
         "False",
         ("tests/unit/multiraft/test_leaving_office.py::test_a_wrong_clock_does_not_campaign",),
@@ -60,7 +60,7 @@ OF_RAFT = (
     Mutation(
         "believe-a-wrong-clock",
         4,
-        "libs/multiraft/strata_multiraft/bounded_clock.py",
+        "libs/multiraft/strata_multiraft/peering/bounded_clock.py",
         "within_ms = min(max(skew_ms, -self._max_skew_ms), self._max_skew_ms)",
         "within_ms = skew_ms",
         ("tests/unit/multiraft/test_bounded_clock.py::test_wrong_clock_is_kept_within_bounds",),
@@ -114,7 +114,7 @@ OF_RAFT = (
     Mutation(
         "let-a-damaged-replica-vote",
         8,
-        "libs/multiraft/strata_multiraft/node.py",
+        "libs/multiraft/strata_multiraft/driver/node.py",
         (
             "if replica is None or replica.read_only or replica.is_resetting:\n"
             "                continue\n"
@@ -133,7 +133,7 @@ OF_RAFT = (
     Mutation(
         "acknowledge-while-rows-are-replaced",
         8,
-        "libs/multiraft/strata_multiraft/node.py",
+        "libs/multiraft/strata_multiraft/driver/node.py",
         (
             "            if replica.installing and isinstance(message, "
             "(AppendRequest, TimeoutNow)):\n"
@@ -148,7 +148,7 @@ OF_RAFT = (
     Mutation(
         "lose-the-floor-of-an-install",
         8,
-        "libs/multiraft/strata_multiraft/opening.py",
+        "libs/multiraft/strata_multiraft/driver/opening.py",
         ("            if found is not None:\n                # The crash"),
         ("            if False:\n                # The crash"),
         (
@@ -159,7 +159,7 @@ OF_RAFT = (
     Mutation(
         "campaign-on-a-full-disk",
         11,
-        "libs/multiraft/strata_multiraft/node.py",
+        "libs/multiraft/strata_multiraft/driver/node.py",
         "if self._writer.is_disk_full and replica.role is not Role.LEADER:",
         "if False:",
         ("tests/unit/multiraft/test_membership.py::test_a_full_disk_does_not_campaign",),
@@ -168,7 +168,7 @@ OF_RAFT = (
     Mutation(
         "apply-past-a-failure",
         11,
-        "libs/multiraft/strata_multiraft/replica.py",
+        "libs/multiraft/strata_multiraft/replica/replica.py",
         (
             '            self.fail(f"apply stopped at index '
             '{self.unapplied.applied_index}: {failure!r}")\n'
@@ -228,7 +228,7 @@ OF_RAFT = (
     Mutation(
         "take-arrival-for-support",
         13,
-        "libs/multiraft/strata_multiraft/beats.py",
+        "libs/multiraft/strata_multiraft/peering/beats.py",
         "        if beat.acknowledged_boot_id == own_boot_id:",
         "        if True:",
         (
@@ -239,7 +239,7 @@ OF_RAFT = (
     Mutation(
         "carry-support-into-another-life",
         13,
-        "libs/multiraft/strata_multiraft/beats.py",
+        "libs/multiraft/strata_multiraft/peering/beats.py",
         (
             "        self.received_number = 0\n"
             "        self.supported = False\n"
@@ -252,7 +252,7 @@ OF_RAFT = (
     Mutation(
         "judge-silence-after-standing-still",
         14,
-        "libs/multiraft/strata_multiraft/ticker.py",
+        "libs/multiraft/strata_multiraft/driver/ticker.py",
         "if self._clock.monotonic_s() - due_s > 2 * self._interval_s:",
         "if False:",
         ("tests/unit/multiraft/test_ticker.py::test_a_late_tick_counts_once",),
@@ -261,7 +261,7 @@ OF_RAFT = (
     Mutation(
         "share-a-budget-between-classes",
         15,
-        "libs/multiraft/strata_multiraft/peer_queue.py",
+        "libs/multiraft/strata_multiraft/peering/peer_queue.py",
         ("if self.queued_bytes[each] and self.queued_bytes[each] + size > self._budgets[each]:"),
         (
             "if sum(self.queued_bytes.values()) and "
@@ -273,7 +273,7 @@ OF_RAFT = (
     Mutation(
         "let-a-question-overtake-entries",
         15,
-        "libs/multiraft/strata_multiraft/outbox.py",
+        "libs/multiraft/strata_multiraft/driver/outbox.py",
         "    if not isinstance(message, AppendRequest):\n",
         "    if not isinstance(message, AppendRequest) or not message.entries:\n",
         ("tests/unit/multiraft/test_classes.py::test_a_question_without_entries_overtakes_none",),
@@ -282,7 +282,7 @@ OF_RAFT = (
     Mutation(
         "answer-what-was-only-written",
         30,
-        "libs/multiraft/strata_multiraft/write_loop.py",
+        "libs/multiraft/strata_multiraft/driver/write_loop.py",
         "            position = self._log.write_and_sync(frames)",
         "            position = self._log.write(frames)",
         ("tests/unit/multiraft/test_one_voter.py::test_sole_voter_leads_at_once_and_commits",),
@@ -291,7 +291,7 @@ OF_RAFT = (
     Mutation(
         "send-entries-of-an-earlier-term",
         38,
-        "libs/multiraft/strata_multiraft/catch_up.py",
+        "libs/multiraft/strata_multiraft/driver/catch_up.py",
         "if replica.role is not Role.LEADER or replica.term != term:",
         "if replica.role is not Role.LEADER:",
         (
@@ -302,7 +302,7 @@ OF_RAFT = (
     Mutation(
         "apply-a-backlog-in-one-turn",
         39,
-        "libs/multiraft/strata_multiraft/apply_loop.py",
+        "libs/multiraft/strata_multiraft/driver/apply_loop.py",
         ("        replica.apply(entries)\n        if replica.has_ready():"),
         (
             "        replica.apply(entries)\n"
@@ -317,7 +317,7 @@ OF_RAFT = (
     Mutation(
         "take-a-failed-read-for-damage-in-apply",
         40,
-        "libs/multiraft/strata_multiraft/apply_loop.py",
+        "libs/multiraft/strata_multiraft/driver/apply_loop.py",
         ("        except ReadFailed as error:\n            again"),
         ("        except ZeroDivisionError as error:\n            again"),
         (
@@ -328,7 +328,7 @@ OF_RAFT = (
     Mutation(
         "take-a-failed-read-for-damage-in-catch-up",
         40,
-        "libs/multiraft/strata_multiraft/catch_up.py",
+        "libs/multiraft/strata_multiraft/driver/catch_up.py",
         ("        except ReadFailed:\n            raise\n"),
         "",
         (

@@ -380,7 +380,7 @@ OF_STORAGE = (
     Mutation(
         "end-a-replica-before-it-stands-aside",
         32,
-        "libs/multiraft/strata_multiraft/node.py",
+        "libs/multiraft/strata_multiraft/driver/node.py",
         (
             "        await before_end()\n"
             "        await self._writer.control([removed_frame(replica.replica_id, "

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_mq.leases import QueueLeases
-from strata_multiraft.replica import Replica
-from strata_multiraft.ticker import Ticker
+from strata_multiraft.driver.ticker import Ticker
+from strata_multiraft.replica.replica import Replica
 from strata_nameserver.drafts import slot_moves
 from strata_raft import RawNode, leader
 from strata_raft.log import RaftLog

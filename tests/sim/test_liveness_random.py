@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from strata_multiraft.peering_options import LivenessOptions
+from strata_multiraft.peering.peering_options import LivenessOptions
 from strata_raft import Role
 from strata_sim.liveness_world import LivenessWorld, SimNode, Weather
 

@@ -4,7 +4,7 @@ Make a `MultiRaft`, add replicas with their state machines, `start` it; then `Re
 `Replica.read_barrier` are all a service needs.
 """
 
-from strata_multiraft.errors import (
+from strata_multiraft.base.errors import (
     DiskFull,
     MembershipRefused,
     NotLeader,
@@ -14,17 +14,17 @@ from strata_multiraft.errors import (
     SnapshotRefused,
     TransferFailed,
 )
-from strata_multiraft.node import MultiRaft
-from strata_multiraft.options import MultiRaftOptions
-from strata_multiraft.ports import (
+from strata_multiraft.base.options import MultiRaftOptions
+from strata_multiraft.base.ports import (
     SnapshotFetcher,
     SnapshotReader,
     SnapshotStore,
     StateMachine,
     Transport,
 )
-from strata_multiraft.replica import Replica, ReplicaSpec
-from strata_multiraft.writer import WriterThread
+from strata_multiraft.driver.node import MultiRaft
+from strata_multiraft.driver.writer import WriterThread
+from strata_multiraft.replica.replica import Replica, ReplicaSpec
 
 __all__ = [
     "DiskFull",

@@ -31,10 +31,9 @@ from strata_multiraft import (
     SnapshotBroken,
     TransferFailed,
 )
-from strata_multiraft.memory_snapshots import MemorySnapshots
-from strata_multiraft.memory_transport import MemoryNetwork
-from strata_multiraft.ports import Envelope, TrafficClass, Transport
-from strata_multiraft.snapshots import SnapshotPart
+from strata_multiraft.base import Envelope, SnapshotPart, TrafficClass, Transport
+from strata_multiraft.peering import MemoryNetwork
+from strata_multiraft.snapshots import MemorySnapshots
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import DiskFull as LogDiskFull

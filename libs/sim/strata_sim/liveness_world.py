@@ -17,12 +17,10 @@ from itertools import count
 from typing import Any, cast
 
 from strata.raft.v1 import raft_pb2
-from strata_multiraft.angelia_transport import PeerIdentity
-from strata_multiraft.peering_options import LivenessOptions
-from strata_multiraft.ports import Envelope
+from strata_multiraft.base import Envelope
+from strata_multiraft.driver import is_late_answer
+from strata_multiraft.peering import LivenessOptions, PeerIdentity, StoreLiveness
 from strata_multiraft.replica import Replica
-from strata_multiraft.store_liveness import StoreLiveness
-from strata_multiraft.ticker import is_late_answer
 from strata_raft import (
     Campaign,
     Configuration,

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from strata_multiraft.snapshots import SnapshotRows
+from strata_multiraft.base import SnapshotRows
 from strata_raft import Configuration, Entry, EntryKind, SnapshotMetadata
 from strata_raft.membership import decode_configuration
 

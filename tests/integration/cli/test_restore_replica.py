@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata_multiraft.writes import removed_frame
+from strata_multiraft.replica.writes import removed_frame
 from strata_seglog.log import CommitLog
 from strata_seglog.put_aside import segments_of
 from strata_seglog.real_disk import RealDisk

@@ -10,10 +10,10 @@ import pytest
 
 from strata_angelia.factory import open_server
 from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.angelia_transport import PeerIdentity
-from strata_multiraft.peering import Peering
-from strata_multiraft.peering_options import LivenessOptions, PeeringOptions
-from strata_multiraft.raft_servicer import RAFT_SERVICE
+from strata_multiraft.peering.angelia_transport import PeerIdentity
+from strata_multiraft.peering.peering import Peering
+from strata_multiraft.peering.peering_options import LivenessOptions, PeeringOptions
+from strata_multiraft.peering.raft_servicer import RAFT_SERVICE
 from strata_raft import Role
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

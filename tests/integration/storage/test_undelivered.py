@@ -10,7 +10,7 @@ from typing import cast
 from unittest.mock import patch
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_multiraft.replica import Replica
+from strata_multiraft.replica.replica import Replica
 from strata_storage.base.errors import Refused
 from strata_storage.reads.reader import Location, MessageReader
 from tests.integration.storage.storage_node import (

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.ports import SnapshotFetcher, Transport
+from strata_multiraft.base.ports import SnapshotFetcher, Transport
 from strata_raft import Configuration, Entry, EntryKind
 from strata_raft.membership import decode_configuration
 from strata_runtime.clock import SystemClock

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from strata_multiraft import Replica, ReplicaSpec
-from strata_multiraft.memory_transport import MemoryNetwork
+from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_sim.rows_machine import RowsMachine
 
 Settled = Callable[[], Awaitable[None]]

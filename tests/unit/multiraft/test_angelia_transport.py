@@ -11,11 +11,11 @@ from google.protobuf.message import Message
 
 from strata.raft.v1 import raft_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
-from strata_multiraft import envelopes as codec
-from strata_multiraft.angelia_transport import DELIVER, AngeliaTransport, PeerIdentity
-from strata_multiraft.peer_queue import PeerQueue
-from strata_multiraft.peering_options import TransportOptions
-from strata_multiraft.ports import Envelope, TrafficClass
+from strata_multiraft.base.ports import Envelope, TrafficClass
+from strata_multiraft.peering import envelopes as codec
+from strata_multiraft.peering.angelia_transport import DELIVER, AngeliaTransport, PeerIdentity
+from strata_multiraft.peering.peer_queue import PeerQueue
+from strata_multiraft.peering.peering_options import TransportOptions
 from strata_raft import Entry, EntryKind
 from strata_raft.messages import AppendRequest, Heartbeat
 from strata_runtime.metrics import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.raft.v1 import raft_pb2
-from strata_multiraft.beats import BeatNews, PeerBeats, skew_ms
+from strata_multiraft.peering.beats import BeatNews, PeerBeats, skew_ms
 
 OWN_BOOT, PEER_BOOT = 7, 9
 MAX_UNCONFIRMED = 6

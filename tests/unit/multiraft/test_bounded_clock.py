@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_multiraft.bounded_clock import BoundedClock
+from strata_multiraft.peering.bounded_clock import BoundedClock
 
 
 class FakeClock:

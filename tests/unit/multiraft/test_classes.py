@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_mq.commands import CommandKind
-from strata_multiraft.envelopes import size_bytes
-from strata_multiraft.peer_queue import PeerQueue
-from strata_multiraft.peering_options import TransportOptions
-from strata_multiraft.ports import Envelope, TrafficClass
+from strata_multiraft.base.ports import Envelope, TrafficClass
+from strata_multiraft.peering.envelopes import size_bytes
+from strata_multiraft.peering.peer_queue import PeerQueue
+from strata_multiraft.peering.peering_options import TransportOptions
 from strata_raft import Entry, EntryKind
 from strata_raft.messages import AppendRequest, Heartbeat
 from strata_storage.rows.lease_entries import is_lease_entry

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_multiraft.envelopes import (
+from strata_multiraft.base.ports import Envelope
+from strata_multiraft.peering.envelopes import (
     HEADER_BYTES,
     EnvelopeError,
     decode,
     encode,
     size_bytes,
 )
-from strata_multiraft.ports import Envelope
 from strata_raft import Configuration, Entry, EntryKind, SnapshotMetadata
 from strata_raft.messages import (
     AppendRequest,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.commit_history import CommitHistory
-from strata_multiraft.errors import TransferFailed
-from strata_multiraft.memory_transport import MemoryNetwork
+from strata_multiraft.base.errors import TransferFailed
+from strata_multiraft.peering.memory_transport import MemoryNetwork
+from strata_multiraft.replica.commit_history import CommitHistory
 from strata_raft import Role
 from tests.unit.multiraft.conftest import Gate
 

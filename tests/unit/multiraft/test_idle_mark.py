@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from strata_multiraft.idle_mark import IdleMark
+from strata_multiraft.driver.idle_mark import IdleMark
 from strata_seglog.frames import Frame, FrameKind
 from strata_seglog.log import CommitLog, LogOptions
 from strata_seglog.simulated_disk import SimulatedDisk

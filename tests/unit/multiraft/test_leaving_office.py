@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from strata_multiraft import NotLeader, TransferFailed
-from strata_multiraft.liveness_port import NoLiveness
-from strata_multiraft.ports import Envelope
+from strata_multiraft.base.ports import Envelope
+from strata_multiraft.driver.liveness_port import NoLiveness
 from strata_raft import Entry, EntryKind, Role, TransferLeadership
 from strata_raft.messages import AppendRequest, TimeoutNow
 from tests.unit.multiraft.memory_cluster import Cluster, Settled, three_nodes

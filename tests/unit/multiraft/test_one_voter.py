@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly, Replica
-from strata_multiraft.apply_queue import ApplyQueue
-from strata_multiraft.options import MultiRaftOptions
+from strata_multiraft.base.options import MultiRaftOptions
+from strata_multiraft.replica.apply_queue import ApplyQueue
 from strata_raft import Entry, EntryKind, Role
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.errors import LogFailed

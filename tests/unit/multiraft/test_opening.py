@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from strata_multiraft import MultiRaftOptions, ReplicaSpec
-from strata_multiraft.opening import OpenedReplica, Opener
-from strata_multiraft.stored_log import no_offer
-from strata_multiraft.writes import as_frame, void_frame
+from strata_multiraft.driver.opening import OpenedReplica, Opener
+from strata_multiraft.replica.stored_log import no_offer
+from strata_multiraft.replica.writes import as_frame, void_frame
 from strata_raft import Campaign, Configuration, Entry, EntryKind, Refused, Role
 from strata_raft.membership import encode_configuration
 from strata_seglog.frames import hard_state_frame

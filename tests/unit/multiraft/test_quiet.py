@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_multiraft.quiet import FollowedQuiet, LedQuiet, QuietItem, QuietSet, mix
+from strata_multiraft.peering.quiet import FollowedQuiet, LedQuiet, QuietItem, QuietSet, mix
 
 items = st.builds(QuietItem, st.integers(1, 20), st.integers(1, 3), st.just(5))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata.raft.v1 import raft_pb2
-from strata_multiraft.snapshot_messages import as_fetch, as_part, as_request, as_response
-from strata_multiraft.snapshots import (
+from strata_multiraft.base.snapshots import (
     SnapshotEnd,
     SnapshotEntries,
     SnapshotFetch,
@@ -14,6 +13,7 @@ from strata_multiraft.snapshots import (
     SnapshotRows,
     SnapshotStart,
 )
+from strata_multiraft.snapshots.snapshot_messages import as_fetch, as_part, as_request, as_response
 from strata_raft import Configuration, Entry, EntryKind
 
 ENTRIES = (

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec, SnapshotBroken
-from strata_multiraft.errors import SnapshotRefused
-from strata_multiraft.memory_snapshots import MemorySnapshots
-from strata_multiraft.memory_transport import MemoryNetwork
-from strata_multiraft.ports import Envelope, TrafficClass
-from strata_multiraft.snapshots import (
+from strata_multiraft.base.errors import SnapshotRefused
+from strata_multiraft.base.ports import Envelope, TrafficClass
+from strata_multiraft.base.snapshots import (
     SnapshotEnd,
     SnapshotEntries,
     SnapshotFetch,
@@ -22,6 +20,8 @@ from strata_multiraft.snapshots import (
     SnapshotRows,
     SnapshotStart,
 )
+from strata_multiraft.peering.memory_transport import MemoryNetwork
+from strata_multiraft.snapshots.memory_snapshots import MemorySnapshots
 from strata_raft import Message, Role
 from strata_raft.messages import AppendRequest, AppendResponse
 from strata_seglog.errors import DiskFull as LogDiskFull

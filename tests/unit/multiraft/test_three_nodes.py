@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
-from strata_multiraft.memory_transport import MemoryNetwork
-from strata_multiraft.ports import Envelope
+from strata_multiraft.base.ports import Envelope
+from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_raft import Entry, EntryKind, Message, Role
 from strata_raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, TimeoutNow
 

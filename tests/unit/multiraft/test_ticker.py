@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from strata_multiraft import Replica
-from strata_multiraft.ticker import Ticker, is_late_answer
+from strata_multiraft.driver.ticker import Ticker, is_late_answer
 from strata_raft import Message
 from strata_raft.messages import (
     AppendRequest,
@@ -81,7 +81,7 @@ async def test_a_late_tick_counts_once(
         await clock.sleep(seconds)
         seen.append("sleep")
 
-    monkeypatch.setattr("strata_multiraft.ticker.asyncio.sleep", sleep)
+    monkeypatch.setattr("strata_multiraft.driver.ticker.asyncio.sleep", sleep)
     ticker = Ticker(clock, 1.0, lambda: seen.append("tick"), lambda replica: None)
     ticker.follow(cast("Replica", _Ticked()))
     with pytest.raises(asyncio.CancelledError):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.memory_transport import MemoryNetwork
-from strata_multiraft.stored_log import StoredLog
+from strata_multiraft.peering.memory_transport import MemoryNetwork
+from strata_multiraft.replica.stored_log import StoredLog
 from strata_raft import Entry, Role
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import CorruptFrame, ReadFailed

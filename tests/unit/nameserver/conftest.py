@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.watch import WatchHub
-from strata_multiraft.errors import NotLeader
+from strata_multiraft.base.errors import NotLeader
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.leading.metadata import Metadata
 from strata_nameserver.state.draft import applied_state

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from strata.meta.v1 import command_pb2
 from strata_metadata.watch import WatchHub
-from strata_multiraft.snapshots import SnapshotRows
+from strata_multiraft.base.snapshots import SnapshotRows
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.state.machine import MetadataMachine
 from strata_nameserver.state.snapshots import MetadataSnapshots

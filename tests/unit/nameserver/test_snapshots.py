@@ -9,7 +9,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_multiraft.snapshots import SnapshotRows
+from strata_multiraft.base.snapshots import SnapshotRows
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.state.snapshots import MetadataSnapshots
 from strata_raft import Configuration, SnapshotMetadata

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_multiraft.errors import NotLeader
+from strata_multiraft.base.errors import NotLeader
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.lease_calls import LeaseRef
 from tests.unit.storage.serving_leader import KEY, ServingLeader

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_multiraft.errors import NotLeader
+from strata_multiraft.base.errors import NotLeader
 from strata_runtime.clock import SystemClock
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Payload, Proposer

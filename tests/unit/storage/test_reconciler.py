@@ -10,7 +10,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
-from strata_multiraft.errors import TransferFailed
+from strata_multiraft.base.errors import TransferFailed
 from strata_raft import Configuration, ReplicaProgress
 from strata_raft.progress import ProgressState
 from strata_runtime.metrics import Metrics

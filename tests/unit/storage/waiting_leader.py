@@ -21,7 +21,7 @@ from strata_mq.rare_commands import (
     encode_drop,
     encode_own,
 )
-from strata_multiraft.errors import NotLeader, Overloaded
+from strata_multiraft.base.errors import NotLeader, Overloaded
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
 from strata_state.flush import Flusher

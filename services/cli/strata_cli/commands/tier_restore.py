@@ -23,7 +23,7 @@ from strata_cli.options import CliError
 from strata_cli.processes.data_folder import DataFolder, Identity, Role
 from strata_mq.rows import AppliedRow
 from strata_mq.rows import RowKind as StateRowKind
-from strata_multiraft.writes import as_frame, void_frame
+from strata_multiraft.replica import as_frame, void_frame
 from strata_raft import Entry, EntryKind
 from strata_seglog.errors import Corruption
 from strata_seglog.frames import FLAG_MOVED, Frame, FrameKind, hard_state_frame

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft.base import DiskFull, NotLeader, Overloaded, ReadOnly
 
 Outcome = meta_pb2.MetaOutcome
 

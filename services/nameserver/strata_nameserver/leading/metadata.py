@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 class MetadataReplica(Protocol):
-    """What is needed of `strata_multiraft.node.Replica`."""
+    """What is needed of `strata_multiraft.driver.node.Replica`."""
 
     def is_ready_leader(self) -> bool:
         """Whether it leads and the no-op of its term is applied."""

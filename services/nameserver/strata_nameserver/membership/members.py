@@ -15,7 +15,7 @@ from typing import Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_multiraft.errors import MembershipRefused, NotLeader, ReadOnly
+from strata_multiraft.base import MembershipRefused, NotLeader, ReadOnly
 from strata_nameserver.membership.peers import PeerDirectory
 from strata_nameserver.state.machine import MetadataMachine
 from strata_raft import Configuration

@@ -30,8 +30,7 @@ from strata_metadata.errors import MetaRefused
 from strata_metadata.identity import knows_node
 from strata_metadata.servicer import META_SERVICE
 from strata_metadata.watch import WatchHub
-from strata_multiraft.node import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.writer import WriterThread
+from strata_multiraft.driver import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec, WriterThread
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.leading.metadata import Metadata
 from strata_nameserver.membership.cluster import NameserverCluster

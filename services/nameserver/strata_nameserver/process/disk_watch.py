@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from strata_multiraft.disk_marks import MARK_FULL
+from strata_multiraft.replica import MARK_FULL
 from strata_runtime.errors import one_line
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -24,7 +24,7 @@ _LAST_SHARE = 4
 
 
 class TakesDiskMark(Protocol):
-    """What is needed of `strata_multiraft.node.MultiRaft`."""
+    """What is needed of `strata_multiraft.driver.node.MultiRaft`."""
 
     def set_disk_mark(self, mark: int) -> None:
         """Note how full this node's disk is, 0 to 3; to be called after every look."""

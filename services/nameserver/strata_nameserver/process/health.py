@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 
 from strata_metadata.cluster_health import Facts
 from strata_metadata.health_watch import INTERVAL_S, HealthWatch
-from strata_multiraft.node import Replica
+from strata_multiraft.driver import Replica
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.drafts.reports import Reports
 from strata_nameserver.process.disk_watch import DiskWatch

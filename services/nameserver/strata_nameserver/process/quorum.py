@@ -18,10 +18,8 @@ from strata_angelia.ports import Server
 from strata_metadata.client import MetadataClient
 from strata_metadata.options import MetadataClientOptions, PresenceOptions
 from strata_metadata.presence import NodePresence
-from strata_multiraft.angelia_transport import PeerIdentity
-from strata_multiraft.node import MultiRaft
-from strata_multiraft.peering import Peering
-from strata_multiraft.raft_servicer import RAFT_SERVICE
+from strata_multiraft.driver import MultiRaft
+from strata_multiraft.peering import RAFT_SERVICE, PeerIdentity, Peering
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.leading.metadata import Metadata
 from strata_nameserver.membership.cluster import NameserverCluster

@@ -24,7 +24,7 @@ from strata_state.metadata_keys import APPLIED_KEY, change_key
 
 
 class MetadataMachine:
-    """Implements `strata_multiraft.ports.StateMachine` over a metadata store.
+    """Implements `strata_multiraft.base.ports.StateMachine` over a metadata store.
 
     Args:
         store: the rows.

@@ -12,7 +12,7 @@ from itertools import chain
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import SNAPSHOT_ORDER
 from strata_metadata.watch import WatchHub
-from strata_multiraft.snapshots import SnapshotRows
+from strata_multiraft.base import SnapshotRows
 from strata_nameserver.state.machine import MetadataMachine
 from strata_raft import SnapshotMetadata
 from strata_state.metadata import FrozenRows, MetadataStore
@@ -23,7 +23,7 @@ _DELETES_AT_ONCE = 10_000
 
 
 class MetadataSnapshotReader:
-    """Implements `strata_multiraft.ports.SnapshotReader`."""
+    """Implements `strata_multiraft.base.ports.SnapshotReader`."""
 
     def __init__(self, rows: FrozenRows, index: int) -> None:
         self.index = index
@@ -51,7 +51,7 @@ class MetadataSnapshotReader:
 
 
 class MetadataSnapshots:
-    """Implements `strata_multiraft.ports.SnapshotStore`.
+    """Implements `strata_multiraft.base.ports.SnapshotStore`.
 
     Args:
         store: the rows.

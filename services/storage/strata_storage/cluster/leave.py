@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from strata_multiraft import DiskFull, NotLeader, ReadOnly, Replica
-from strata_multiraft.errors import TransferFailed
+from strata_multiraft.base import TransferFailed
 from strata_raft import Role
 
 _AT_ONCE = 32

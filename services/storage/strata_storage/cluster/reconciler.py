@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
 from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly, Replica
-from strata_multiraft.errors import MembershipRefused, TransferFailed
+from strata_multiraft.base import MembershipRefused, TransferFailed
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics

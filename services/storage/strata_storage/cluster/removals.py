@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from strata_multiraft import DiskFull
-from strata_multiraft.writes import removed_frame
+from strata_multiraft.replica import removed_frame
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.errors import WriteFailed

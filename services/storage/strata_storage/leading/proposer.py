@@ -13,7 +13,7 @@ from typing import Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.group_time import GroupTime
-from strata_multiraft.errors import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft.base import DiskFull, NotLeader, Overloaded, ReadOnly
 from strata_runtime.clock import Clock
 from strata_storage.base.errors import Refused
 

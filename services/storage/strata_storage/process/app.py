@@ -22,8 +22,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import Server
 from strata_mq.rare_commands import OwnCommand
 from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
-from strata_multiraft.peering import Peering
-from strata_multiraft.raft_servicer import RAFT_SERVICE
+from strata_multiraft.peering import RAFT_SERVICE, Peering
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics

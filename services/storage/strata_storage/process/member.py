@@ -41,8 +41,7 @@ from strata_metadata import (
 from strata_metadata.channels import Channels
 from strata_mq.rare_commands import OwnCommand
 from strata_multiraft import DiskFull
-from strata_multiraft.angelia_transport import PeerIdentity
-from strata_multiraft.peering import Peering
+from strata_multiraft.peering import PeerIdentity, Peering
 from strata_runtime.clock import Clock
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger

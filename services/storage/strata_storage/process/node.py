@@ -20,7 +20,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.filter_cache import FilterCache
 from strata_mq.rare_commands import OwnCommand, SlotGrant, encode_trim
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
-from strata_multiraft.errors import TransferFailed
+from strata_multiraft.base import TransferFailed
 from strata_raft import Configuration
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics

@@ -71,7 +71,7 @@ OpenTierMetadata = Callable[[StateStore, int], TierMetadata]
 
 
 class GroupMachine:
-    """`strata_multiraft.ports.StateMachine` of one raft group's queues.
+    """`strata_multiraft.base.ports.StateMachine` of one raft group's queues.
 
     Attributes:
         state: applied index, its term, the group time and the low index.
@@ -172,7 +172,7 @@ class GroupMachine:
     def configuration(self) -> tuple[int, Configuration] | None:
         """Return (index of the entry, who belongs to the raft group) as applied; None: no change.
 
-        See `strata_multiraft.ports.StateMachine`.
+        See `strata_multiraft.base.ports.StateMachine`.
         """
         return self._configuration
 

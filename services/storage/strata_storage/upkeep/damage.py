@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strata_multiraft import Replica
-from strata_multiraft.errors import damage_reason
+from strata_multiraft.base import damage_reason
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import CorruptFrame, LogError
 from strata_seglog.log import CommitLog

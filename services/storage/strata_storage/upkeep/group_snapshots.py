@@ -1,6 +1,6 @@
 """Snapshots of one raft group's rows: read on the leader, written over a follower's (rule 10).
 
-`strata_multiraft.ports.SnapshotStore`. A snapshot is every row that replicas share, as of one
+`strata_multiraft.base.ports.SnapshotStore`. A snapshot is every row that replicas share, as of one
 applied index; the entries that rows point at travel beside it, in the log.
 
 An install is all or nothing: the mark in the local row is durable before the first old row goes,
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from strata_mq.rows import LocalRow, RowKind, kind_prefix, raft_group_prefix
-from strata_multiraft.snapshots import SnapshotRows
+from strata_multiraft.base import SnapshotRows
 from strata_raft import SnapshotMetadata
 from strata_state.ports import RowCursor, StateStore
 from strata_state.rows import GroupRows

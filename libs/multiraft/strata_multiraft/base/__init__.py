@@ -1,0 +1,29 @@
+"""Options, errors, ports, and what the other parts have in common."""
+
+from strata_multiraft.base.errors import (
+    DiskFull,
+    MembershipRefused,
+    NotLeader,
+    Overloaded,
+    ReadOnly,
+    TransferFailed,
+    damage_reason,
+)
+from strata_multiraft.base.ports import Envelope, RunBlocking, TrafficClass, Transport
+from strata_multiraft.base.snapshots import SnapshotPart, SnapshotRows
+
+__all__ = [
+    "DiskFull",
+    "Envelope",
+    "MembershipRefused",
+    "NotLeader",
+    "Overloaded",
+    "ReadOnly",
+    "RunBlocking",
+    "SnapshotPart",
+    "SnapshotRows",
+    "TrafficClass",
+    "TransferFailed",
+    "Transport",
+    "damage_reason",
+]
