@@ -33,10 +33,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from strata_runtime.memory import keep_freed_memory  # noqa: E402
-from strata_tier.opening import OpenWith, open_store  # noqa: E402
-from strata_tier.ports import ObjectStore  # noqa: E402
-from strata_tier.store_options import StoreOptions  # noqa: E402
-from strata_tier.url import parse  # noqa: E402
+from strata_tier.store import (  # noqa: E402
+    ObjectStore,
+    OpenWith,
+    StoreOptions,
+    open_store,
+    parse,
+)
 from tests.parts.gcs_server import GcsServer  # noqa: E402
 from tests.parts.hdfs_cluster import HdfsCluster  # noqa: E402
 from tests.parts.s3_server import S3Server  # noqa: E402

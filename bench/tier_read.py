@@ -30,18 +30,23 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.memory import keep_freed_memory
 from strata_runtime.metrics import Metrics
 from strata_state.memory_store import MemoryStore
-from strata_tier.blocks import MessageRun, SearchTerms
-from strata_tier.layout import checksum
-from strata_tier.metadata import apply_change
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.plan import Author, PlannedBlock, PlanOptions, QueueRuns, plan_object
-from strata_tier.ports import ObjectStore, parts_of
-from strata_tier.read_options import TierReadOptions
-from strata_tier.reader import TierFetch, TierRead, TierReader
-from strata_tier.spaces import Stores
-from strata_tier.state import CommitRanges
-from strata_tier.writer import BlockData, ObjectWriter
+from strata_tier.objects import (
+    Author,
+    BlockData,
+    CommitRanges,
+    MessageRun,
+    ObjectWriter,
+    PlannedBlock,
+    PlanOptions,
+    QueueRuns,
+    SearchTerms,
+    Stores,
+    checksum,
+    plan_object,
+)
+from strata_tier.ranges import RowTierMetadata, apply_change
+from strata_tier.reads import TierFetch, TierRead, TierReader, TierReadOptions
+from strata_tier.store import ObjectStore, OpenWith, open_store, parts_of
 from tests.parts.stores import Place
 
 _MIB = 1024 * 1024

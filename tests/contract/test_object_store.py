@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import (
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.ports import (
     Buffer,
     ObjectExistsError,
     ObjectInfo,

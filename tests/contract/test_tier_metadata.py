@@ -12,14 +12,9 @@ from hypothesis import strategies as st
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbStore
-from strata_tier.errors import TierError
-from strata_tier.layout import ObjectKind
-from strata_tier.metadata import ChangeError, TierMetadata
-from strata_tier.metadata_json import JsonMetadataOptions, JsonTierMetadata
-from strata_tier.metadata_memory import MemoryTierMetadata
-from strata_tier.metadata_mirrored import MirroredTierMetadata
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.state import (
+from strata_tier.base.errors import TierError
+from strata_tier.objects.layout import ObjectKind
+from strata_tier.objects.state import (
     CommitRanges,
     DropRanges,
     DropTopics,
@@ -33,6 +28,11 @@ from strata_tier.state import (
     decode_change,
     encode_change,
 )
+from strata_tier.ranges.metadata import ChangeError, TierMetadata
+from strata_tier.ranges.metadata_json import JsonMetadataOptions, JsonTierMetadata
+from strata_tier.ranges.metadata_memory import MemoryTierMetadata
+from strata_tier.ranges.metadata_mirrored import MirroredTierMetadata
+from strata_tier.ranges.metadata_rows import RowTierMetadata
 from tests.syncs import note_syncs
 
 RAFT_GROUP = 7

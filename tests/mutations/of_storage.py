@@ -322,7 +322,7 @@ OF_STORAGE = (
     Mutation(
         "restore-from-the-oldest-manifest",
         29,
-        "libs/tier/strata_tier/bucket.py",
+        "libs/tier/strata_tier/upkeep/bucket.py",
         "    for name in reversed(names):",
         "    for name in names:",
         ("tests/unit/tier/test_audit.py::test_the_newest_valid_manifest_wins",),
@@ -331,7 +331,7 @@ OF_STORAGE = (
     Mutation(
         "stop-at-a-damaged-manifest",
         29,
-        "libs/tier/strata_tier/bucket.py",
+        "libs/tier/strata_tier/upkeep/bucket.py",
         (
             "        except DamagedObjectError as error:\n"
             "            damaged.append(error)\n"

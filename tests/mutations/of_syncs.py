@@ -246,7 +246,7 @@ OF_SYNCS = (
     Mutation(
         "object-without-sync",
         28,
-        "libs/tier/strata_tier/drivers/posix.py",
+        "libs/tier/strata_tier/store/drivers/posix.py",
         ("        os.fsync(descriptor)\n        modified_ms"),
         "        modified_ms",
         ("tests/integration/object_stores/test_posix_faults.py::test_a_disk_that_refuses",),
@@ -255,7 +255,7 @@ OF_SYNCS = (
     Mutation(
         "object-name-without-sync",
         28,
-        "libs/tier/strata_tier/drivers/posix.py",
+        "libs/tier/strata_tier/store/drivers/posix.py",
         "        _sync_folder(folder)\n",
         "",
         (
@@ -266,7 +266,7 @@ OF_SYNCS = (
     Mutation(
         "manifest-name-without-sync",
         28,
-        "libs/tier/strata_tier/metadata_json.py",
+        "libs/tier/strata_tier/ranges/metadata_json.py",
         "            os.fsync(folder)",
         "            pass",
         ("tests/contract/test_tier_metadata.py::test_json_files_are_durable_when_they_count",),

@@ -19,7 +19,7 @@ from docker.errors import DockerException, NotFound
 from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 
-from strata_tier.credentials import S3Credentials
+from strata_tier.store.credentials import S3Credentials
 from tests.parts.s3_server import S3Server
 
 IMAGE = "stratamq-tests/versitygw"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import boto3
 from botocore.config import Config
 
-from strata_tier.credentials import S3Credentials
+from strata_tier.store.credentials import S3Credentials
 from tests.parts.daemon import Daemon, free_port, require
 from tests.parts.stores import Place, new_folder
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from strata_tier.credentials import S3Credentials
-from strata_tier.store_options import StoreOptions
+from strata_tier.store.credentials import S3Credentials
+from strata_tier.store.store_options import StoreOptions
 
 Scheme = Literal["memory", "posix", "s3", "gs", "hdfs"]
 

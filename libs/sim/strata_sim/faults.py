@@ -14,7 +14,7 @@ from strata_sim.cluster import SimCluster
 from strata_sim.hosts import AnyHost, StorageHost
 from strata_sim.object_store import BadStore
 from strata_sim.options import TIER_URL
-from strata_tier.drivers.memory import MemoryBucket
+from strata_tier.store import MemoryBucket
 
 _SKEW_WITHIN_MS = 200
 _SKEW_BEYOND_MS = 5_000

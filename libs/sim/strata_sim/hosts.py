@@ -43,7 +43,7 @@ from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.group.plugins import load as load_plugins
 from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
-from strata_tier.drivers.memory import MemoryBucket
+from strata_tier.store import MemoryBucket
 
 _NOWHERE = Path("/nowhere")
 _START_ERRORS = (

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-from strata_tier.ports import StoreUnavailableError
-from strata_tier.retrying import Operation
+from strata_tier.store import Operation, StoreUnavailableError
 
 
 class BadStore:
-    """What requests meet; a `strata_tier.drivers.memory.Trouble`.
+    """What requests meet; a `strata_tier.store.drivers.memory.Trouble`.
 
     Args:
         name: of the store.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from strata_runtime.metrics import Metrics
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import (
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.ports import (
     CorruptTransferError,
     ObjectStore,
     RefusedError,
@@ -19,7 +19,7 @@ from strata_tier.ports import (
     StoreUnavailableError,
     ThrottledError,
 )
-from strata_tier.url import parse
+from strata_tier.store.url import parse
 from tests.parts.fault_proxy import (
     Fault,
     FaultProxy,

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from strata_tier.drivers.hdfs_clients import kept_client
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import (
+from strata_tier.store.drivers.hdfs_clients import kept_client
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.ports import (
     Buffer,
     ObjectNotFoundError,
     ObjectStore,
@@ -19,7 +19,7 @@ from strata_tier.ports import (
     StoreTimeoutError,
     StoreUnavailableError,
 )
-from strata_tier.url import parse
+from strata_tier.store.url import parse
 from tests.parts.hdfs_cluster import HdfsCluster
 from tests.parts.stores import Place
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from strata_tier.drivers.posix import MARK, PosixStore
-from strata_tier.ports import (
+from strata_tier.store.drivers.posix import MARK, PosixStore
+from strata_tier.store.ports import (
     RefusedError,
     StoreError,
     StoreFullError,
     StoreMissingError,
     StoreUnavailableError,
 )
-from strata_tier.retrying import RequestGate
-from strata_tier.store_options import StoreOptions
+from strata_tier.store.retrying import RequestGate
+from strata_tier.store.store_options import StoreOptions
 
 BODY = os.urandom(100_000)
 

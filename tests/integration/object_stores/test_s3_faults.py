@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from strata_runtime.metrics import Metrics
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import (
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.ports import (
     Buffer,
     CorruptTransferError,
     ObjectNotFoundError,

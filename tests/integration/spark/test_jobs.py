@@ -23,9 +23,9 @@ from strata_placement.source.plan import QueueSpan
 from strata_placement.source.runs import SourceError
 from strata_placement.source.tier import TierTopic
 from strata_runtime.windows import WINDOWS_TOPIC, decode
-from strata_tier.manifest import manifest_of
-from strata_tier.names import ManifestName
-from strata_tier.opening import open_store
+from strata_tier.objects.names import ManifestName
+from strata_tier.ranges.manifest import manifest_of
+from strata_tier.store.opening import open_store
 from tests.integration.cli.conftest import Node
 from tests.integration.spark.conftest import send
 from tests.integration.spark.submitting import (

@@ -20,11 +20,11 @@ from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.tier_state import StaleEntryError
 from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.names import DEFAULT_SPACE
-from strata_tier.ports import Body, ObjectInfo, StoreUnavailableError
-from strata_tier.spaces import Stores
-from strata_tier.state import CommitRanges, encode_change
+from strata_tier.objects.names import DEFAULT_SPACE
+from strata_tier.objects.spaces import Stores
+from strata_tier.objects.state import CommitRanges, encode_change
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.ports import Body, ObjectInfo, StoreUnavailableError
 from tests.integration.storage.storage_node import GROUP, NodeUnderTest, TestClock
 from tests.integration.storage.tiered_node import (
     Tier,

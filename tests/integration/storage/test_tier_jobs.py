@@ -22,16 +22,16 @@ from strata_storage.servicers.tiering import TierServicer
 from strata_storage.tiering.options import OutsideOptions
 from strata_storage.tiering.parts import FixedTierPolicies
 from strata_storage.tiering.uploader import Uploader
-from strata_tier.compact import CompactOptions, write_output
-from strata_tier.compaction import CompactionOptions, plan_compaction
-from strata_tier.errors import TierError
-from strata_tier.state import (
+from strata_tier.base.errors import TierError
+from strata_tier.objects.state import (
     CommitRanges,
     ObjectRef,
     ReplaceRanges,
     TieredRange,
     encode_change,
 )
+from strata_tier.ranges.compaction import CompactionOptions, plan_compaction
+from strata_tier.upkeep.compact import CompactOptions, write_output
 from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest, TestClock
 from tests.integration.storage.tiered_node import (
     LOCAL_MS,

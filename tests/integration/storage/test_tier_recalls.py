@@ -10,8 +10,8 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.restore import plan_restore
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.upkeep.restore import plan_restore
 from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, TestClock
 from tests.integration.storage.tiered_node import (

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from strata_mq.tier_policy import TierPolicy
-from strata_tier.audit import AuditOptions, verify
-from strata_tier.drivers.memory import MemoryBucket, MemoryStore
-from strata_tier.spaces import Stores
+from strata_tier.objects.spaces import Stores
+from strata_tier.store.drivers.memory import MemoryBucket, MemoryStore
+from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.tiered_node import (
     POLICY,
     Tier,

@@ -11,10 +11,10 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.metrics import Metrics
 from strata_storage.tiering.parts import FixedTierPolicies
-from strata_tier.audit import AuditOptions, verify
-from strata_tier.costs import OTHER_TOPICS
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.spaces import Stores
+from strata_tier.objects.costs import OTHER_TOPICS
+from strata_tier.objects.spaces import Stores
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,

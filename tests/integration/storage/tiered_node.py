@@ -16,7 +16,7 @@ from strata_storage.tiering.opening import TierSetup
 from strata_storage.tiering.parts import FixedTierPolicies, TierPolicies
 from strata_storage.tiering.uploader import Uploader
 from strata_storage.upkeep.retention import RetentionSource
-from strata_tier.drivers.memory import MemoryBucket
+from strata_tier.store.drivers.memory import MemoryBucket
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,

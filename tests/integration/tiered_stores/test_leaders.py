@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from strata_tier.drivers.gs import GsStore
-from strata_tier.drivers.hdfs import HdfsStore
-from strata_tier.drivers.posix import PosixStore
-from strata_tier.drivers.s3 import S3Store
-from strata_tier.opening import open_store
-from strata_tier.ports import Body, ObjectStore
+from strata_tier.store.drivers.gs import GsStore
+from strata_tier.store.drivers.hdfs import HdfsStore
+from strata_tier.store.drivers.posix import PosixStore
+from strata_tier.store.drivers.s3 import S3Store
+from strata_tier.store.opening import open_store
+from strata_tier.store.ports import Body, ObjectStore
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.integration.storage.tiered_cluster import (
     GROUP,

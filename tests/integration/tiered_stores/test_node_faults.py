@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_tier.audit import AuditOptions, verify
+from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     Tier,

@@ -12,10 +12,10 @@ import pytest
 
 from strata_cli.main import run
 from strata_cli.reference import JSON_KEYS
-from strata_tier.archive import Description, encode_archive
-from strata_tier.manifest import manifest_of
-from strata_tier.names import ManifestName, checkpoint_key
-from strata_tier.opening import open_store
+from strata_tier.objects.archive import Description, encode_archive
+from strata_tier.objects.names import ManifestName, checkpoint_key
+from strata_tier.ranges.manifest import manifest_of
+from strata_tier.store.opening import open_store
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Tier, messages_of, put_manifest, queue_of
 
 

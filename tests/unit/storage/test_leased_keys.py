@@ -7,7 +7,7 @@ import pytest
 from strata_storage.base.errors import Refused
 from strata_storage.tiering.leased_keys import LeasedKeys
 from strata_storage.tiering.options import OutsideOptions
-from strata_tier.errors import TierError
+from strata_tier.base.errors import TierError
 from tests.integration.storage.storage_node import TestClock
 
 OPTIONS = OutsideOptions(lease_ms=10_000, leased_keys_max=3)

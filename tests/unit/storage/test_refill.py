@@ -13,8 +13,8 @@ from strata_mq.rows import QueueRow
 from strata_state.memory_store import MemoryStore
 from strata_state.rows import GroupRows
 from strata_storage.tiering.refill import Hole, holes
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.state import TieredQueue
+from strata_tier.objects.state import TieredQueue
+from strata_tier.ranges.metadata_rows import RowTierMetadata
 
 RAFT_GROUP, TOPIC_ID, QUEUE = 3, 7, 1
 

@@ -10,8 +10,8 @@ from strata_mq.commands import encode_append
 from strata_mq.cq_rows import CqRow, encode_cq_row
 from strata_seglog.frames import FrameKind, StoredFrame
 from strata_storage.tiering.sources import Sources, message_run
-from strata_tier.errors import TierError
-from strata_tier.plan import PlannedBlock
+from strata_tier.base.errors import TierError
+from strata_tier.objects.plan import PlannedBlock
 from tests.unit.storage.pending_entries import TOPIC_ID, message, part_key
 
 INDEX, TIME_MS, COUNT = 7, 1_000, 5

@@ -21,9 +21,8 @@ from strata_state.ports import Row
 from strata_state.rows import GroupRows
 from strata_storage.base.errors import ApplyError
 from strata_storage.rows.tier_state import TierState
-from strata_tier.layout import ObjectKind
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.state import (
+from strata_tier.objects.layout import ObjectKind
+from strata_tier.objects.state import (
     CommitRanges,
     DropRanges,
     ForgetObjects,
@@ -33,6 +32,7 @@ from strata_tier.state import (
     TieredRange,
     encode_change,
 )
+from strata_tier.ranges.metadata_rows import RowTierMetadata
 
 RAFT_GROUP = 3
 DISPATCH = encode_tier_dispatch([OffsetRange(7, 0, 0, 10)])

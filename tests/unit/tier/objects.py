@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 
 from strata_mq.hashing import key_hash, text_hash
 from strata_state.memory_store import MemoryStore as MemoryRows
-from strata_tier.blocks import MessageRun, SearchTerms
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.layout import ObjectKind, checksum
-from strata_tier.manifest import Manifest, encode_manifest
-from strata_tier.metadata import apply_change
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.plan import (
+from strata_tier.objects.blocks import MessageRun, SearchTerms
+from strata_tier.objects.layout import ObjectKind, checksum
+from strata_tier.objects.plan import (
     Author,
     ObjectPlan,
     PlannedBlock,
@@ -22,9 +18,13 @@ from strata_tier.plan import (
     QueueRuns,
     plan_object,
 )
-from strata_tier.ports import ObjectStore
-from strata_tier.state import CommitRanges, ObjectRef, TierChange
-from strata_tier.writer import BlockData, ObjectWriter
+from strata_tier.objects.state import CommitRanges, ObjectRef, TierChange
+from strata_tier.objects.writer import BlockData, ObjectWriter
+from strata_tier.ranges.manifest import Manifest, encode_manifest
+from strata_tier.ranges.metadata import apply_change
+from strata_tier.ranges.metadata_rows import RowTierMetadata
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.ports import ObjectStore
 
 HOME = "cafe0001cafe0001"
 RAFT_GROUP = 7

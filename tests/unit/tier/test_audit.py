@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from strata_tier import bucket
-from strata_tier.archive import ArchivedEntry, Description, decode_archive, encode_archive
-from strata_tier.audit import AuditOptions, AuditReport, verify
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.errors import DamagedObjectError, TierError
-from strata_tier.manifest import (
+from strata_tier.base.errors import DamagedObjectError, TierError
+from strata_tier.objects.archive import ArchivedEntry, Description, decode_archive, encode_archive
+from strata_tier.objects.names import ManifestName, checkpoint_key, metadata_key
+from strata_tier.objects.spaces import PrefixedStore, Stores
+from strata_tier.objects.state import DropRanges
+from strata_tier.ranges.manifest import (
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -20,9 +20,9 @@ from strata_tier.manifest import (
     seal_json,
     unseal_json,
 )
-from strata_tier.names import ManifestName, checkpoint_key, metadata_key
-from strata_tier.spaces import PrefixedStore, Stores
-from strata_tier.state import DropRanges
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.upkeep import bucket
+from strata_tier.upkeep.audit import AuditOptions, AuditReport, verify
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Tier, messages_of, put_manifest, queue_of
 
 ROWS = [(bytes([7, number]), b"row" * number) for number in range(5)]

@@ -11,32 +11,32 @@ from hypothesis import strategies as st
 
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_tier.compact import (
-    CompactOptions,
-    delete_objects,
-    delete_orphans,
-    put_object,
-    write_output,
-)
-from strata_tier.compaction import (
+from strata_tier.base.errors import DamagedObjectError
+from strata_tier.objects.layout import ObjectKind
+from strata_tier.objects.names import ManifestName
+from strata_tier.objects.plan import Author, PlanOptions, QueueRuns, plan_object
+from strata_tier.objects.spaces import Stores
+from strata_tier.objects.state import DropRanges, ForgetObjects
+from strata_tier.ranges.compaction import (
     CompactionOptions,
     CompactionPlan,
     plan_compaction,
     plan_compactions,
     replaceable,
 )
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.errors import DamagedObjectError
-from strata_tier.layout import ObjectKind
-from strata_tier.manifest import manifest_of
-from strata_tier.metadata import ChangeError
-from strata_tier.names import ManifestName
-from strata_tier.plan import Author, PlanOptions, QueueRuns, plan_object
-from strata_tier.read_options import TierReadOptions
-from strata_tier.reader import TierFetch, TierReader
-from strata_tier.retention import RetentionOptions, plan_deletes
-from strata_tier.spaces import Stores
-from strata_tier.state import DropRanges, ForgetObjects
+from strata_tier.ranges.manifest import manifest_of
+from strata_tier.ranges.metadata import ChangeError
+from strata_tier.ranges.retention import RetentionOptions, plan_deletes
+from strata_tier.reads.read_options import TierReadOptions
+from strata_tier.reads.reader import TierFetch, TierReader
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.upkeep.compact import (
+    CompactOptions,
+    delete_objects,
+    delete_orphans,
+    put_object,
+    write_output,
+)
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Message, Tier, messages_of, queue_of
 
 OPTIONS = CompactionOptions(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strata_runtime.metrics import Metrics
-from strata_tier.costs import OTHER_TOPICS, TopicCost, TopicCosts, put_requests
-from strata_tier.state import TieredRange
+from strata_tier.objects.costs import OTHER_TOPICS, TopicCost, TopicCosts, put_requests
+from strata_tier.objects.state import TieredRange
 
 NAMES = {"1": "%orders", "2": "acme%clicks", "3": "%late"}
 

@@ -14,10 +14,10 @@ from botocore.exceptions import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_tier.drivers.bodies import parts_in
-from strata_tier.drivers.listing import Entry, listing
-from strata_tier.drivers.s3_errors import UploadGoneError, translated
-from strata_tier.ports import (
+from strata_tier.store.drivers.bodies import parts_in
+from strata_tier.store.drivers.listing import Entry, listing
+from strata_tier.store.drivers.s3_errors import UploadGoneError, translated
+from strata_tier.store.ports import (
     Body,
     CorruptTransferError,
     ObjectExistsError,

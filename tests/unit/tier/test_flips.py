@@ -6,14 +6,14 @@ import random
 
 from strata_mq.hashing import key_hash
 from strata_runtime.metrics import Metrics
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.errors import DamagedObjectError
-from strata_tier.layout import HEADER_BYTES
-from strata_tier.open_objects import OpenObject
-from strata_tier.plan import Author
-from strata_tier.read_options import TierReadOptions
-from strata_tier.reader import TierFetch, TierRead, TierReader
-from strata_tier.spaces import PrefixedStore, Stores
+from strata_tier.base.errors import DamagedObjectError
+from strata_tier.objects.layout import HEADER_BYTES
+from strata_tier.objects.open_objects import OpenObject
+from strata_tier.objects.plan import Author
+from strata_tier.objects.spaces import PrefixedStore, Stores
+from strata_tier.reads.read_options import TierReadOptions
+from strata_tier.reads.reader import TierFetch, TierRead, TierReader
+from strata_tier.store.drivers.memory import MemoryStore
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Message, Tier, messages_of, queue_of
 
 SPACE = "acme"

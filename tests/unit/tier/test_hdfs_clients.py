@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from strata_tier.drivers.hdfs_clients import kept_client
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.store_options import StoreOptions
+from strata_tier.store.drivers.hdfs_clients import kept_client
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.store_options import StoreOptions
 
 
 async def test_no_client_is_let_go_with_its_store() -> None:

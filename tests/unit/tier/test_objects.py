@@ -12,22 +12,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_mq.hashing import key_hash, text_hash
-from strata_tier.blocks import SearchTerms, id_hash, id_hashes
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.errors import DamagedObjectError
-from strata_tier.layout import HEADER_BYTES, ObjectKind, decode_header
-from strata_tier.names import (
+from strata_tier.base.errors import DamagedObjectError
+from strata_tier.objects.blocks import SearchTerms, id_hash, id_hashes
+from strata_tier.objects.layout import HEADER_BYTES, ObjectKind, decode_header
+from strata_tier.objects.names import (
     ManifestName,
     manifest_key,
     parse_manifest_key,
     parse_object_key,
     space_prefix,
 )
-from strata_tier.open_objects import OpenObject
-from strata_tier.plan import Author, PlanOptions, QueueRuns, plan_object
-from strata_tier.ports import check_key
-from strata_tier.state import ObjectRef
-from strata_tier.writer import BlockData, BodyDamagedError, ObjectWriter
+from strata_tier.objects.open_objects import OpenObject
+from strata_tier.objects.plan import Author, PlanOptions, QueueRuns, plan_object
+from strata_tier.objects.state import ObjectRef
+from strata_tier.objects.writer import BlockData, BodyDamagedError, ObjectWriter
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.ports import check_key
 from tests.unit.tier.objects import (
     HOME,
     RAFT_GROUP,

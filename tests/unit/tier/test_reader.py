@@ -11,16 +11,16 @@ import pytest
 
 from strata_mq.hashing import key_hash, text_hash
 from strata_runtime.metrics import Metrics
-from strata_tier.block_source import BusyError
-from strata_tier.drivers.memory import MemoryStore
-from strata_tier.errors import DamagedObjectError, NotTieredError, TierError, TierGapError
-from strata_tier.metrics import READ_METRICS
-from strata_tier.ports import ObjectNotFoundError
-from strata_tier.read_ahead import ReadAhead, ReaderKey
-from strata_tier.read_options import TierReadOptions
-from strata_tier.reader import TierFetch, TierRead, TierReader
-from strata_tier.spaces import Stores
-from strata_tier.state import DropRanges
+from strata_tier.base.errors import DamagedObjectError, NotTieredError, TierError, TierGapError
+from strata_tier.base.metrics import READ_METRICS
+from strata_tier.objects.spaces import Stores
+from strata_tier.objects.state import DropRanges
+from strata_tier.reads.block_source import BusyError
+from strata_tier.reads.read_ahead import ReadAhead, ReaderKey
+from strata_tier.reads.read_options import TierReadOptions
+from strata_tier.reads.reader import TierFetch, TierRead, TierReader
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.ports import ObjectNotFoundError
 from tests.unit.tier.objects import Message, Tier, messages_of, queue_of
 
 

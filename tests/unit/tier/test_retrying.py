@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from strata_runtime.metrics import Metrics
-from strata_tier.ports import (
+from strata_tier.store.ports import (
     ObjectNotFoundError,
     RefusedError,
     StoreError,
@@ -17,8 +17,8 @@ from strata_tier.ports import (
     StoreUnavailableError,
     ThrottledError,
 )
-from strata_tier.retrying import Operation, RequestGate
-from strata_tier.store_options import StoreOptions
+from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.store_options import StoreOptions
 
 STORE = "s3://bucket"
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from strata_tier.drivers.threads import Threads
+from strata_tier.store.drivers.threads import Threads
 
 
 async def test_results_and_errors_come_back() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from strata_runtime.errors import ConfigError
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import check_key
-from strata_tier.url import parse
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.ports import check_key
+from strata_tier.store.url import parse
 
 
 @pytest.mark.parametrize(

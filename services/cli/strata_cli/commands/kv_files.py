@@ -65,7 +65,7 @@ def reading(place: str) -> Iterator[BinaryIO]:
 
 
 async def _put(place: str, file: BinaryIO) -> None:
-    from strata_tier.opening import open_store
+    from strata_tier.store import open_store
 
     store_url, key = _split(place)
     size_bytes = file.tell()
@@ -83,7 +83,7 @@ async def _put(place: str, file: BinaryIO) -> None:
 
 
 async def _get(place: str, file: BinaryIO) -> None:
-    from strata_tier.opening import open_store
+    from strata_tier.store import open_store
 
     store_url, key = _split(place)
     store = await open_store(store_url)
@@ -102,7 +102,7 @@ def _split(place: str) -> tuple[str, str]:
     Raises:
         CliError: the URL names no object.
     """
-    from strata_tier.url import parse
+    from strata_tier.store import parse
 
     url = parse(place)
     folder, _, key = url.path.rpartition("/")

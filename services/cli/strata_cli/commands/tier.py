@@ -19,16 +19,18 @@ from strata_cli.commands import tier_restore
 from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
 from strata_cli.views import View
-from strata_tier import audit, bucket, inspection
-from strata_tier.audit import AuditOptions, AuditReport
-from strata_tier.inspection import HomeContents, TopicContents
-from strata_tier.layout import BlockEntry
-from strata_tier.manifest import Manifest
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import ObjectStore
-from strata_tier.restore import Restore, plan_restore
-from strata_tier.spaces import Stores
-from strata_tier.store_options import StoreOptions
+from strata_tier import upkeep
+from strata_tier.objects import BlockEntry, Stores
+from strata_tier.ranges import Manifest
+from strata_tier.store import ObjectStore, OpenWith, StoreOptions, open_store
+from strata_tier.upkeep import (
+    AuditOptions,
+    AuditReport,
+    HomeContents,
+    Restore,
+    TopicContents,
+    plan_restore,
+)
 
 Result = TypeVar("Result")
 
@@ -143,10 +145,10 @@ async def _restore_plan(
 ) -> tuple[Restore, set[int] | None]:
     async with opened(url) as stores:
         store = stores.default
-        home = await bucket.one_home(store, home)
+        home = await upkeep.one_home(store, home)
         topic_ids: set[int] | None = None
         if topics:
-            _, metadata, _ = await bucket.newest_metadata(store, home)
+            _, metadata, _ = await upkeep.newest_metadata(store, home)
             rows = metadata.rows if metadata is not None else ()
             topic_ids = tier_restore.topic_ids_of(rows, namespace, topics)
         return await plan_restore(store, home, topic_ids), topic_ids
@@ -179,17 +181,17 @@ async def _verified(
     store_options: StoreOptions,
 ) -> AuditReport:
     async with opened(url, spaces, store_options) as stores:
-        return await audit.verify(stores, await bucket.one_home(stores.default, home), options)
+        return await upkeep.verify(stores, await upkeep.one_home(stores.default, home), options)
 
 
 async def _inspect(url: str, home: str) -> HomeContents:
     async with opened(url) as stores:
-        return await inspection.inspect(stores.default, await bucket.one_home(stores.default, home))
+        return await upkeep.inspect(stores.default, await upkeep.one_home(stores.default, home))
 
 
 async def _inspect_object(url: str, key: str, common: Common) -> None:
     async with opened(url) as stores:
-        root, blocks = await inspection.inspect_object(stores.default, key)
+        root, blocks = await upkeep.inspect_object(stores.default, key)
     view: View = {
         "key": key,
         "home": root.home,

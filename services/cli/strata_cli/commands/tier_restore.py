@@ -40,7 +40,7 @@ from strata_state.metadata_keys import (
 )
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_storage.upkeep.checkpoint import encode_checkpoint
-from strata_tier.restore import RaftGroupRestore, Restore
+from strata_tier.upkeep import RaftGroupRestore, Restore
 
 # Ids that the lost cluster may have given after its last archive.
 _IDS_MARGIN = 1_000

@@ -51,7 +51,7 @@ from strata_storage.cluster.registration import Registration, RegistrationError
 from strata_storage.group.plugins import load as load_storage_plugins
 from strata_storage.process.app import StorageApp
 from strata_storage.tiering.opening import TierSetup
-from strata_tier.ports import StoreError
+from strata_tier.store import StoreError
 
 NAMESERVER = "nameserver"
 STORAGE = "storage"

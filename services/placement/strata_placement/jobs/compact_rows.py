@@ -1,6 +1,6 @@
 """What a compaction of the tier does with objects: plain Python, run by every task for its share.
 
-The plan is the storage nodes' own (`strata_tier.compaction`), made of the newest manifests; nothing
+The plan is the storage nodes' own (`strata_tier.ranges.compaction`), made of the newest manifests; nothing
 is taken for granted of it: a leader replaces what still stands where it stood.
 """
 
@@ -14,18 +14,24 @@ from typing import NamedTuple
 from strata_placement.jobs.tier_client import TierLeaders
 from strata_placement.source.runs import SourceError
 from strata_state.memory_store import MemoryStore
-from strata_tier import bucket
-from strata_tier.audit import AuditOptions, AuditReport, verify_object
-from strata_tier.compact import CompactOptions, write_output
-from strata_tier.compaction import CompactionOptions, CompactionOutput, plan_compactions
-from strata_tier.errors import DamagedObjectError, TierError
-from strata_tier.manifest import Manifest
-from strata_tier.metadata_memory import MemoryTierMetadata
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import StoreError
-from strata_tier.spaces import Stores
-from strata_tier.state import ReplaceRanges, TieredObject, encode_change
-from strata_tier.store_options import StoreOptions
+from strata_tier import upkeep
+from strata_tier.base import DamagedObjectError, TierError
+from strata_tier.objects import ReplaceRanges, Stores, TieredObject, encode_change
+from strata_tier.ranges import (
+    CompactionOptions,
+    CompactionOutput,
+    Manifest,
+    MemoryTierMetadata,
+    plan_compactions,
+)
+from strata_tier.store import OpenWith, StoreError, StoreOptions, open_store
+from strata_tier.upkeep import (
+    AuditOptions,
+    AuditReport,
+    CompactOptions,
+    verify_object,
+    write_output,
+)
 
 _MIB = 1024 * 1024
 # Of one call; a leader takes twice as many.
@@ -106,12 +112,12 @@ async def _work_of(
 ) -> tuple[list[OutputWork], list[str]]:
     store = await open_store(url)
     try:
-        home = await bucket.one_home(store, home)
+        home = await upkeep.one_home(store, home)
         work: list[OutputWork] = []
         damaged: list[str] = []
-        for names in (await bucket.manifests_in(store, home)).values():
+        for names in (await upkeep.manifests_in(store, home)).values():
             try:
-                found = await bucket.newest_manifest(store, home, names)
+                found = await upkeep.newest_manifest(store, home, names)
             except DamagedObjectError as error:
                 damaged.append(str(error))
                 continue

@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strata_tier import bucket
-from strata_tier.audit import AuditOptions, AuditReport, verify_object
-from strata_tier.errors import DamagedObjectError
-from strata_tier.manifest import Manifest
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import StoreError
-from strata_tier.spaces import Stores
-from strata_tier.state import ObjectRef, TieredRange
-from strata_tier.store_options import StoreOptions
+from strata_tier import upkeep
+from strata_tier.base import DamagedObjectError
+from strata_tier.objects import ObjectRef, Stores, TieredRange
+from strata_tier.ranges import Manifest
+from strata_tier.store import OpenWith, StoreError, StoreOptions, open_store
+from strata_tier.upkeep import AuditOptions, AuditReport, verify_object
 
 _MIB = 1024 * 1024
 
@@ -58,12 +55,12 @@ def scrubbed(url: str, work: Iterable[ObjectWork], mib_per_s: float | None) -> l
 async def _work_of(url: str, home: str) -> tuple[list[ObjectWork], list[str]]:
     store = await open_store(url)
     try:
-        home = await bucket.one_home(store, home)
+        home = await upkeep.one_home(store, home)
         work: list[ObjectWork] = []
         damaged: list[str] = []
-        for names in (await bucket.manifests_in(store, home)).values():
+        for names in (await upkeep.manifests_in(store, home)).values():
             try:
-                found = await bucket.newest_manifest(store, home, names)
+                found = await upkeep.newest_manifest(store, home, names)
             except DamagedObjectError as error:
                 damaged.append(str(error))
                 continue

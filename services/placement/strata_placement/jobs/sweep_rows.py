@@ -16,13 +16,11 @@ from typing import NamedTuple, TypeVar
 from strata.admin.v1 import admin_pb2
 from strata_placement.jobs.tier_client import TierLeaders
 from strata_placement.source.runs import SourceError
-from strata_tier import bucket
-from strata_tier.errors import DamagedObjectError
-from strata_tier.names import DEFAULT_SPACE, object_folders
-from strata_tier.opening import open_store
-from strata_tier.ports import StoreError
-from strata_tier.retention import RetentionOptions
-from strata_tier.spaces import Stores
+from strata_tier import upkeep
+from strata_tier.base import DamagedObjectError
+from strata_tier.objects import DEFAULT_SPACE, Stores, object_folders
+from strata_tier.ranges import RetentionOptions
+from strata_tier.store import StoreError, open_store
 
 Item = TypeVar("Item")
 
@@ -99,12 +97,12 @@ def swept(
 async def _work_of(url: str, home: str) -> tuple[list[GroupWork], list[str]]:
     store = await open_store(url)
     try:
-        home = await bucket.one_home(store, home)
+        home = await upkeep.one_home(store, home)
         work: list[GroupWork] = []
         damaged: list[str] = []
-        for raft_group, names in (await bucket.manifests_in(store, home)).items():
+        for raft_group, names in (await upkeep.manifests_in(store, home)).items():
             try:
-                found = await bucket.newest_manifest(store, home, names)
+                found = await upkeep.newest_manifest(store, home, names)
             except DamagedObjectError as error:
                 damaged.append(str(error))
                 continue
@@ -178,7 +176,7 @@ class _Sweep:
         store = self._stores.of(space)
         before_ms = self._now_ms() - self._options.orphan_ms
         for folder in object_folders(self._work.home, self._work.raft_group):
-            async for info in bucket.objects_under(store, folder):
+            async for info in upkeep.objects_under(store, folder):
                 self._listed += 1
                 if info.modified_ms > before_ms:
                     continue

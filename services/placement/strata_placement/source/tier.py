@@ -23,16 +23,11 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.errors import StrataError
 from strata_runtime.metrics import Metrics
 from strata_state.metadata_keys import topic_key
-from strata_tier import bucket
-from strata_tier.block_source import BlockSource, PlacedBlock
-from strata_tier.blocks import Block, pick
-from strata_tier.layout import BlockEntry
-from strata_tier.manifest import Manifest
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import ObjectStore
-from strata_tier.read_options import TierReadOptions
-from strata_tier.spaces import Stores
-from strata_tier.state import ObjectRef, TieredRange
+from strata_tier import upkeep
+from strata_tier.objects import Block, BlockEntry, ObjectRef, Stores, TieredRange, pick
+from strata_tier.ranges import Manifest
+from strata_tier.reads import BlockSource, PlacedBlock, TierReadOptions
+from strata_tier.store import ObjectStore, OpenWith, open_store
 
 # Of one request; a task has one in hand and one on its way.
 _REQUEST_BYTES = 8 * 1024 * 1024
@@ -244,11 +239,11 @@ async def _pieces_of(options: SourceOptions) -> list[TierPiece]:
     """Return where the newest manifests say that a topic is."""
     store = await open_store(options.tier, OpenWith())
     try:
-        home = await bucket.one_home(store, options.tier_home)
+        home = await upkeep.one_home(store, options.tier_home)
         topic_id = await _topic_id(store, home, options)
         pieces: list[TierPiece] = []
-        for names in (await bucket.manifests_in(store, home)).values():
-            found = await bucket.newest_manifest(store, home, names)
+        for names in (await upkeep.manifests_in(store, home)).values():
+            found = await upkeep.newest_manifest(store, home, names)
             pieces += _of_manifest(found.manifest, topic_id)
         return pieces
     finally:
@@ -256,7 +251,7 @@ async def _pieces_of(options: SourceOptions) -> list[TierPiece]:
 
 
 async def _topic_id(store: ObjectStore, home: str, options: SourceOptions) -> int:
-    _, metadata, _ = await bucket.newest_metadata(store, home)
+    _, metadata, _ = await upkeep.newest_metadata(store, home)
     wanted = topic_key(options.namespace, options.topic)
     for key, value in metadata.rows if metadata is not None else ():
         if key == wanted:

@@ -42,7 +42,7 @@ from strata_storage.reads.reader import MessageReader
 from strata_storage.reads.traces import Traces
 from strata_storage.rows.machine import GroupMachine, OpenTierMetadata
 from strata_storage.rows.payloads import PayloadReader
-from strata_tier.metadata_rows import RowTierMetadata
+from strata_tier.ranges import RowTierMetadata
 
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 

@@ -68,7 +68,7 @@ from strata_storage.process.app import Peers, StorageApp
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.config import TierConfig
 from strata_storage.tiering.opening import TierSetup
-from strata_tier.drivers.memory import MemoryBucket
+from strata_tier.store import MemoryBucket
 
 _MAX_CHANNELS = 64
 _HEALTH_AFTER_S = 1.0

@@ -60,8 +60,7 @@ from strata_storage.rows.queue_states import QueueStates
 from strata_storage.rows.tier_state import TIER_KINDS, TierState
 from strata_storage.rows.trace_apply import TraceApply
 from strata_storage.rows.traffic import Traffic
-from strata_tier.metadata import TierMetadata
-from strata_tier.metadata_rows import RowTierMetadata
+from strata_tier.ranges import RowTierMetadata, TierMetadata
 
 Ordinals = frozenset[int]
 _NONE: Ordinals = frozenset()

@@ -28,9 +28,9 @@ from strata_mq.tier_rows import OffsetRange
 from strata_state.ports import RowBatch
 from strata_state.tier_rows import TierRows
 from strata_storage.base.errors import ApplyError
-from strata_tier.errors import TierError
-from strata_tier.metadata import ChangeError, TierMetadata
-from strata_tier.state import decode_change
+from strata_tier.base import TierError
+from strata_tier.objects import decode_change
+from strata_tier.ranges import ChangeError, TierMetadata
 
 TIER_KINDS = frozenset(
     (

@@ -21,7 +21,7 @@ from strata_mq.tier_rows import OffsetRange
 from strata_storage.rows.consume_queues import Run
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.options import UploadOptions
-from strata_tier.names import DEFAULT_SPACE
+from strata_tier.objects import DEFAULT_SPACE
 
 QueueKey = tuple[int, int]
 """(topic id, queue)."""

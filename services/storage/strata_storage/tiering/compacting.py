@@ -1,6 +1,6 @@
 """Puts small objects of one raft group together, and deletes what nobody will ever commit.
 
-What is put together is decided by `strata_tier.compaction`; here it is written, read back whole,
+What is put together is decided by `strata_tier.ranges.compaction`; here it is written, read back whole,
 and proposed. The objects that it replaces are deleted like any other of which nothing is left.
 """
 
@@ -13,10 +13,9 @@ from strata_runtime.logs import get_logger
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.uploader import Uploader
-from strata_tier.compact import CompactOptions, delete_orphans, write_output
-from strata_tier.compaction import CompactionOutput, CompactionPlan, plan_compaction
-from strata_tier.names import DEFAULT_SPACE
-from strata_tier.state import ObjectRef
+from strata_tier.objects import DEFAULT_SPACE, ObjectRef
+from strata_tier.ranges import CompactionOutput, CompactionPlan, plan_compaction
+from strata_tier.upkeep import CompactOptions, delete_orphans, write_output
 
 Verify = Callable[[ObjectRef], Awaitable[None]]
 """Reads an object whole and compares all its checksums; raises StoreError or TierError."""

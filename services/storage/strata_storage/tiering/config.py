@@ -10,10 +10,10 @@ from strata_mq.tier_policy import TierLevel
 from strata_runtime.config import Section
 from strata_storage.tiering.options import LocalOptions, TieringOptions, UploadOptions
 from strata_storage.tiering.pace import PaceOptions
-from strata_tier.names import check_home, space_prefix
-from strata_tier.read_options import TierReadOptions
-from strata_tier.retention import RetentionOptions
-from strata_tier.store_options import StoreOptions
+from strata_tier.objects import check_home, space_prefix
+from strata_tier.ranges import RetentionOptions
+from strata_tier.reads import TierReadOptions
+from strata_tier.store import StoreOptions
 
 _MIB = 1024 * 1024
 

@@ -13,7 +13,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_runtime.clock import Clock
 from strata_storage.base.errors import Refused
 from strata_storage.tiering.options import OutsideOptions
-from strata_tier.errors import TierError
+from strata_tier.base import TierError
 
 
 class LeasedKeys:

@@ -10,7 +10,7 @@ import asyncio
 
 from strata_runtime.logs import get_logger
 from strata_storage.tiering.parts import TieringParts
-from strata_tier.ports import StoreError
+from strata_tier.store import StoreError
 
 
 async def sweep_leftovers(parts: TieringParts) -> None:

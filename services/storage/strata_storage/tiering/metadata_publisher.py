@@ -11,10 +11,15 @@ from collections.abc import Awaitable, Callable
 from strata.meta.v1 import meta_pb2
 from strata_metadata.rows import key_of, value_of
 from strata_runtime.clock import Clock
-from strata_tier.archive import NO_RAFT_GROUP, Description, encode_archive
-from strata_tier.bucket import objects_under
-from strata_tier.names import metadata_key, metadata_prefix
-from strata_tier.ports import ObjectStore, parts_of
+from strata_tier.objects import (
+    NO_RAFT_GROUP,
+    Description,
+    encode_archive,
+    metadata_key,
+    metadata_prefix,
+)
+from strata_tier.store import ObjectStore, parts_of
+from strata_tier.upkeep import objects_under
 
 MetadataSnapshot = Callable[[], Awaitable[tuple[int, list[meta_pb2.Change]]]]
 """Gives a revision and all metadata rows as of then; revision 0: nothing is known yet."""

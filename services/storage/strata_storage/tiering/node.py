@@ -34,14 +34,10 @@ from strata_storage.tiering.reading import TieredReader, TierMessages
 from strata_storage.tiering.refill import later, refill
 from strata_storage.tiering.retain import TierRetention
 from strata_storage.tiering.uploader import Uploader
-from strata_tier.errors import TierError
-from strata_tier.layout import BlockEntry
-from strata_tier.metadata import TierMetadata
-from strata_tier.metadata_mirrored import MirroredTierMetadata
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.open_objects import OpenObject
-from strata_tier.ports import StoreError
-from strata_tier.state import ObjectRef
+from strata_tier.base import TierError
+from strata_tier.objects import BlockEntry, ObjectRef, OpenObject
+from strata_tier.ranges import MirroredTierMetadata, RowTierMetadata, TierMetadata
+from strata_tier.store import StoreError
 
 # What of an object is read at once while it is read back.
 _VERIFY_REQUEST_BYTES = 8 * 1024 * 1024

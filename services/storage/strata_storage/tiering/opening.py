@@ -25,15 +25,17 @@ from strata_storage.tiering.parts import (
     UploadTurns,
 )
 from strata_storage.tiering.uploads import ObjectUploads
-from strata_tier.costs import TopicCosts
-from strata_tier.credentials import S3Credentials
-from strata_tier.drivers.memory import MemoryBucket
-from strata_tier.names import space_prefix
-from strata_tier.opening import OpenWith, open_store
-from strata_tier.ports import ObjectStore
-from strata_tier.reader import TierReader
-from strata_tier.spaces import Stores
-from strata_tier.url import StoreUrl, parse
+from strata_tier.objects import Stores, TopicCosts, space_prefix
+from strata_tier.reads import TierReader
+from strata_tier.store import (
+    MemoryBucket,
+    ObjectStore,
+    OpenWith,
+    S3Credentials,
+    StoreUrl,
+    open_store,
+    parse,
+)
 
 Result = TypeVar("Result")
 

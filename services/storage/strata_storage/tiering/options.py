@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from strata_mq.tier_policy import TierLevel
 from strata_storage.tiering.pace import PaceOptions
-from strata_tier.compaction import CompactionOptions
-from strata_tier.retention import RetentionOptions
+from strata_tier.ranges import CompactionOptions, RetentionOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,23 +19,23 @@ from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.uploader import Uploader
-from strata_tier.audit import AuditOptions, AuditReport, verify_object
-from strata_tier.compaction import replaceable, standing_for
-from strata_tier.errors import TierError
-from strata_tier.layout import ObjectKind
-from strata_tier.metadata import TierMetadata
-from strata_tier.names import QUEUE_FOLDER, SET_FOLDER, parse_object_key
-from strata_tier.ports import ObjectNotFoundError, ObjectTooShortError, StoreError
-from strata_tier.retention import plan_deletes
-from strata_tier.state import (
+from strata_tier.base import TierError
+from strata_tier.objects import (
+    QUEUE_FOLDER,
+    SET_FOLDER,
     ForgetObjects,
+    ObjectKind,
     ObjectRef,
     ReplaceRanges,
     TieredObject,
     TieredRange,
     decode_change,
     encode_change,
+    parse_object_key,
 )
+from strata_tier.ranges import TierMetadata, plan_deletes, replaceable, standing_for
+from strata_tier.store import ObjectNotFoundError, ObjectTooShortError, StoreError
+from strata_tier.upkeep import AuditOptions, AuditReport, verify_object
 
 # Looked up before others get their turn.
 _RANGES_PER_TURN = 200

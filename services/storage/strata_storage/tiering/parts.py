@@ -15,10 +15,8 @@ from strata_storage.base.jobs import RunJob
 from strata_storage.tiering.metadata_publisher import MetadataPublisher
 from strata_storage.tiering.options import TieringOptions
 from strata_storage.tiering.uploads import ObjectUploads
-from strata_tier.costs import TopicCosts
-from strata_tier.names import DEFAULT_SPACE
-from strata_tier.ports import ObjectStore
-from strata_tier.spaces import Stores
+from strata_tier.objects import DEFAULT_SPACE, Stores, TopicCosts
+from strata_tier.store import ObjectStore
 
 
 class TierPolicies(Protocol):

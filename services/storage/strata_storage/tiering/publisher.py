@@ -21,13 +21,18 @@ from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row, StateError
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts
-from strata_tier.archive import ArchivedEntry, Description, encode_archive
-from strata_tier.bucket import manifests_in
-from strata_tier.errors import TierError
-from strata_tier.manifest import encode_manifest, manifest_of
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.names import ManifestName, checkpoint_key, manifest_key
-from strata_tier.ports import StoreError, parts_of
+from strata_tier.base import TierError
+from strata_tier.objects import (
+    ArchivedEntry,
+    Description,
+    ManifestName,
+    checkpoint_key,
+    encode_archive,
+    manifest_key,
+)
+from strata_tier.ranges import RowTierMetadata, encode_manifest, manifest_of
+from strata_tier.store import StoreError, parts_of
+from strata_tier.upkeep import manifests_in
 
 # Entries of messages that wait which one archive carries; what is beyond is named as missing.
 _ENTRIES_MAX = 100_000

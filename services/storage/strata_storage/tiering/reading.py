@@ -27,18 +27,18 @@ from strata_storage.reads.reader import (
 )
 from strata_storage.rows.tier_state import TierState
 from strata_storage.tiering.parts import TieringParts
-from strata_tier.blocks import BlockColumns
-from strata_tier.errors import TierError
-from strata_tier.metadata import TierMetadata
-from strata_tier.ports import StoreError
-from strata_tier.reader import TierRead
+from strata_tier.base import TierError
+from strata_tier.objects import BlockColumns
+from strata_tier.ranges import TierMetadata
+from strata_tier.reads import TierRead
+from strata_tier.store import StoreError
 
 
 class TierMessages(Protocol):
     """Reads messages of queues from objects; shared by all raft groups of a node."""
 
     async def messages(self, metadata: TierMetadata, read: TierRead) -> list[bytes]:
-        """Return messages of one queue by rising offsets (`strata_tier.reader.TierReader`).
+        """Return messages of one queue by rising offsets (`strata_tier.reads.reader.TierReader`).
 
         Raises:
             StoreError: the store cannot give the bytes.

@@ -31,12 +31,10 @@ from strata_state.overlay import Overlay
 from strata_state.ports import StateStore
 from strata_state.rows import GroupRows
 from strata_storage.reads.reader import NOT_IN_LOG
-from strata_tier.blocks import BlockColumns
-from strata_tier.errors import TierError
-from strata_tier.metadata import ChangeError, TierMetadata
-from strata_tier.metadata_rows import RowTierMetadata
-from strata_tier.ports import ObjectNotFoundError, StoreError
-from strata_tier.state import decode_change
+from strata_tier.base import TierError
+from strata_tier.objects import BlockColumns, decode_change
+from strata_tier.ranges import ChangeError, RowTierMetadata, TierMetadata
+from strata_tier.store import ObjectNotFoundError, StoreError
 
 # A consume queue row counts its messages in 16 bits.
 _RUN_MAX = 0xFFFF
@@ -44,7 +42,7 @@ _READ_BYTES = 8 * 1024 * 1024
 
 
 class TierColumns(Protocol):
-    """Reads the columns of blocks (`strata_tier.reader.TierReader`)."""
+    """Reads the columns of blocks (`strata_tier.reads.reader.TierReader`)."""
 
     async def columns(
         self, metadata: TierMetadata, topic_id: int, queue: int, offset: int

@@ -29,11 +29,8 @@ from strata_storage.reads.offsets import Offsets
 from strata_storage.tiering.compacting import Compactor, Verify
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.uploader import Uploader
-from strata_tier.compact import delete_objects
-from strata_tier.errors import TierError
-from strata_tier.ports import ObjectNotFoundError, ObjectTooShortError, StoreError
-from strata_tier.retention import plan_deletes
-from strata_tier.state import (
+from strata_tier.base import TierError
+from strata_tier.objects import (
     DropRanges,
     DropTopics,
     ForgetObjects,
@@ -41,6 +38,9 @@ from strata_tier.state import (
     TierChange,
     encode_change,
 )
+from strata_tier.ranges import plan_deletes
+from strata_tier.store import ObjectNotFoundError, ObjectTooShortError, StoreError
+from strata_tier.upkeep import delete_objects
 
 _QUEUES_PER_TURN = 200
 

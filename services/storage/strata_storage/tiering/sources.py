@@ -20,10 +20,8 @@ from strata_mq.commands import CommandError
 from strata_mq.cq_rows import CqRow
 from strata_seglog.frames import StoredFrame
 from strata_storage.rows.append_rows import find_append
-from strata_tier.blocks import MessageRun, SearchTerms
-from strata_tier.errors import TierError
-from strata_tier.plan import PlannedBlock
-from strata_tier.writer import BlockData
+from strata_tier.base import TierError
+from strata_tier.objects import BlockData, MessageRun, PlannedBlock, SearchTerms
 
 
 class RunSource(NamedTuple):

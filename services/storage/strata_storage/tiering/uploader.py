@@ -29,14 +29,21 @@ from strata_storage.tiering.backlog import Backlog
 from strata_storage.tiering.leased_keys import LeasedKeys
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.sources import message_run
-from strata_tier.blocks import MessageRun
-from strata_tier.compaction import replaceable
-from strata_tier.costs import put_requests
-from strata_tier.errors import TierError
-from strata_tier.names import DEFAULT_SPACE
-from strata_tier.plan import ObjectPlan, QueueRuns
-from strata_tier.ports import ObjectNotFoundError, StoreError, StoreMissingError
-from strata_tier.state import CommitRanges, ObjectRef, ReplaceRanges, TieredRange, encode_change
+from strata_tier.base import TierError
+from strata_tier.objects import (
+    DEFAULT_SPACE,
+    CommitRanges,
+    MessageRun,
+    ObjectPlan,
+    ObjectRef,
+    QueueRuns,
+    ReplaceRanges,
+    TieredRange,
+    encode_change,
+    put_requests,
+)
+from strata_tier.ranges import replaceable
+from strata_tier.store import ObjectNotFoundError, StoreError, StoreMissingError
 
 # How often it is looked whether the term goes on, while an entry is being applied.
 _LOOK_S = 0.1

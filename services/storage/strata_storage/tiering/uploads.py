@@ -14,13 +14,19 @@ from strata_storage.base.jobs import RunJob
 from strata_storage.tiering.options import UploadOptions
 from strata_storage.tiering.pace import UploadPace
 from strata_storage.tiering.sources import Sources
-from strata_tier.errors import DamagedObjectError
-from strata_tier.layout import ObjectKind
-from strata_tier.plan import Author, ObjectPlan, PlanOptions, QueueRuns, plan_object
-from strata_tier.ports import Buffer
-from strata_tier.spaces import Stores
-from strata_tier.state import ObjectRef
-from strata_tier.writer import ObjectWriter
+from strata_tier.base import DamagedObjectError
+from strata_tier.objects import (
+    Author,
+    ObjectKind,
+    ObjectPlan,
+    ObjectRef,
+    ObjectWriter,
+    PlanOptions,
+    QueueRuns,
+    Stores,
+    plan_object,
+)
+from strata_tier.store import Buffer
 
 
 class ObjectUploads:

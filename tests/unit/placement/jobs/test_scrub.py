@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from strata_placement.jobs.scrub_rows import scrubbed, work_of
-from strata_tier.manifest import manifest_of
-from strata_tier.names import ManifestName
-from strata_tier.opening import open_store
+from strata_tier.objects.names import ManifestName
+from strata_tier.ranges.manifest import manifest_of
+from strata_tier.store.opening import open_store
 from tests.unit.tier.objects import (
     HOME,
     RAFT_GROUP,

@@ -18,15 +18,15 @@ from strata_placement.jobs.sweep_rows import work_of as groups_of
 from strata_placement.source.runs import SourceError
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_tier.compaction import CompactionOptions, replaceable
-from strata_tier.manifest import manifest_of
-from strata_tier.names import ManifestName, parse_object_key
-from strata_tier.opening import open_store
-from strata_tier.read_options import TierReadOptions
-from strata_tier.reader import TierFetch, TierReader
-from strata_tier.retention import RetentionOptions, plan_deletes
-from strata_tier.spaces import Stores
-from strata_tier.state import DropRanges, ForgetObjects, ReplaceRanges, decode_change
+from strata_tier.objects.names import ManifestName, parse_object_key
+from strata_tier.objects.spaces import Stores
+from strata_tier.objects.state import DropRanges, ForgetObjects, ReplaceRanges, decode_change
+from strata_tier.ranges.compaction import CompactionOptions, replaceable
+from strata_tier.ranges.manifest import manifest_of
+from strata_tier.ranges.retention import RetentionOptions, plan_deletes
+from strata_tier.reads.read_options import TierReadOptions
+from strata_tier.reads.reader import TierFetch, TierReader
+from strata_tier.store.opening import open_store
 from tests.unit.tier.objects import (
     HOME,
     RAFT_GROUP,

@@ -16,12 +16,12 @@ from strata_placement.source.plan import QueueSpan
 from strata_placement.source.runs import DataLossError, SourceError, StoredRun
 from strata_placement.source.tier import TierPiece, TierTopic
 from strata_state.metadata_keys import topic_key
-from strata_tier.archive import Description, encode_archive
-from strata_tier.manifest import manifest_of
-from strata_tier.names import ManifestName, metadata_key
-from strata_tier.opening import open_store
-from strata_tier.ports import ObjectStore
-from strata_tier.state import DropRanges
+from strata_tier.objects.archive import Description, encode_archive
+from strata_tier.objects.names import ManifestName, metadata_key
+from strata_tier.objects.state import DropRanges
+from strata_tier.ranges.manifest import manifest_of
+from strata_tier.store.opening import open_store
+from strata_tier.store.ports import ObjectStore
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Message, Tier, put_manifest, queue_of
 
 TOPIC_ID = 3

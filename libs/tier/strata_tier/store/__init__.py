@@ -1,0 +1,37 @@
+"""Object stores: their port, limits and retries, and how a URL is opened."""
+
+from strata_tier.store.credentials import S3Credentials
+from strata_tier.store.drivers.memory import MemoryBucket
+from strata_tier.store.opening import OpenWith, open_store
+from strata_tier.store.ports import (
+    Buffer,
+    ObjectNotFoundError,
+    ObjectStore,
+    ObjectTooShortError,
+    StoreError,
+    StoreMissingError,
+    StoreUnavailableError,
+    parts_of,
+)
+from strata_tier.store.retrying import Operation
+from strata_tier.store.store_options import StoreOptions
+from strata_tier.store.url import StoreUrl, parse
+
+__all__ = [
+    "Buffer",
+    "MemoryBucket",
+    "ObjectNotFoundError",
+    "ObjectStore",
+    "ObjectTooShortError",
+    "OpenWith",
+    "Operation",
+    "S3Credentials",
+    "StoreError",
+    "StoreMissingError",
+    "StoreOptions",
+    "StoreUnavailableError",
+    "StoreUrl",
+    "open_store",
+    "parse",
+    "parts_of",
+]

@@ -1,0 +1,324 @@
+"""Objects as files under one folder: a disk, an NFS or any other mount.
+
+A put writes a temporary file, syncs it, renames it into place and syncs every folder that got a
+new name. A long body is written and synced part by part while the next ones are being made.
+
+The folder carries a mark, made when it is first used; without its mark a folder is
+`StoreMissingError`: a mount that went away is not an empty store.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+from strata_tier.store.drivers.bodies import Part, parts_in
+from strata_tier.store.drivers.listing import Entry, listing
+from strata_tier.store.drivers.sending import send_parts
+from strata_tier.store.drivers.threads import Threads
+from strata_tier.store.ports import (
+    Body,
+    ObjectExistsError,
+    ObjectInfo,
+    ObjectNotFoundError,
+    ObjectPage,
+    ObjectTooShortError,
+    RefusedError,
+    StoreError,
+    StoreFullError,
+    StoreMissingError,
+    StoreTimeoutError,
+    StoreUnavailableError,
+    check_key,
+)
+from strata_tier.store.retrying import Operation, RequestGate
+
+Result = TypeVar("Result")
+
+MARK = ".strata-store"
+UPLOADS = ".uploads"
+
+_ERRORS: dict[int | None, type[StoreError]] = {
+    errno.ENOSPC: StoreFullError,
+    errno.EDQUOT: StoreFullError,
+    errno.EACCES: RefusedError,
+    errno.EPERM: RefusedError,
+    errno.EROFS: RefusedError,
+    errno.ETIMEDOUT: StoreTimeoutError,
+}
+
+
+class PosixStore:
+    """An `ObjectStore` in a folder. Made by `open`.
+
+    Args:
+        root: the folder.
+        gate: what requests pass.
+        threads: do the blocking calls.
+    """
+
+    def __init__(self, root: Path, gate: RequestGate, threads: Threads) -> None:
+        self._root = root
+        self._gate = gate
+        self._threads = threads
+
+    @classmethod
+    async def open(cls, root: Path, gate: RequestGate) -> PosixStore:
+        """Open a folder; it is made and marked if it is not there, its parent must be.
+
+        Raises:
+            StoreError: it cannot be used.
+        """
+        store = cls(root, gate, Threads("tier-posix", gate.options.requests_in_flight))
+        try:
+            await store._do("", partial(_make_root, root))
+        except StoreError:
+            await store.close()
+            raise
+        return store
+
+    @property
+    def name(self) -> str:
+        """The store's URL."""
+        return self._gate.store
+
+    async def put(
+        self, key: str, body: Body, *, size_bytes: int | None = None, if_absent: bool = False
+    ) -> ObjectInfo:
+        """Store an object; see the port."""
+        check_key(key)
+        return await self._gate.repeat(
+            Operation.PUT, lambda: self._put_once(key, body, size_bytes, if_absent)
+        )
+
+    async def _put_once(
+        self, key: str, body: Body, size_bytes: int | None, if_absent: bool
+    ) -> ObjectInfo:
+        temporary = self._root / UPLOADS / uuid.uuid4().hex
+        options = self._gate.options
+
+        async def send(number: int, position: int, part: Part) -> None:
+            # The last part, and with it a short body, is synced with the file's length.
+            is_long = part.size_bytes == options.part_bytes
+            write = partial(_write, temporary, position, part, is_long)
+            await self._gate.once(
+                Operation.PUT_PART, key, partial(self._do, "", write), upload_bytes=part.size_bytes
+            )
+
+        try:
+            create = partial(self._do, "", partial(_create, temporary))
+            await self._gate.once(Operation.BEGIN_UPLOAD, key, create)
+            parts = parts_in(body, options.part_bytes, size_bytes)
+            size = await send_parts(parts, send, options.parts_in_flight)
+            finish = partial(_finish, self._root, temporary, key, if_absent)
+            modified_ms = await self._gate.once(Operation.PUT, key, partial(self._do, "", finish))
+        finally:
+            # After a success the name is gone already, after a failure it is of no use.
+            await self._threads.run(partial(_remove_quietly, temporary))
+        return ObjectInfo(key, size, modified_ms)
+
+    async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:
+        """Read an object; see the port."""
+        check_key(key)
+
+        def read() -> bytes:
+            content, size = _read(self._root / key, position, length)
+            end = size if length is None else position + length
+            if len(content) != end - position:
+                raise ObjectTooShortError(self.name, key, f"ends at {size}, not {end}")
+            return content
+
+        announced = length or 0
+        body = await self._gate.run(
+            Operation.GET, key, partial(self._do, key, read), download_bytes=announced
+        )
+        await self._gate.received(len(body), announced)
+        return body
+
+    async def head(self, key: str) -> ObjectInfo:
+        """Describe an object; see the port."""
+        check_key(key)
+
+        def describe() -> ObjectInfo:
+            status = (self._root / key).stat()
+            return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
+
+        return await self._gate.run(Operation.HEAD, key, partial(self._do, key, describe))
+
+    async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
+        """List objects; see the port."""
+
+        def page() -> ObjectPage:
+            _check_mark(self._root)
+            steps = listing(prefix, after, limit)
+            folder = next(steps)
+            while True:
+                try:
+                    folder = steps.send(_children(self._root / folder))
+                except StopIteration as end:
+                    return cast("ObjectPage", end.value)
+
+        return await self._gate.run(Operation.LIST, "", partial(self._do, "", page))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; see the port. Their folders stay."""
+        for key in keys:
+            check_key(key)
+
+        def remove() -> None:
+            _check_mark(self._root)
+            for key in keys:
+                (self._root / key).unlink(missing_ok=True)
+
+        await self._gate.run(Operation.DELETE, "", partial(self._do, "", remove))
+
+    async def remove_leftovers(self, before_ms: int) -> int:
+        """Remove temporary files; see the port."""
+        remove = partial(_remove_temporaries, self._root, before_ms)
+        return await self._gate.run(Operation.ABORT_UPLOAD, "", partial(self._do, "", remove))
+
+    async def close(self) -> None:
+        """End the threads."""
+        self._gate.close()
+        await self._threads.close()
+
+    async def _do(self, key: str, work: Callable[[], Result]) -> Result:
+        """Do blocking work in a thread, its `OSError` as a `StoreError`."""
+        try:
+            return await self._threads.run(work)
+        except FileExistsError as error:
+            raise ObjectExistsError(self.name, key, "exists") from error
+        except OSError as error:
+            failure = await self._threads.run(partial(self._translated, error, key))
+            raise failure from error
+
+    def _translated(self, error: OSError, key: str) -> StoreError:
+        reason = error.strerror or type(error).__name__
+        if isinstance(error, FileNotFoundError):
+            try:
+                _check_mark(self._root)
+            except OSError:
+                return StoreMissingError(self.name, "", f"{MARK} is missing: not mounted?")
+            if key:
+                return ObjectNotFoundError(self.name, key, "not found")
+            return StoreMissingError(self.name, "", reason)
+        return _ERRORS.get(error.errno, StoreUnavailableError)(self.name, key, reason)
+
+
+def _make_root(root: Path) -> None:
+    if (root / MARK).exists():
+        return
+    root.mkdir(exist_ok=True)
+    (root / UPLOADS).mkdir(exist_ok=True)
+    (root / MARK).touch()
+    _sync_folder(root)
+    _sync_folder(root.parent)
+
+
+def _check_mark(root: Path) -> None:
+    (root / MARK).stat()
+
+
+def _create(temporary: Path) -> None:
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+
+
+def _write(temporary: Path, position: int, part: Part, sync: bool) -> None:
+    # Not made here: a write that nobody waits for any more must not bring the file back.
+    descriptor = os.open(temporary, os.O_WRONLY)
+    try:
+        for buffer in part.buffers:
+            view = memoryview(buffer)
+            while view:
+                written = os.pwrite(descriptor, view, position)
+                position, view = position + written, view[written:]
+        if sync:
+            os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _finish(root: Path, temporary: Path, key: str, if_absent: bool) -> int:
+    """Make a written file durable under its name; return its time in Unix milliseconds."""
+    descriptor = os.open(temporary, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+        modified_ms = os.fstat(descriptor).st_mtime_ns // 1_000_000
+    finally:
+        os.close(descriptor)
+    target = root / key
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if if_absent:
+        os.link(temporary, target)
+    else:
+        temporary.replace(target)
+    # Any folder up to the root may be new, made here or by another put that has not synced yet.
+    for folder in target.parents:
+        _sync_folder(folder)
+        if folder == root:
+            break
+    return modified_ms
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path, position: int, length: int | None) -> tuple[bytes, int]:
+    """Return the bytes, fewer only at the end of the file, and the file's length."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        wanted = max(0, (size if length is None else min(size, position + length)) - position)
+        pieces: list[bytes] = []
+        while wanted:
+            piece = os.pread(descriptor, wanted, position)
+            if not piece:
+                break
+            pieces.append(piece)
+            position, wanted = position + len(piece), wanted - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces), size
+    finally:
+        os.close(descriptor)
+
+
+def _children(folder: Path) -> list[Entry]:
+    entries = []
+    with os.scandir(folder) as found:
+        for entry in found:
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue  # Deleted meanwhile.
+            if entry.is_dir():
+                entries.append(Entry(entry.name, None, 0))
+            else:
+                modified_ms = status.st_mtime_ns // 1_000_000
+                entries.append(Entry(entry.name, status.st_size, modified_ms))
+    return entries
+
+
+def _remove_temporaries(root: Path, before_ms: int) -> int:
+    removed = 0
+    for path in (root / UPLOADS).iterdir():
+        if path.stat().st_mtime_ns // 1_000_000 < before_ms:
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def _remove_quietly(path: Path) -> None:
+    """Remove what may be gone, in a folder that may be: `remove_leftovers` finds the rest."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return

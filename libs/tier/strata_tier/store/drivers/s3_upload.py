@@ -1,0 +1,114 @@
+"""One multipart upload: parts side by side, each repeated alone, completed or aborted.
+
+Invariant: after `send` or `complete` raised, `abort` leaves nothing that costs money, or what it
+could not remove is found by `remove_leftovers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from strata_tier.store.drivers.bodies import Part
+from strata_tier.store.drivers.s3_requests import S3Requests, answered_ms
+from strata_tier.store.drivers.sending import send_parts
+from strata_tier.store.ports import StoreError
+from strata_tier.store.retrying import Operation
+
+if TYPE_CHECKING:
+    from types_boto3_s3.type_defs import CompletedPartTypeDef, UploadPartOutputTypeDef
+
+MAX_PARTS = 10_000
+
+
+class MultipartUpload:
+    """An upload that has begun. Made by `begin`.
+
+    Args:
+        requests: the bucket.
+        key: the object.
+        upload_id: what the store calls the upload.
+    """
+
+    def __init__(self, requests: S3Requests, key: str, upload_id: str) -> None:
+        self._requests = requests
+        self._key = key
+        self._names: dict[str, Any] = {
+            "Bucket": requests.location.bucket,
+            "Key": requests.path(key),
+            "UploadId": upload_id,
+        }
+        self._sent: dict[int, CompletedPartTypeDef] = {}
+        self.sent_bytes = 0
+
+    @classmethod
+    async def begin(cls, requests: S3Requests, key: str) -> MultipartUpload:
+        """Ask the store for an upload."""
+        # Said here too, or the store does not compare the parts' checksums when they are joined.
+        algorithm: dict[str, Any] = (
+            {"ChecksumAlgorithm": "CRC32"} if requests.location.dialect.checksums else {}
+        )
+        begin = partial(
+            requests.client.create_multipart_upload,
+            Bucket=requests.location.bucket,
+            Key=requests.path(key),
+            **algorithm,
+        )
+        answer = await requests.run(Operation.BEGIN_UPLOAD, key, begin)
+        return cls(requests, key, answer["UploadId"])
+
+    async def send(self, parts: AsyncIterator[Part]) -> None:
+        """Send parts, as many at once as the options allow; no more than these are held.
+
+        Raises:
+            StoreError: a part could not be sent.
+            ValueError: there are more parts than S3 takes.
+        """
+        at_once = self._requests.gate.options.parts_in_flight
+        self.sent_bytes = await send_parts(parts, self._send_part, at_once)
+
+    async def _send_part(self, index: int, position: int, part: Part) -> None:
+        number = index + 1
+        if number > MAX_PARTS:
+            raise ValueError(f"{self._key}: more than {MAX_PARTS} parts")
+
+        def send() -> UploadPartOutputTypeDef:
+            return self._requests.client.upload_part(
+                **self._names, PartNumber=number, Body=part.joined()
+            )
+
+        answer = await self._requests.run(
+            Operation.PUT_PART, self._key, send, upload_bytes=part.size_bytes
+        )
+        self._sent[number] = {"PartNumber": number, "ETag": answer["ETag"]}
+        if "ChecksumCRC32" in answer:
+            self._sent[number]["ChecksumCRC32"] = answer["ChecksumCRC32"]
+
+    async def complete(self, condition: dict[str, Any]) -> int:
+        """Make the parts one object; return when, in Unix milliseconds.
+
+        Args:
+            condition: further parameters, such as `IfNoneMatch`.
+
+        Raises:
+            UploadGoneError: the store knows the upload no more. A lost answer to an earlier try
+                is one reason; then the object is there.
+        """
+        parts = [self._sent[number] for number in sorted(self._sent)]
+        complete = partial(
+            self._requests.client.complete_multipart_upload,
+            **self._names,
+            MultipartUpload={"Parts": parts},
+            **condition,
+        )
+        answer = await self._requests.run(Operation.END_UPLOAD, self._key, complete)
+        return answered_ms(answer)
+
+    async def abort(self) -> None:
+        """Tell the store to forget the parts; an error leaves them to `remove_leftovers`."""
+        abort = partial(self._requests.client.abort_multipart_upload, **self._names)
+        try:
+            await self._requests.run(Operation.ABORT_UPLOAD, self._key, abort)
+        except StoreError:
+            return
