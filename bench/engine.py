@@ -25,7 +25,7 @@ from pathlib import Path
 import google_crc32c
 from google.protobuf.descriptor import ServiceDescriptor
 
-from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey
+from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey
 from strata_mq.leases import TakeRequest
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics

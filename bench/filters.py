@@ -30,11 +30,15 @@ from apache.rocketmq.v2 import definition_pb2  # noqa: E402
 from bench.engine import NoServer  # noqa: E402
 from bench.micro_mq import best_microseconds  # noqa: E402
 from strata_broker.base.wire import stored_message  # noqa: E402
-from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey  # noqa: E402
-from strata_mq.delivery import store_fragment  # noqa: E402
 from strata_mq.filters import EVERYTHING, FilterKind, MessageFilter, parse_filter  # noqa: E402
-from strata_mq.hashing import text_hash  # noqa: E402
+from strata_mq.layout import (  # noqa: E402
+    BatchBuilder,
+    OutgoingMessage,
+    PartKey,
+    text_hash,
+)
 from strata_mq.leases import TakeRequest  # noqa: E402
+from strata_mq.traces import store_fragment  # noqa: E402
 from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
 from strata_storage.base.config import StorageConfig  # noqa: E402

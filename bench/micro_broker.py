@@ -23,8 +23,8 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.base.wire import stored_message
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import HotHandler
-from strata_mq.batch import BatchView
-from strata_mq.delivery import store_fragment
+from strata_mq.layout import BatchView
+from strata_mq.traces import store_fragment
 from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health
 from strata_runtime.metrics import Metrics

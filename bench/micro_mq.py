@@ -13,14 +13,26 @@ from time import perf_counter
 
 from google_crc32c import value as crc32c
 
-from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
 from strata_mq.commands import decode_leases, encode_leases
-from strata_mq.cq_rows import CqRow, encode_cq_row
-from strata_mq.delivery import delivery_fragment, store_fragment
-from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
-from strata_mq.hashing import pack_message_id, text_hash
+from strata_mq.layout import (
+    BatchBuilder,
+    BatchView,
+    CqRow,
+    OutgoingMessage,
+    PartKey,
+    encode_cq_row,
+    pack_message_id,
+    text_hash,
+)
 from strata_mq.leases import Columns, Lease, QueueLeases, Taken, TakeRequest
-from strata_mq.validation import DEFAULT_LIMITS, check_message
+from strata_mq.requests import (
+    DEFAULT_LIMITS,
+    ReceiptHandle,
+    check_message,
+    decode_handle,
+    encode_handle,
+)
+from strata_mq.traces import delivery_fragment, store_fragment
 
 ROUNDS = 7
 CALLS = 400

@@ -35,7 +35,7 @@ import grpc
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from apache.rocketmq.v2 import service_pb2_grpc
-from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests import ReceiptHandle, decode_handle, encode_handle
 from tests.abuse.calls import SERVICE, ack_request, add_message, receive_request, who
 from tests.abuse.raw_http2 import (
     CANCEL,

@@ -30,7 +30,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
-from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
+from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_storage.base.config import StorageConfig

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.object_stores import STORES, Bare
-from strata_mq.hashing import MESSAGE_ID_BYTES, text_hash
+from strata_mq.layout import MESSAGE_ID_BYTES, text_hash
 from strata_runtime.clock import SystemClock
 from strata_runtime.memory import keep_freed_memory
 from strata_runtime.metrics import Metrics

@@ -17,7 +17,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from apache.rocketmq.v2 import service_pb2_grpc
-from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from tests.abuse.calls import (
     SERVICE,
     abuser,

@@ -111,7 +111,7 @@ OF_STORAGE = (
     Mutation(
         "read-columns-that-are-damaged",
         22,
-        "libs/mq/strata_mq/batch.py",
+        "libs/mq/strata_mq/layout/batch.py",
         "            if self._checksum(columns) != columns_crc:",
         "            if False:",
         ("tests/unit/mq/test_batch.py::test_every_flipped_bit_before_the_messages_is_found",),
@@ -157,7 +157,7 @@ OF_STORAGE = (
     Mutation(
         "take-an-ack-of-any-lease",
         24,
-        "libs/mq/strata_mq/leases.py",
+        "libs/mq/strata_mq/leases/queue_leases.py",
         (
             "        if not self._is_held(lease, lease_number, generation, now_ms):\n"
             "            return False, None\n"
@@ -170,7 +170,7 @@ OF_STORAGE = (
     Mutation(
         "reset-without-a-new-generation",
         24,
-        "libs/mq/strata_mq/leases.py",
+        "libs/mq/strata_mq/leases/queue_leases.py",
         "        self.generation += 1\n",
         "",
         ("tests/unit/mq/test_leases.py::test_reset_voids_every_handle",),
@@ -179,7 +179,7 @@ OF_STORAGE = (
     Mutation(
         "give-new-messages-behind-old-ones",
         24,
-        "libs/mq/strata_mq/lease_order.py",
+        "libs/mq/strata_mq/leases/order.py",
         "(was_delivered and not lease.attempts)",
         "False",
         (
@@ -190,7 +190,7 @@ OF_STORAGE = (
     Mutation(
         "let-a-message-group-overtake-itself",
         24,
-        "libs/mq/strata_mq/lease_order.py",
+        "libs/mq/strata_mq/leases/order.py",
         "        return group_hash in self._groups and group_hash not in self._open",
         "        return False",
         (
@@ -234,7 +234,7 @@ OF_STORAGE = (
     Mutation(
         "hold-a-lease-for-ever",
         25,
-        "libs/mq/strata_mq/lease_rows.py",
+        "libs/mq/strata_mq/leases/rows.py",
         "            return lease.taken_at_ms + self._auto_renew_limit_ms\n",
         "            return 1 << 62\n",
         ("tests/unit/mq/test_leases.py::test_an_auto_renewed_lease_ends_at_the_hard_limit",),
@@ -259,7 +259,7 @@ OF_STORAGE = (
     Mutation(
         "never-let-a-message-go-to-the-dead-letters",
         26,
-        "libs/mq/strata_mq/leases.py",
+        "libs/mq/strata_mq/leases/queue_leases.py",
         ("        if offset not in self._exhausted:\n            return None\n        return"),
         ("        return None\n        return"),
         (
@@ -397,7 +397,7 @@ OF_STORAGE = (
     Mutation(
         "count-a-release-as-an-attempt",
         36,
-        "libs/mq/strata_mq/leases.py",
+        "libs/mq/strata_mq/leases/queue_leases.py",
         "        return None if lease.state is _BLOCKED else _not_counted(lease)",
         "        return None if lease.state is _BLOCKED else lease",
         ("tests/unit/mq/test_leases.py::test_a_release_without_delivery_is_no_attempt",),
@@ -406,7 +406,7 @@ OF_STORAGE = (
     Mutation(
         "refuse-the-repeat-of-a-change",
         37,
-        "libs/mq/strata_mq/leases.py",
+        "libs/mq/strata_mq/leases/queue_leases.py",
         "        if lease.lease_number < number or (",
         "        if lease.lease_number <= number or (",
         ("tests/unit/mq/test_leases.py::test_a_repeated_change_finds_what_the_first_one_made",),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strata_mq.leases import QueueLeases
+from strata_mq.leases.queue_leases import QueueLeases
 from strata_multiraft.driver.ticker import Ticker
 from strata_multiraft.replica.replica import Replica
 from strata_nameserver.drafts import slot_moves

@@ -6,7 +6,7 @@ tombstone, by the same rules as queues (rules 17 and 19).
 
 from __future__ import annotations
 
-from strata_mq.names import TABLE_PREFIX, is_table_topic
+from strata_mq.requests import TABLE_PREFIX, is_table_topic
 
 QUEUE = 0
 """The one queue of such a topic."""

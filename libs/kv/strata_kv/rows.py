@@ -10,7 +10,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple, Self
 
-from strata_mq.rows import RowKind, kind_prefix, prefix_end
+from strata_mq.layout import RowKind, kind_prefix, prefix_end
 
 MAX_KEY_BYTES = 0xFFFF
 

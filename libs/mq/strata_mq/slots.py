@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from zlib import crc32
 
-from strata_mq.hashing import text_hash
+from strata_mq.layout.hashing import text_hash
 
 SLOT_COUNT = 4096
 

@@ -6,16 +6,17 @@ import struct
 from collections.abc import Sequence
 from itertools import chain, repeat
 
-from strata_mq import rows as layout
-from strata_mq.pending_rows import (
+from strata_mq import layout
+from strata_mq.layout import (
+    MessagePosition,
     PendingRef,
+    RowKind,
     decode_ended,
     decode_id,
     encode_ended,
     encode_pending_id,
     ended_key,
 )
-from strata_mq.rows import MessagePosition, RowKind
 from strata_state.ports import RowBatch
 from strata_state.rows_of_kind import RowsOfKind
 

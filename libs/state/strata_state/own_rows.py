@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from strata_mq import rows as layout
-from strata_mq.rows import MoveRow, RowKind
+from strata_mq import layout
+from strata_mq.layout import MoveRow, RowKind
 from strata_state.ports import RowBatch
 from strata_state.rows_of_kind import RowsOfKind
 

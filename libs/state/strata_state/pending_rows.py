@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strata_mq import pending_rows as layout
-from strata_mq.pending_rows import (
+from strata_mq import layout
+from strata_mq.layout import (
     ORDINAL_OF_ALL,
     PendingKey,
     PendingRef,
@@ -13,8 +13,9 @@ from strata_mq.pending_rows import (
     PinRow,
     PinRun,
     PinState,
+    RowKind,
+    prefix_end,
 )
-from strata_mq.rows import RowKind, prefix_end
 from strata_state.ports import RowBatch
 from strata_state.rows_of_kind import RowsOfKind
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from strata_mq import rows as layout
-from strata_mq.rows import RowKind
+from strata_mq import layout
+from strata_mq.layout import RowKind
 from strata_state.ports import RowBatch
 from strata_state.rows_of_kind import RowsOfKind
 

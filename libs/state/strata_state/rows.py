@@ -1,7 +1,7 @@
 """Rows of one raft group by kind (docs/data-layout.md section 5): one small class each.
 
 A class knows the ranges that rows of its kind fill and how they are found; their bytes are
-`strata_mq.rows`, and why they are written is the state machine's matter. Every write goes into a
+`strata_mq.layout.rows`, and why they are written is the state machine's matter. Every write goes into a
 batch that the caller writes, together with the applied row (rule 5). What the raft group owns is in
 `own_rows`, rows in day buckets are in `day_rows`, those of messages that wait in `pending_rows`.
 """
@@ -12,20 +12,20 @@ import struct
 from collections.abc import Iterator
 from itertools import chain
 
-from strata_mq import rows as layout
+from strata_mq import layout
 from strata_mq.commands import decode_lease
-from strata_mq.cq_rows import CqRow
-from strata_mq.leases import Lease
-from strata_mq.rows import (
+from strata_mq.layout import (
     CHECKPOINT_KINDS,
     AppliedRow,
     BrokerRow,
     ConfigurationRow,
+    CqRow,
     HeadRow,
     LocalRow,
     QueueRow,
     RowKind,
 )
+from strata_mq.leases import Lease
 from strata_state.day_rows import EndedRows, IdRows, KeyRows
 from strata_state.own_rows import MoveRows, OwnedRows, OwnRevisionRow, QueuePlaceRows
 from strata_state.pending_rows import PendingRows, PinRows
@@ -105,7 +105,7 @@ class CqRows(RowsOfKind):
     def put(
         self, batch: RowBatch, topic_id: int, queue: int, base_offset: int, value: bytes
     ) -> None:
-        """Write a row made by `strata_mq.cq_rows.encode_cq_row`."""
+        """Write a row made by `strata_mq.layout.cq_rows.encode_cq_row`."""
         batch.put(layout.cq_key(self._raft_group, topic_id, queue, base_offset), value)
 
     def covering(self, topic_id: int, queue: int, offset: int) -> tuple[int, CqRow] | None:

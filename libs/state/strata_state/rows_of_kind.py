@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from strata_mq import rows as layout
-from strata_mq.rows import RowKind
+from strata_mq import layout
+from strata_mq.layout import RowKind
 from strata_state.ports import Row, RowBatch, StateStore
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from strata_mq import tier_rows as layout
-from strata_mq.rows import RowKind, prefix_end
-from strata_mq.tier_rows import OffsetRange
+from strata_mq import layout
+from strata_mq.layout import OffsetRange, RowKind, prefix_end
 from strata_state.ports import RowBatch, StateStore
 from strata_state.rows_of_kind import RowsOfKind
 

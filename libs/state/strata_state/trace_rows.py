@@ -1,7 +1,7 @@
 """Rows of what happened to messages, and of the names of who was given them.
 
 In day buckets by the group time of what they tell. Values of the first kind are of
-`strata_mq.traces`.
+`strata_mq.traces.traces`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from itertools import islice
 
-from strata_mq.rows import RowKind, day_prefix, prefix_end
+from strata_mq.layout import RowKind, day_prefix, prefix_end
 from strata_mq.traces import block_of
 from strata_state.day_rows import DayRows
 from strata_state.ports import RowBatch

@@ -18,8 +18,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
-from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
-from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
 from tests.integration.broker.cluster_brokers import (
     ORDERS,
     BrokerUnderTest,

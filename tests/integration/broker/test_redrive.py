@@ -16,8 +16,8 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.operators import redrive
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import REDRIVE_GROUP
+from strata_mq.requests.errors import Code, RequestError
+from strata_mq.requests.names import REDRIVE_GROUP
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,

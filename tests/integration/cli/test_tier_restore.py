@@ -15,7 +15,7 @@ from strata.meta.v1 import command_pb2, meta_pb2
 from strata_cli.main import run
 from strata_cli.processes.data_folder import DataFolder, Role
 from strata_cli.reference import JSON_KEYS
-from strata_mq.rows import QueueRow, RowKind, kind_prefix
+from strata_mq.layout.rows import QueueRow, RowKind, kind_prefix
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import verify_log
 from strata_state.metadata_keys import (

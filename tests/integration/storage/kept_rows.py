@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from strata_mq.pending_rows import PendingRef, decode_id
-from strata_mq.rows import QueueRow, RowKind, parse_message_key_key, parse_queue_key
+from strata_mq.layout.pending_rows import PendingRef, decode_id
+from strata_mq.layout.rows import QueueRow, RowKind, parse_message_key_key, parse_queue_key
 from strata_state.ports import Row
 
 _KIND_AT = 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
+from strata_mq.layout.batch import PartKind
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.leases import Lease
-from strata_mq.rows import RowKind
+from strata_mq.layout.rows import RowKind
+from strata_mq.leases.queue_leases import Lease
 from strata_state.memory_store import MemoryCursor, MemoryStore
 from strata_state.ports import Row, StateError
 from strata_state.rows import ConsumerKey

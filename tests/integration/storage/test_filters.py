@@ -12,7 +12,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata.storage.v1 import storage_pb2 as pb
 from strata_broker.base.wire import stored_message
-from strata_mq.delivery import store_fragment
+from strata_mq.traces.delivery import store_fragment
 from strata_runtime.metrics import Metrics
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused

@@ -13,7 +13,7 @@ from strata.kv.v1 import kv_pb2
 from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.options import TableOptions
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands.rare import DropKind
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.errors import Refused

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.hashing import text_hash, unpack_message_id
+from strata_mq.layout.hashing import text_hash, unpack_message_id
 from strata_runtime.metrics import Metrics
 from strata_storage.base.dedupe import DedupeWindow
 from strata_storage.base.disk_guard import DiskMark

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
-from strata_mq.hashing import pack_message_id
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.hashing import pack_message_id
 from strata_state.ports import Row
 from strata_storage.upkeep.retention import FixedRetention
 from tests.integration.storage.storage_node import (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
-from strata_mq.commands import CommandKind
+from strata_mq.commands.common import CommandKind
+from strata_mq.layout.batch import PartKind
 from strata_seglog.frames import HEADER_BYTES
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import dump_log, verify_log

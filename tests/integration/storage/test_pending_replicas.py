@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
+from strata_mq.layout.batch import PartKind
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.waiting import waiting_batch
 

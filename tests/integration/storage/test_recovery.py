@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rows import RowKind
+from strata_mq.layout.rows import RowKind
 from strata_seglog.errors import CorruptFrame
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore

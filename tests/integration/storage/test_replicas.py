@@ -11,7 +11,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rows import raft_group_prefix
+from strata_mq.layout.rows import raft_group_prefix
 from strata_seglog.ports import DiskSpace
 from strata_state.rows import GroupRows
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of

@@ -11,7 +11,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
+from strata_mq.layout.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
 from strata_storage.cluster.slot_moves import SlotMoveOptions
 from strata_storage.process.member import MemberOptions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_mq.rows import RowKind
+from strata_mq.layout.rows import RowKind
 from strata_multiraft import Replica
 from strata_state.memory_store import MemoryStore
 from tests.integration.storage.kept_rows import kept_rows

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import CommandKind, command_kind
-from strata_mq.tier_commands import TierChangeCommand, encode_tier_change
+from strata_mq.commands.common import CommandKind, command_kind
+from strata_mq.commands.tier import TierChangeCommand, encode_tier_change
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore as RowStore
 from strata_storage.base.errors import Refused

@@ -12,9 +12,9 @@ from google.protobuf.message import Message
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import TOO_LARGE, UNKNOWN_METHOD, AngeliaError
-from strata_mq.batch import BatchView, PartKey, PartKind
-from strata_mq.filters import FilterKind, parse_filter
-from strata_mq.hashing import pack_message_id
+from strata_mq.filters.filters import FilterKind, parse_filter
+from strata_mq.layout.batch import BatchView, PartKey, PartKind
+from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import SLOT_COUNT
 from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
 from tests.unit.broker.fake_pending import STORED_MS, FakePending, Pending

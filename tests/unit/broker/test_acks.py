@@ -11,7 +11,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
 from tests.unit.broker.fake_edge import MESSAGING, METADATA, FakeCall, FakeEdge
 from tests.unit.broker.fake_storage import FakeStorage, until

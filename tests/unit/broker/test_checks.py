@@ -12,7 +12,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_mq.names import dead_letter_topic
+from strata_mq.requests.names import dead_letter_topic
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta

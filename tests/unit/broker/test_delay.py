@@ -11,8 +11,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
-from strata_mq.batch import PartKind
-from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_mq.layout.batch import PartKind
+from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
 from strata_mq.slots import fifo_queue
 from tests.unit.broker.conftest import Client, message, resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge

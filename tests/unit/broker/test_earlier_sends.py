@@ -12,7 +12,7 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_mq.hashing import pack_message_id
+from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import rendezvous, slot_of
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_meta import FakeMeta

@@ -8,7 +8,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.clients.settings import wrong_filter
 from strata_broker.metadata.filters import Filters
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 from tests.integration.storage.storage_node import TestClock
 

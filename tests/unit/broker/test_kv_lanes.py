@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from strata_broker.kv.lanes import Lanes, Waiting
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.tasks import RequestTasks
 
 NEVER_S = 1_000.0

@@ -16,7 +16,7 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.sends.message_groups import MessageGroups, QueueChoice
-from strata_mq.batch import OutgoingMessage
+from strata_mq.layout.batch import OutgoingMessage
 from strata_mq.slots import fifo_queue, slot_of
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_meta import FakeMeta

@@ -19,7 +19,7 @@ from strata_broker.receives.popper import Popped, Popper
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.epochs import epoch_of
 from strata_broker.storage_client.pop_ends import PopTicket
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from tests.unit.broker.fake_storage import until
 

@@ -12,7 +12,7 @@ from strata_broker.base import wire
 from strata_broker.base.parsing import MAX_ELEMENTS, MAX_FIELDS, TooManyElements, parse
 from strata_broker.metadata.requests import Caller
 from strata_broker.sends.outgoing import parse_send
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_edge import FakeEdge
 

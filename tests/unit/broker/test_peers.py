@@ -16,7 +16,7 @@ from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.peers import SERVICE, require_ok
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import BASE_CONFIG, Client, resource

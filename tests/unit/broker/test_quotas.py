@@ -17,7 +17,7 @@ from strata_broker.base.token_bucket import TokenBucket
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.quotas import CONNECTIONS, CONSUMER_GROUPS, TOPICS, Quotas
 from strata_edge.ports import CallError
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
 from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge

@@ -10,7 +10,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_mq.hashing import text_hash
+from strata_mq.layout.hashing import text_hash
 from tests.unit.broker.conftest import (
     BASE_CONFIG,
     Client,

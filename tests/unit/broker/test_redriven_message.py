@@ -7,7 +7,7 @@ import google_crc32c
 from apache.rocketmq.v2 import definition_pb2
 from strata.broker.v1 import stored_pb2
 from strata_broker.operators import redrive
-from strata_mq.hashing import key_hash, pack_message_id, text_hash
+from strata_mq.layout.hashing import key_hash, pack_message_id, text_hash
 from tests.unit.broker.conftest import message
 
 OLD_ID, NEW_ID = f"01{1:032X}", f"01{2:032X}"

@@ -16,7 +16,7 @@ from strata_broker.base.config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.replica_reads import Place, ReadSpread, ReplicaReads
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 
 NODES = ("a", "b", "c")

@@ -10,7 +10,7 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
-from strata_mq.names import REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP
+from strata_mq.requests.names import REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
 from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta

@@ -9,8 +9,8 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import SessionSection
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.requests import Caller
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import text_hash
+from strata_mq.layout.hashing import text_hash
+from strata_mq.requests.errors import Code, RequestError
 from tests.unit.broker.conftest import Client
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_storage import FakeStorage, until

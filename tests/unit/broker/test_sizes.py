@@ -13,8 +13,8 @@ from strata_broker.base.wire import length_delimited
 from strata_broker.metadata.requests import MAX_CLIENT_ID_LENGTH, caller_of
 from strata_broker.operators import redrive
 from strata_broker.operators.message_queries import Place
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import key_hash, text_hash
+from strata_mq.layout.hashing import key_hash, text_hash
+from strata_mq.requests.errors import Code, RequestError
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_edge import FakeEdge
 from tests.unit.broker.fake_storage import FakeStorage

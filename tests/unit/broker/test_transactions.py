@@ -11,8 +11,8 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_mq.batch import PartKind
-from strata_mq.pending_handle import (
+from strata_mq.layout.batch import PartKind
+from strata_mq.requests.pending_handle import (
     HandleForm,
     PendingHandle,
     decode_pending_handle,

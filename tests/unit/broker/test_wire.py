@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base import wire
-from strata_mq.delivery import delivery_fragment, store_fragment
+from strata_mq.traces.delivery import delivery_fragment, store_fragment
 from tests.unit.broker.conftest import message, resource
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_mq.leases import Columns, Lease, QueueLeases, TakeRequest
+from strata_mq.leases.queue_leases import Columns, Lease, QueueLeases, TakeRequest
 
 NOW_MS = 1_000_000
 INVISIBLE_MS = 30_000

@@ -11,7 +11,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.batch import (
+from strata_mq.layout.batch import (
     BATCH_HEADER_BYTES,
     BatchBuilder,
     BatchError,
@@ -20,7 +20,7 @@ from strata_mq.batch import (
     PartKey,
     PartKind,
 )
-from strata_mq.hashing import pack_message_id, text_hash
+from strata_mq.layout.hashing import pack_message_id, text_hash
 
 KEY = PartKey(7, -1, 1234, 8)
 FIFO_KEY = PartKey(7, 3, 1234, 8)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.batch import PartKind
-from strata_mq.commands import (
+from strata_mq.commands.common import (
     LEASE_ROW_BYTES,
     CommandError,
     CommandKind,
@@ -25,9 +24,7 @@ from strata_mq.commands import (
     encode_lease,
     encode_leases,
 )
-from strata_mq.leases import Lease, LeaseChange, LeaseState
-from strata_mq.pending_rows import NO_QUEUE, PendingKey, PendingRef, PinRun
-from strata_mq.rare_commands import (
+from strata_mq.commands.rare import (
     DropCommand,
     DropKind,
     EpochCommand,
@@ -57,6 +54,9 @@ from strata_mq.rare_commands import (
     encode_seal,
     encode_trim,
 )
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import NO_QUEUE, PendingKey, PendingRef, PinRun
+from strata_mq.leases.queue_leases import Lease, LeaseChange, LeaseState
 
 STORE_TIME_MS = 1_795_257_925_589
 RESOLUTION = [

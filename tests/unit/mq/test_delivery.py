@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2 as wire
-from strata_mq.delivery import (
+from strata_mq.traces.delivery import (
     DeadLetterOrigin,
     delivery_fragment,
     store_fragment,

@@ -6,17 +6,17 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata_broker.base.wire import stored_message
-from strata_mq.delivery import store_fragment
-from strata_mq.errors import Code, RequestError
-from strata_mq.filter_cache import FilterCache
-from strata_mq.filters import (
+from strata_mq.filters.filter_cache import FilterCache
+from strata_mq.filters.filters import (
     EVERYTHING,
     FilterKind,
     TagFilter,
     parse_filter,
     parse_tag_expression,
 )
-from strata_mq.hashing import text_hash
+from strata_mq.layout.hashing import text_hash
+from strata_mq.requests.errors import Code, RequestError
+from strata_mq.traces.delivery import store_fragment
 
 
 def stored(tag: str = "", **properties: str) -> bytes:

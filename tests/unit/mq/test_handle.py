@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.errors import Code, RequestError
-from strata_mq.handle import ReceiptHandle, decode_handle, encode_handle
+from strata_mq.requests.errors import Code, RequestError
+from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 
 words = st.integers(0, 2**32 - 1)
 longs = st.integers(0, 2**64 - 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata_mq.hashing import pack_message_id
-from strata_mq.id_times import all_made_between, made_ms
+from strata_mq.layout.hashing import pack_message_id
+from strata_mq.layout.id_times import all_made_between, made_ms
 
 # An id of the Java client: 0x024CCDBE seconds after 2021-01-01 00:00:00 UTC.
 OFFICIAL = pack_message_id("0156F7E71C361B21BC024CCDBE00000000")

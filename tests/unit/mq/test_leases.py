@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata_mq.commands import decode_leases, encode_leases
-from strata_mq.leases import (
+from strata_mq.commands.common import decode_leases, encode_leases
+from strata_mq.leases.queue_leases import (
     Columns,
     Lease,
     LeaseChange,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_mq.leases import QueueLeases
+from strata_mq.leases.queue_leases import QueueLeases
 from tests.unit.mq.lease_examples import (
     LATER_MS,
     NOW_MS,

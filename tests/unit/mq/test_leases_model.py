@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strata_mq.commands import decode_lease, decode_leases, encode_leases
-from strata_mq.leases import (
+from strata_mq.commands.common import decode_lease, decode_leases, encode_leases
+from strata_mq.leases.queue_leases import (
     Columns,
     Lease,
     LeaseChange,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata_mq.leases import LeaseState, QueueLeases
+from strata_mq.leases.queue_leases import LeaseState, QueueLeases
 from tests.unit.mq.lease_examples import HOLDER, LATER_MS, NOW_MS, ack, columns, request
 
 ONLY = request(max_attempts=1)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import (
+from strata_mq.requests.errors import Code, RequestError
+from strata_mq.requests.names import (
     check_consumer_group,
     check_namespace,
     check_topic,

@@ -9,12 +9,8 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq import pending_rows as layout
-from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey, PartKind
-from strata_mq.commands import CommandError, CommandKind, command_kind
-from strata_mq.cq_rows import CqRow, encode_cq_row
-from strata_mq.hashing import pack_message_id, text_hash
-from strata_mq.pending_commands import (
+from strata_mq.commands.common import CommandError, CommandKind, command_kind
+from strata_mq.commands.pending import (
     PLACE_BYTES_MIN,
     RESOLVE_HEAD_BYTES,
     EndedAs,
@@ -30,7 +26,11 @@ from strata_mq.pending_commands import (
     place,
     put_off,
 )
-from strata_mq.pending_rows import (
+from strata_mq.layout import pending_rows as layout
+from strata_mq.layout.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey, PartKind
+from strata_mq.layout.cq_rows import CqRow, encode_cq_row
+from strata_mq.layout.hashing import pack_message_id, text_hash
+from strata_mq.layout.pending_rows import (
     PendingKey,
     PendingRef,
     PendingRow,
@@ -41,7 +41,7 @@ from strata_mq.pending_rows import (
     encode_pending_pins,
     encode_pending_run,
 )
-from strata_mq.rows import MessagePosition
+from strata_mq.layout.rows import MessagePosition
 
 RAFT_GROUP = 2
 STORE_TIME_MS = 1_795_257_925_589

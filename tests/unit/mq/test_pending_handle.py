@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.pending_handle import (
+from strata_mq.requests.pending_handle import (
     BadHandleError,
     HandleForm,
     PendingHandle,

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata.meta.v1 import meta_pb2 as meta
-from strata_mq.errors import Code, RequestError
 from strata_mq.group_time import GroupTime
-from strata_mq.retry import (
+from strata_mq.requests.errors import Code, RequestError
+from strata_mq.requests.retry import (
     DEFAULT_CONSUMER_POLICY,
     DEFAULT_PRODUCER_POLICY,
     CustomizedBackoff,
     ExponentialBackoff,
     RetryPolicy,
 )
-from strata_mq.types import MessageType, TopicType
+from strata_mq.requests.types import MessageType, TopicType
 
 
 def test_default_policies_are_those_observed() -> None:

@@ -8,11 +8,11 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq import rows
-from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
-from strata_mq.cq_rows import CqRow, encode_cq_row
-from strata_mq.hashing import pack_message_id
-from strata_mq.rows import (
+from strata_mq.layout import rows
+from strata_mq.layout.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
+from strata_mq.layout.cq_rows import CqRow, encode_cq_row
+from strata_mq.layout.hashing import pack_message_id
+from strata_mq.layout.rows import (
     AppliedRow,
     BrokerRow,
     ConfigurationRow,

@@ -9,7 +9,7 @@ from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.hashing import pack_message_id, text_hash, unpack_message_id
+from strata_mq.layout.hashing import pack_message_id, text_hash, unpack_message_id
 from strata_mq.slots import (
     SLOT_COUNT,
     fifo_queue,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from strata_mq.errors import Code, RequestError
-from strata_mq.sql import EvaluationError, SqlLimits, compile_sql
+from strata_mq.filters.sql import EvaluationError, SqlLimits, compile_sql
+from strata_mq.requests.errors import Code, RequestError
 
 TABLE = Path(__file__).parents[2] / "vectors" / "mq" / "sql.txt"
 TEXTS = {True: "TRUE", False: "FALSE", None: "NULL"}

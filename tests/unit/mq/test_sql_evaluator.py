@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_mq.sql import EvaluationError, compile_sql, stepwise
+from strata_mq.filters.sql import EvaluationError, compile_sql, stepwise
 
 Tree = tuple[Any, ...]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from apache.rocketmq.v2 import definition_pb2 as wire
 from strata_broker.base.wire import stored_message
-from strata_mq.delivery import store_fragment, user_property_fragment
-from strata_mq.stored_properties import PropertyReader, tag_of
+from strata_mq.layout.stored_properties import PropertyReader, tag_of
+from strata_mq.traces.delivery import store_fragment, user_property_fragment
 
 NAMES = st.sampled_from(("a", "region", "x" * 130, "名", "")) | st.text(max_size=5)
 VALUES = st.sampled_from(("", "10", "y" * 127, "z" * 300, "é")) | st.text(max_size=20)

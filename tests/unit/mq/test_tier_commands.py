@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.commands import CommandError, CommandKind, command_kind
-from strata_mq.stored_properties import type_and_born_ms
-from strata_mq.tier_commands import (
+from strata_mq.commands.common import CommandError, CommandKind, command_kind
+from strata_mq.commands.tier import (
     LocalQueue,
     TierChangeCommand,
     decode_tier_change,
@@ -20,15 +19,8 @@ from strata_mq.tier_commands import (
     encode_tier_local,
     encode_tier_pause,
 )
-from strata_mq.tier_policy import (
-    DISABLED,
-    TierLevel,
-    TierPolicy,
-    normalised_attributes,
-    policy_of,
-    stored_policy,
-)
-from strata_mq.tier_rows import (
+from strata_mq.layout.stored_properties import type_and_born_ms
+from strata_mq.layout.tier_rows import (
     OffsetRange,
     decode_dispatch,
     decode_local_offset,
@@ -36,6 +28,14 @@ from strata_mq.tier_rows import (
     encode_local_offset,
     parse_tier_local_key,
     tier_local_key,
+)
+from strata_mq.tier_policy import (
+    DISABLED,
+    TierLevel,
+    TierPolicy,
+    normalised_attributes,
+    policy_of,
+    stored_policy,
 )
 
 _U32 = st.integers(0, 2**32 - 1)

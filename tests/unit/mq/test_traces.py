@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.commands import CommandError, LeasesSection, decode_leases, encode_leases
-from strata_mq.lease_types import Lease, LeaseChange, LeaseState
-from strata_mq.traces import (
+from strata_mq.commands.common import CommandError, LeasesSection, decode_leases, encode_leases
+from strata_mq.leases.types import Lease, LeaseChange, LeaseState
+from strata_mq.traces.traces import (
     MAX_CLIENT_ID_BYTES,
     ClientName,
     TraceEvent,

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from strata_mq.errors import Code, RequestError
-from strata_mq.types import (
+from strata_mq.requests.errors import Code, RequestError
+from strata_mq.requests.types import (
     ACCEPTED_TYPES,
     MessageType,
     TopicType,
     check_topic_accepts,
     message_type_of,
 )
-from strata_mq.validation import (
+from strata_mq.requests.validation import (
     DEFAULT_LIMITS,
     RESERVED_PROPERTIES,
     check_access_point,

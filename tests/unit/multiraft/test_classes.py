@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.commands import CommandKind
+from strata_mq.commands.common import CommandKind
 from strata_multiraft.base.ports import Envelope, TrafficClass
 from strata_multiraft.peering.envelopes import size_bytes
 from strata_multiraft.peering.peer_queue import PeerQueue

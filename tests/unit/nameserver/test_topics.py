@@ -9,8 +9,8 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
+from strata_mq.requests.types import ORDERED_TYPES, UNSUPPORTED_TYPES, TopicType
 from strata_mq.slots import slot_base, slot_of
-from strata_mq.types import ORDERED_TYPES, UNSUPPORTED_TYPES, TopicType
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import Nameserver

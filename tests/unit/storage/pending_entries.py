@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import google_crc32c
 
-from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey, PartKind
-from strata_mq.commands import Duplicate, PartResolution, encode_append
-from strata_mq.pending_commands import (
+from strata_mq.commands.common import Duplicate, PartResolution, encode_append
+from strata_mq.commands.pending import (
     ResolveCommand,
     ResolveItem,
     RetractCommand,
@@ -16,8 +15,7 @@ from strata_mq.pending_commands import (
     encode_resolve,
     encode_retract,
 )
-from strata_mq.pending_rows import NO_QUEUE, PendingKey
-from strata_mq.rare_commands import (
+from strata_mq.commands.rare import (
     DropCommand,
     DropKind,
     LostCommand,
@@ -26,7 +24,9 @@ from strata_mq.rare_commands import (
     encode_lost,
     encode_trim,
 )
-from strata_mq.rows import day_of
+from strata_mq.layout.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey, PartKind
+from strata_mq.layout.pending_rows import NO_QUEUE, PendingKey
+from strata_mq.layout.rows import day_of
 from strata_raft import Entry, EntryKind
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore

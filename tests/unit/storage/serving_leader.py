@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata_mq.commands import encode_leases
-from strata_mq.leases import Lease, LeaseChange, LeaseState
+from strata_mq.commands.common import encode_leases
+from strata_mq.leases.queue_leases import Lease, LeaseChange, LeaseState
 from strata_runtime.metrics import Metrics
 from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import OutgoingMessage, PartKey, PartKind
-from strata_mq.commands import Duplicate, decode_append
-from strata_mq.pending_rows import NO_QUEUE, PendingRef
-from strata_mq.rare_commands import (
+from strata_mq.commands.common import Duplicate, decode_append
+from strata_mq.commands.rare import (
     EpochCommand,
     OwnCommand,
     SlotGrant,
     encode_own,
     encode_seal,
 )
+from strata_mq.layout.batch import OutgoingMessage, PartKey, PartKind
+from strata_mq.layout.pending_rows import NO_QUEUE, PendingRef
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.dedupe import DedupeOptions, DedupeWindow
 from strata_storage.base.errors import Refused

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_mq.columns import pack_longs, pack_words
-from strata_mq.cq_rows import CqRow, encode_cq_row
-from strata_mq.leases import QueueLeases, TakeRequest
+from strata_mq.layout.columns import pack_longs, pack_words
+from strata_mq.layout.cq_rows import CqRow, encode_cq_row
+from strata_mq.leases.queue_leases import QueueLeases, TakeRequest
 from strata_storage.base.config import EngineOptions
 from strata_storage.leading.pops.candidates import Budget, Candidates
 from strata_storage.leading.pops.lease_sets import LeaseSet

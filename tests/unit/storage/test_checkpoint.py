@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.rows import AppliedRow
+from strata_mq.layout.rows import AppliedRow
 from strata_seglog.frames import FrameKind, checkpoint_part
 from strata_storage.upkeep.checkpoint import CheckpointError, decode_checkpoint, encode_checkpoint
 

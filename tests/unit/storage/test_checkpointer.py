@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rows import AppliedRow
+from strata_mq.layout.rows import AppliedRow
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog
 from strata_state.ports import Row

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from strata_mq.commands import encode_leases
-from strata_mq.leases import LeaseChange, LeaseState
-from strata_mq.rare_commands import (
+from strata_mq.commands.common import encode_leases
+from strata_mq.commands.rare import (
     DropCommand,
     DropKind,
     EpochCommand,
@@ -20,7 +19,8 @@ from strata_mq.rare_commands import (
     encode_own,
     encode_seal,
 )
-from strata_mq.rows import RowKind
+from strata_mq.layout.rows import RowKind
+from strata_mq.leases.queue_leases import LeaseChange, LeaseState
 from tests.unit.storage.serving_leader import CONSUMER_GROUP_ID, KEY, ServingLeader, lease
 from tests.unit.storage.waiting_leader import NOW_MS, TOPIC_ID
 

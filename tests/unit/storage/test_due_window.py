@@ -7,7 +7,7 @@ from bisect import bisect_left
 
 import pytest
 
-from strata_mq.pending_rows import PendingKey
+from strata_mq.layout.pending_rows import PendingKey
 from strata_storage.leading.pending.due_window import DueWindow
 
 FIRST = PendingKey(0, 0, 0)

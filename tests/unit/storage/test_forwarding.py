@@ -9,7 +9,7 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_metadata import ClusterView
-from strata_mq.batch import BatchView, OutgoingMessage, PartKey
+from strata_mq.layout.batch import BatchView, OutgoingMessage, PartKey
 from strata_storage.base.directory import Directory
 from strata_storage.leading.pending.forwarding import ForwardFailed, Forwarding
 from strata_storage.leading.pending.resolver import Place

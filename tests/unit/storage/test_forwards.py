@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from unittest.mock import patch
 
-from strata_mq.batch import OutgoingMessage, PartKey, PartKind
-from strata_mq.pending_commands import ResolveAction
-from strata_mq.pending_rows import PendingRef
-from strata_mq.rare_commands import (
+from strata_mq.commands.pending import ResolveAction
+from strata_mq.commands.rare import (
     EpochCommand,
     OwnCommand,
     SlotGrant,
     encode_own,
     encode_seal,
 )
+from strata_mq.layout.batch import OutgoingMessage, PartKey, PartKind
+from strata_mq.layout.pending_rows import PendingRef
 from strata_mq.slots import slot_of
 from strata_storage.base.config import PendingOptions
 from strata_storage.leading.pending.forwarding import ForwardFailed

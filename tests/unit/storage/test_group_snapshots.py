@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strata_mq.rows import AppliedRow, LocalRow, QueueRow
+from strata_mq.layout.rows import AppliedRow, LocalRow, QueueRow
 from strata_raft import Configuration, SnapshotMetadata
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from strata_mq.rows import AppliedRow
+from strata_mq.layout.rows import AppliedRow
 from strata_seglog.log import SegmentInfo
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.publisher import Publisher

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from strata_mq.leases import LeaseState
-from strata_mq.rare_commands import TrimCommand, TrimmedQueue, encode_trim
+from strata_mq.commands.rare import TrimCommand, TrimmedQueue, encode_trim
+from strata_mq.leases.queue_leases import LeaseState
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.lease_calls import LeaseRef

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strata_mq.batch import PartKind
-from strata_mq.commands import PartResolution, encode_append, encode_leases
-from strata_mq.lease_types import Lease, LeaseChange, LeaseState
-from strata_mq.rare_commands import DropCommand, DropKind, encode_dead_letter, encode_drop
+from strata_mq.commands.common import PartResolution, encode_append, encode_leases
+from strata_mq.commands.rare import DropCommand, DropKind, encode_dead_letter, encode_drop
+from strata_mq.layout.batch import PartKind
+from strata_mq.leases.types import Lease, LeaseChange, LeaseState
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import RowBatch
 from strata_storage.base.errors import ApplyError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_mq.rare_commands import SlotGrant
+from strata_mq.commands.rare import SlotGrant
 from strata_storage.rows.ownership import OwnedSlots
 
 GRANTS = st.lists(

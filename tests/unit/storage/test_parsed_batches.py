@@ -7,7 +7,7 @@ import asyncio
 import google_crc32c
 import pytest
 
-from strata_mq.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
+from strata_mq.layout.batch import BatchBuilder, BatchView, OutgoingMessage, PartKey
 from strata_storage.rows.parsed import ParsedBatches
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strata_mq.batch import PartKind
-from strata_mq.commands import Duplicate
-from strata_mq.pending_commands import drop, place, put_off
-from strata_mq.pending_rows import (
+from strata_mq.commands.common import Duplicate
+from strata_mq.commands.pending import drop, place, put_off
+from strata_mq.commands.rare import TrimCommand, TrimmedQueue
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import (
     ORDINAL_OF_ALL,
     PendingKey,
     PendingRef,
@@ -16,8 +17,7 @@ from strata_mq.pending_rows import (
     PinRun,
     PinState,
 )
-from strata_mq.rare_commands import TrimCommand, TrimmedQueue
-from strata_mq.rows import MessagePosition
+from strata_mq.layout.rows import MessagePosition
 from strata_storage.base.errors import ApplyError
 from tests.unit.storage.pending_entries import (
     DAY_MS,

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_rows import PendingKey, PendingRow
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import PendingKey, PendingRow
 from strata_state.memory_store import MemoryStore
 from strata_state.rows import GroupRows
 from strata_storage.rows.bound import PendingBound

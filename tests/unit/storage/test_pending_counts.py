@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from strata_mq.batch import PartKind
+from strata_mq.layout.batch import PartKind
 from strata_storage.reads.counts import PendingCounts
 from tests.unit.storage.waiting_leader import LeaderUnderTest, Result, turns
 

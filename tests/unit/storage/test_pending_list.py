@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata_mq.batch import PartKind
+from strata_mq.layout.batch import PartKind
 from strata_storage.base.config import EngineOptions
 from strata_storage.reads.listing import PendingList, PendingQuery
 from strata_storage.reads.reader import MessageReader

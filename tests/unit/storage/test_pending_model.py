@@ -8,9 +8,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_commands import ResolveItem, drop, place, put_off
-from strata_mq.pending_rows import PendingKey, PendingRef, PendingRow, PinRow
+from strata_mq.commands.pending import ResolveItem, drop, place, put_off
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import PendingKey, PendingRef, PendingRow, PinRow
 from strata_raft import Entry
 from strata_state.memory_store import MemoryStore
 from strata_storage.leading.pin_sweep import PinSweep

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_rows import ORDINAL_OF_ALL, PendingKey, PendingRef, PinRow, PinRun
-from strata_mq.rare_commands import DropKind, TrimCommand
-from strata_mq.rows import QueueRow
+from strata_mq.commands.rare import DropKind, TrimCommand
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import ORDINAL_OF_ALL, PendingKey, PendingRef, PinRow, PinRun
+from strata_mq.layout.rows import QueueRow
 from strata_storage.leading import pin_sweep
 from strata_storage.leading.pin_sweep import PinSweep
 from tests.unit.storage.pending_entries import TOPIC_ID, Log

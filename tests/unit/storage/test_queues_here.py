@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from strata_mq.rare_commands import OwnCommand, QueueGrant, QueuePlace, SlotGrant
-from strata_mq.rows import QueueRow
+from strata_mq.commands.rare import OwnCommand, QueueGrant, QueuePlace, SlotGrant
+from strata_mq.layout.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.rows.machine import GroupMachine

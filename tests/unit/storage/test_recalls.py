@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
-from strata_mq.leases import Columns, TakeRequest
+from strata_mq.layout.batch import PartKind
+from strata_mq.leases.queue_leases import Columns, TakeRequest
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import Place
 from tests.unit.storage.waiting_leader import TOPIC_ID, LeaderUnderTest, id_of, start, turns

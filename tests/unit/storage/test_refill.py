@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from strata_mq.columns import pack_longs, pack_words
-from strata_mq.cq_rows import encode_cq_row
-from strata_mq.rows import QueueRow
+from strata_mq.layout.columns import pack_longs, pack_words
+from strata_mq.layout.cq_rows import encode_cq_row
+from strata_mq.layout.rows import QueueRow
 from strata_state.memory_store import MemoryStore
 from strata_state.rows import GroupRows
 from strata_storage.tiering.refill import Hole, holes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strata_mq.rare_commands import RehashCommand, encode_rehash
+from strata_mq.commands.rare import RehashCommand, encode_rehash
 from tests.unit.storage.waiting_leader import (
     QUEUES,
     QUICK,

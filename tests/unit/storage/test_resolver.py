@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
-from strata_mq.pending_commands import ResolveAction
-from strata_mq.pending_rows import PendingRef
-from strata_mq.rows import day_of
+from strata_mq.commands.pending import ResolveAction
+from strata_mq.layout.batch import PartKind
+from strata_mq.layout.pending_rows import PendingRef
+from strata_mq.layout.rows import day_of
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import End, Ended, Place, Waiting

@@ -8,8 +8,8 @@ import pytest
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
-from strata_mq.rare_commands import OwnCommand, QueueGrant, QueuePlace, SlotGrant
-from strata_mq.rows import QueueRow
+from strata_mq.commands.rare import OwnCommand, QueueGrant, QueuePlace, SlotGrant
+from strata_mq.layout.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.cluster.slot_plan import (

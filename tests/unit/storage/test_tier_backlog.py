@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from strata_mq.columns import pack_longs, pack_words
-from strata_mq.cq_rows import CqRow, encode_cq_row
-from strata_mq.rows import QueueRow
-from strata_mq.tier_rows import OffsetRange
+from strata_mq.layout.columns import pack_longs, pack_words
+from strata_mq.layout.cq_rows import CqRow, encode_cq_row
+from strata_mq.layout.rows import QueueRow
+from strata_mq.layout.tier_rows import OffsetRange
 from strata_storage.tiering.backlog import Backlog
 from strata_storage.tiering.options import UploadOptions
 

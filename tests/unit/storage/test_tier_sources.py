@@ -5,9 +5,9 @@ from __future__ import annotations
 import google_crc32c
 import pytest
 
-from strata_mq.batch import BatchBuilder, BatchView, PartKind
-from strata_mq.commands import encode_append
-from strata_mq.cq_rows import CqRow, encode_cq_row
+from strata_mq.commands.common import encode_append
+from strata_mq.layout.batch import BatchBuilder, BatchView, PartKind
+from strata_mq.layout.cq_rows import CqRow, encode_cq_row
 from strata_seglog.frames import FrameKind, StoredFrame
 from strata_storage.tiering.sources import Sources, message_run
 from strata_tier.base.errors import TierError

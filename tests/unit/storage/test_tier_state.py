@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from strata_mq.commands import CommandKind
-from strata_mq.rare_commands import DropKind
-from strata_mq.tier_commands import (
+from strata_mq.commands.common import CommandKind
+from strata_mq.commands.rare import DropKind
+from strata_mq.commands.tier import (
     LocalQueue,
     TierChangeCommand,
     encode_tier_change,
     encode_tier_dispatch,
     encode_tier_local,
 )
-from strata_mq.tier_rows import OffsetRange
+from strata_mq.layout.tier_rows import OffsetRange
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_state.rows import GroupRows

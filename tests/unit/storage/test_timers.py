@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_commands import ResolveAction, ResolveItem
+from strata_mq.commands.pending import ResolveAction, ResolveItem
+from strata_mq.layout.batch import PartKind
 from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.leading.pending.resolver import Waiting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from strata_mq.rows import QueueRow
+from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
 from strata_storage.process.metrics import METRICS
 from strata_storage.rows.traffic import Traffic

@@ -9,11 +9,9 @@ from typing import TypeVar
 
 import google_crc32c
 
-from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
-from strata_mq.commands import CommandKind
-from strata_mq.pending_commands import ResolveCommand, ResolveItem, decode_resolve
-from strata_mq.pending_rows import PendingKey, PendingRef
-from strata_mq.rare_commands import (
+from strata_mq.commands.common import CommandKind
+from strata_mq.commands.pending import ResolveCommand, ResolveItem, decode_resolve
+from strata_mq.commands.rare import (
     DropCommand,
     DropKind,
     OwnCommand,
@@ -21,6 +19,8 @@ from strata_mq.rare_commands import (
     encode_drop,
     encode_own,
 )
+from strata_mq.layout.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
+from strata_mq.layout.pending_rows import PendingKey, PendingRef
 from strata_multiraft.base.errors import NotLeader, Overloaded
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics

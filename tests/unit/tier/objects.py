@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from strata_mq.hashing import key_hash, text_hash
+from strata_mq.layout.hashing import key_hash, text_hash
 from strata_state.memory_store import MemoryStore as MemoryRows
 from strata_tier.objects.blocks import MessageRun, SearchTerms
 from strata_tier.objects.layout import ObjectKind, checksum

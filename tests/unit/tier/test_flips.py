@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from strata_mq.hashing import key_hash
+from strata_mq.layout.hashing import key_hash
 from strata_runtime.metrics import Metrics
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.layout import HEADER_BYTES

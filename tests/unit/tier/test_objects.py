@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_mq.hashing import key_hash, text_hash
+from strata_mq.layout.hashing import key_hash, text_hash
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.blocks import SearchTerms, id_hash, id_hashes
 from strata_tier.objects.layout import HEADER_BYTES, ObjectKind, decode_header

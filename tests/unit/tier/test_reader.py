@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from strata_mq.hashing import key_hash, text_hash
+from strata_mq.layout.hashing import key_hash, text_hash
 from strata_runtime.metrics import Metrics
 from strata_tier.base.errors import DamagedObjectError, NotTieredError, TierError, TierGapError
 from strata_tier.base.metrics import READ_METRICS

@@ -14,9 +14,18 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from strata_kv.rows import Engine, TableRow
-from strata_mq.pending_rows import PendingRef, PinRow, PinState, decode_id
-from strata_mq.rows import QueueRow, RowKind, parse_message_key_key, parse_queue_key
-from strata_mq.tier_rows import decode_local_offset, parse_tier_local_key
+from strata_mq.layout import (
+    PendingRef,
+    PinRow,
+    PinState,
+    QueueRow,
+    RowKind,
+    decode_id,
+    decode_local_offset,
+    parse_message_key_key,
+    parse_queue_key,
+    parse_tier_local_key,
+)
 from strata_sim.hosts import AnyHost, StorageHost
 
 _KEPT = 2_000

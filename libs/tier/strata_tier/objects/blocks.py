@@ -14,15 +14,15 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from strata_mq.columns import (
+from strata_mq.layout import (
     LONG_BYTES,
+    MESSAGE_ID_BYTES,
     WORD_BYTES,
     pack_longs,
     pack_words,
     unpack_longs,
     unpack_words,
 )
-from strata_mq.hashing import MESSAGE_ID_BYTES
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.layout import BlockEntry, BlockFlag, check, checksum
 

@@ -11,7 +11,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from strata_mq.columns import unpack_longs
+from strata_mq.layout import unpack_longs
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.blocks import Block, BlockColumns, decode_block
 from strata_tier.objects.layout import (

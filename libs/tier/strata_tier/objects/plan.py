@@ -16,7 +16,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import NamedTuple
 
-from strata_mq.columns import pack_longs, pack_words
+from strata_mq.layout import pack_longs, pack_words
 from strata_tier.objects import names
 from strata_tier.objects.blocks import MessageRun
 from strata_tier.objects.layout import FORMAT_VERSION, ObjectKind

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from strata_mq.columns import pack_longs
+from strata_mq.layout import pack_longs
 from strata_tier.base.errors import TierError
 from strata_tier.objects.blocks import SearchTerms, damaged_message, encode_columns, id_hashes
 from strata_tier.objects.layout import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from strata_mq.rows import RowKind, kind_prefix, prefix_end
+from strata_mq.layout import RowKind, kind_prefix, prefix_end
 from strata_state.ports import Row, RowBatch, RowReader
 from strata_tier.objects.layout import ObjectKind
 from strata_tier.objects.state import ObjectRef, TierChange, TieredObject, TieredQueue, TieredRange

@@ -36,7 +36,7 @@ class TierSearch:
         Args:
             metadata: of the raft group.
             topic_id: of the messages.
-            key_hash: `strata_mq.hashing.key_hash` of the key.
+            key_hash: `strata_mq.layout.hashing.key_hash` of the key.
             times_ms: store times to look at.
             max_found: at most so many.
 

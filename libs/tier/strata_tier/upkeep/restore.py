@@ -17,9 +17,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from strata_mq.pending_rows import PendingRow
-from strata_mq.rows import AppliedRow, QueueRow, RowKind, kind_prefix
-from strata_mq.tier_rows import encode_local_offset, tier_local_key
+from strata_mq.layout import (
+    AppliedRow,
+    PendingRow,
+    QueueRow,
+    RowKind,
+    encode_local_offset,
+    kind_prefix,
+    tier_local_key,
+)
 from strata_state.ports import Row
 from strata_tier.base.errors import DamagedObjectError, TierError
 from strata_tier.objects.archive import Archive, ArchivedEntry

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from strata_broker.base import errors
 from strata_broker.base.shares import Owner, Shares
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2
-from strata_mq.pending_handle import HandleForm
+from strata_mq.requests import HandleForm
 
 
 class PendingPlace(NamedTuple):

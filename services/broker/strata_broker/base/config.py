@@ -16,7 +16,7 @@ from strata_metadata.options import (
     MetadataFollowerOptions,
     PresenceOptions,
 )
-from strata_mq.validation import Limits
+from strata_mq.requests import Limits
 from strata_runtime.config import Config, Section
 
 _DAY_MS = 86_400_000

@@ -11,7 +11,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia import ports as angelia
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 FLOW_LIMIT = "flow limit"
 

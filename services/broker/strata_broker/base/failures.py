@@ -19,7 +19,7 @@ from strata_edge.ports import (
     StreamHandler,
     UnaryHandler,
 )
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
 
 

@@ -10,7 +10,7 @@ Invariant: what is built here parses to what the generated classes would build f
 from __future__ import annotations
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_mq.errors import Code
+from strata_mq.requests import Code
 
 _LENGTH_DELIMITED = 2
 _SYSTEM_PROPERTIES_KEY = b"\x1a"  # Message.system_properties: field 3, length-delimited

@@ -14,7 +14,7 @@ from strata.broker.v1 import peer_pb2
 from strata_broker.base import errors
 from strata_broker.base.config import PeerSection
 from strata_broker.clients.telemetry import Telemetry
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 

@@ -21,7 +21,7 @@ from strata_broker.clients.client_commands import ClientCommands, not_connected
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.storage_client.channels import NodeChannels
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.metadata import MetadataView, Name
-from strata_mq.types import TopicType
+from strata_mq.requests import TopicType
 
 _TRANSACTIONAL: frozenset[int] = frozenset((TopicType.TRANSACTION, TopicType.MIXED))
 # Streams looked at for one that has nothing to send; the others have their turn later.

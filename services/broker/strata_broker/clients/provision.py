@@ -19,8 +19,9 @@ from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import (
+from strata_mq.requests import (
+    Code,
+    RequestError,
     check_namespace,
     check_new_consumer_group,
     check_new_topic,

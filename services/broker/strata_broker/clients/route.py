@@ -18,10 +18,9 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.base import errors
 from strata_broker.base.config import RouteSection
 from strata_broker.metadata.metadata import Home, MetadataView, TopicRow
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import text_hash
+from strata_mq.layout import text_hash
+from strata_mq.requests import ACCEPTED_TYPES, Code, RequestError, TopicType
 from strata_mq.slots import rendezvous
-from strata_mq.types import ACCEPTED_TYPES, TopicType
 
 ANY_QUEUE = -1
 """Queue id of an assignment of a plain consumer group: any queue under the broker name."""

@@ -17,7 +17,7 @@ from strata_broker.base.config import SessionSection
 from strata_broker.base.errors import too_many_requests
 from strata_broker.metadata.metadata import Name
 from strata_broker.metadata.requests import Caller, host_of, milliseconds
-from strata_mq.hashing import key_hash
+from strata_mq.layout import key_hash
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics

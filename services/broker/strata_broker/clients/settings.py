@@ -16,14 +16,17 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.route import endpoints_message
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_consumer_group, check_namespace, check_topic
-from strata_mq.retry import (
+from strata_mq.requests import (
     DEFAULT_CONSUMER_POLICY,
     DEFAULT_PRODUCER_POLICY,
+    Code,
     CustomizedBackoff,
     ExponentialBackoff,
+    RequestError,
     RetryPolicy,
+    check_consumer_group,
+    check_namespace,
+    check_topic,
 )
 
 # What an exponential policy is unrolled to for clients that know only lists.

@@ -32,7 +32,7 @@ from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.requests import Caller, caller_of, host_of, language_of
 from strata_edge.ports import CallError, CallInfo
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks

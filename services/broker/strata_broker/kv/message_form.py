@@ -22,7 +22,7 @@ from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.outgoing import parse_messages
 from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import HotCall
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 OPERATION_PROPERTY = "kv_opType"
 KEY_PROPERTY = "key"

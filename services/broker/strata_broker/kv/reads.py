@@ -25,7 +25,7 @@ from strata_broker.kv.writes import SERVICE
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.plugins import PluginParts
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 
 _MAX_BATCH = 512
 _MAX_BATCH_BYTES = 1024 * 1024

@@ -29,8 +29,8 @@ from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import CallError, CallInfo
 from strata_kv.names import table_of
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import Code, RequestError
-from strata_mq.rows import prefix_end
+from strata_mq.layout import prefix_end
+from strata_mq.requests import Code, RequestError
 
 SERVICE = "strata.kv.v1.KvService"
 

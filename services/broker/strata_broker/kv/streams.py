@@ -20,7 +20,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.backoff import Backoff
 
 _EXPORT_PAUSE_S = 0.05

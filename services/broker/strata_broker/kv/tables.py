@@ -21,8 +21,7 @@ from strata_broker.metadata.quotas import TOPICS
 from strata_broker.servicers.plugins import PluginParts
 from strata_kv.names import QUEUE, table_of, topic_of
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_namespace, check_topic
+from strata_mq.requests import Code, RequestError, check_namespace, check_topic
 
 Result = TypeVar("Result")
 

@@ -19,7 +19,7 @@ from strata_broker.kv.tables import Tables
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.plugins import PluginParts
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 SERVICE = "/strata.kv.v1.KvStorageService/"
 

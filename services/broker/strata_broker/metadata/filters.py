@@ -11,9 +11,8 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.base.token_bucket import TokenBucket
-from strata_mq.errors import Code, RequestError
-from strata_mq.filter_cache import FilterCache
-from strata_mq.filters import EVERYTHING, FilterKind
+from strata_mq.filters import EVERYTHING, FilterCache, FilterKind
+from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strata_broker.metadata.metadata import TopicRow
-from strata_mq.errors import Code
-from strata_mq.types import MessageType
+from strata_mq.requests import Code, MessageType
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import BoundCounter, BoundHistogram, Metrics
 

@@ -11,8 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.metadata.metadata import Name
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import MAX_NAMESPACE_LENGTH
+from strata_mq.requests import MAX_NAMESPACE_LENGTH, Code, RequestError
 
 _CLIENT_ID = "x-mq-client-id"
 _NAMESPACE = "x-mq-namespace"

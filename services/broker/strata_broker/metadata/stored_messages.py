@@ -8,7 +8,7 @@ from __future__ import annotations
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base import wire
 from strata_broker.metadata.metadata import TopicRow
-from strata_mq.delivery import DeadLetterOrigin, delivery_fragment
+from strata_mq.traces import DeadLetterOrigin, delivery_fragment
 
 
 def shown_message(

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import Message
 
 from strata.meta.v1 import meta_pb2
-from strata_mq.names import is_own_consumer_group, is_table_topic
+from strata_mq.requests import is_own_consumer_group, is_table_topic
 from strata_mq.slots import SLOT_COUNT
 
 Name = tuple[str, str]

@@ -24,7 +24,7 @@ from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
 from strata_metadata.cluster_health import LEADERLESS, SERVING, ClusterPicture
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_mq.slots import slot_of, slot_runs
 
 UNREACHABLE = "UNREACHABLE"

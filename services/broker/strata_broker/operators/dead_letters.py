@@ -18,8 +18,7 @@ from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.operators.message_queries import MessageQueries, Page, Place
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client.holder_calls import HolderCalls
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import REDRIVE_GROUP
+from strata_mq.requests import REDRIVE_GROUP, Code, RequestError
 
 # Rows of one (consumer group, queue) are at most 110,000.
 _MAX_OPEN_OFFSETS = 110_000

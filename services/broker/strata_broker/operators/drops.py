@@ -18,7 +18,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 from strata_runtime.backoff import Random
 from strata_runtime.errors import one_line
 from strata_runtime.logs import get_logger

@@ -20,8 +20,8 @@ from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
 from strata_mq.filters import parse_tag_expression
+from strata_mq.requests import Code, RequestError
 
 MAX_PAGE_MESSAGES = 1_000
 """Most messages of one answer."""

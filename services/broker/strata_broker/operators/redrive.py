@@ -36,11 +36,16 @@ from strata_broker.receives.receive import topic_ref
 from strata_broker.sends.send import Sender
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.batch import Checksum, OutgoingMessage, PartKey
-from strata_mq.delivery import sender_fragment
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import key_hash, pack_message_id, text_hash
-from strata_mq.names import REDRIVE_GROUP
+from strata_mq.layout import (
+    Checksum,
+    OutgoingMessage,
+    PartKey,
+    key_hash,
+    pack_message_id,
+    text_hash,
+)
+from strata_mq.requests import REDRIVE_GROUP, Code, RequestError
+from strata_mq.traces import sender_fragment
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics

@@ -16,7 +16,7 @@ from strata_broker.clients.peers import Peers
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 
 # Consumer groups of a namespace that are asked for state of one topic; beyond, live ones only.

@@ -17,7 +17,7 @@ from strata_broker.base.config import MetadataSection
 from strata_broker.base.errors import MalformedError
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 _SERVICE = "/strata.storage.v1.TierService"
 # Raft groups asked at once.

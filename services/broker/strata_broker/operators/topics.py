@@ -22,7 +22,7 @@ from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_metadata.client import MetadataClient
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 
 class Operations:

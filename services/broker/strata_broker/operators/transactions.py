@@ -16,9 +16,8 @@ from strata_broker.clients.provision import topic_not_found
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.sends.transactions import Transactions, read_transaction_id
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import unpack_message_id
-from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_mq.layout import unpack_message_id
+from strata_mq.requests import Code, HandleForm, PendingHandle, RequestError, encode_pending_handle
 
 _DEFAULT_PAGE = 100
 _MAX_PAGE = 1_000

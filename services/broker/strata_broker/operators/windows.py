@@ -33,7 +33,7 @@ from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.storage_client import SERVICE
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 from strata_mq.slots import rendezvous
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger

@@ -23,10 +23,14 @@ from strata_broker.receives.handles import HandleReader
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_edge.ports import HotCall
-from strata_mq.errors import Code, RequestError
-from strata_mq.handle import ReceiptHandle, encode_handle
-from strata_mq.names import check_consumer_group
-from strata_mq.validation import check_change_invisible
+from strata_mq.requests import (
+    Code,
+    ReceiptHandle,
+    RequestError,
+    check_change_invisible,
+    check_consumer_group,
+    encode_handle,
+)
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics

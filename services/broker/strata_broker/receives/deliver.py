@@ -17,7 +17,7 @@ from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.handle import ReceiptHandle, encode_handle
+from strata_mq.requests import ReceiptHandle, encode_handle
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
-from strata_mq.errors import Code, RequestError
-from strata_mq.handle import decode_handle
+from strata_mq.requests import Code, RequestError, decode_handle
 
 
 class HandleReader:

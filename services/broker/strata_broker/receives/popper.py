@@ -23,7 +23,7 @@ from strata_broker.metadata.places import Place, Wanted, places_of
 from strata_broker.storage_client.attempts import Attempts
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_mq.slots import slot_of
 from strata_runtime.clock import Clock
 

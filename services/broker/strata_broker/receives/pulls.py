@@ -38,7 +38,7 @@ from strata_broker.storage_client.attempts import Attempts
 from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_broker.storage_client.replica_reads import ReplicaReads
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 

@@ -38,10 +38,16 @@ from strata_broker.receives.takebacks import Takebacks
 from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
 from strata_broker.storage_client.replica_reads import ReplicaReads
 from strata_edge.ports import HotCall
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import key_hash
-from strata_mq.names import check_new_consumer_group, is_own_consumer_group
-from strata_mq.validation import check_receive_invisible, polling_ms, unsaid_polling_ms
+from strata_mq.layout import key_hash
+from strata_mq.requests import (
+    Code,
+    RequestError,
+    check_new_consumer_group,
+    check_receive_invisible,
+    is_own_consumer_group,
+    polling_ms,
+    unsaid_polling_ms,
+)
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from strata.storage.v1 import storage_pb2
 from strata_broker.receives.deliver import Deliverer, Given, given_by
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks

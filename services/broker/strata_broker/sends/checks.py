@@ -22,9 +22,13 @@ from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.metadata.metadata import MetadataView, Name
 from strata_broker.sends.transactions import Transactions
-from strata_mq.errors import RequestError
-from strata_mq.names import TRANSACTION_DEAD_LETTER_GROUP
-from strata_mq.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_mq.requests import (
+    TRANSACTION_DEAD_LETTER_GROUP,
+    HandleForm,
+    PendingHandle,
+    RequestError,
+    encode_pending_handle,
+)
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.logs import get_logger

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
-from strata_mq.batch import OutgoingMessage
+from strata_mq.layout import OutgoingMessage
+from strata_mq.requests import ORDERED_TYPES
 from strata_mq.slots import queue_of_hash
-from strata_mq.types import ORDERED_TYPES
 
 
 class QueueChoice(NamedTuple):

@@ -23,12 +23,26 @@ from strata_broker.base.parsing import parse
 from strata_broker.base.wire import stored_message
 from strata_broker.metadata.metadata import Name, TopicRow
 from strata_broker.metadata.requests import Caller, milliseconds
-from strata_mq.batch import Checksum, OutgoingMessage, PartKind
-from strata_mq.delivery import store_fragment, user_property_fragment
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import key_hash, pack_message_id, text_hash
-from strata_mq.types import MessageType, TopicType, check_topic_accepts, message_type_of
-from strata_mq.validation import Limits, check_message, check_overhead
+from strata_mq.layout import (
+    Checksum,
+    OutgoingMessage,
+    PartKind,
+    key_hash,
+    pack_message_id,
+    text_hash,
+)
+from strata_mq.requests import (
+    Code,
+    Limits,
+    MessageType,
+    RequestError,
+    TopicType,
+    check_message,
+    check_overhead,
+    check_topic_accepts,
+    message_type_of,
+)
+from strata_mq.traces import store_fragment, user_property_fragment
 
 # Topics whose messages may be of several kinds.
 _DIVIDED_TOPICS: frozenset[int] = frozenset(

@@ -13,10 +13,17 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.requests import Caller
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
-from strata_mq.hashing import pack_message_id, unpack_message_id
-from strata_mq.pending_handle import BadHandleError, HandleForm, decode_pending_handle
-from strata_mq.types import MessageType, TopicType, check_topic_accepts
+from strata_mq.layout import pack_message_id, unpack_message_id
+from strata_mq.requests import (
+    BadHandleError,
+    Code,
+    HandleForm,
+    MessageType,
+    RequestError,
+    TopicType,
+    check_topic_accepts,
+    decode_pending_handle,
+)
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 

@@ -38,11 +38,10 @@ from strata_broker.sends.outgoing import (
 from strata_broker.storage_client.append_lanes import Appender
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
-from strata_mq.batch import Checksum, OutgoingMessage, PartKey, PartKind
-from strata_mq.delivery import sender_fragment
-from strata_mq.errors import Code, RequestError
-from strata_mq.pending_handle import PendingHandle, encode_pending_handle
+from strata_mq.layout import Checksum, OutgoingMessage, PartKey, PartKind
+from strata_mq.requests import Code, PendingHandle, RequestError, encode_pending_handle
 from strata_mq.slots import rendezvous
+from strata_mq.traces import sender_fragment
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks
 from strata_runtime.tracing import Span

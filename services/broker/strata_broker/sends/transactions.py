@@ -12,12 +12,13 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import Caller
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_topic
-from strata_mq.pending_handle import (
+from strata_mq.requests import (
     BadHandleError,
+    Code,
     HandleForm,
     PendingHandle,
+    RequestError,
+    check_topic,
     decode_pending_handle,
 )
 from strata_runtime.metrics import Metrics

@@ -15,7 +15,7 @@ from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
 from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
-from strata_mq.names import check_new_consumer_group, check_new_topic
+from strata_mq.requests import check_new_consumer_group, check_new_topic
 from strata_runtime.config import Config, to_json, to_toml
 
 

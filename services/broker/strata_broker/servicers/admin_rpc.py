@@ -13,7 +13,7 @@ from strata_broker.base.parsing import parse
 from strata_broker.servicers.errors import call_error
 from strata_edge.ports import CallError, CallInfo
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 
 SERVICE = "strata.admin.v1.AdminService"
 

@@ -6,7 +6,7 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_edge.ports import CallError
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 META_STATUSES: dict[int, str] = {
     meta_pb2.META_OUTCOME_UNSPECIFIED: "INTERNAL",

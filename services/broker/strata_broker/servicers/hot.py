@@ -17,7 +17,7 @@ from strata_broker.receives.receive import RECEIVE, Receiver
 from strata_broker.sends.send import SEND, Sender
 from strata_broker.servicers.plugins import TakesSends
 from strata_edge.ports import HotCall
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
 

@@ -30,9 +30,13 @@ from strata_broker.sends.recalls import Recaller
 from strata_broker.sends.transactions import Transactions
 from strata_broker.servicers.hot import HotCalls
 from strata_edge.ports import CallError, CallInfo, Edge
-from strata_mq.errors import Code, RequestError
-from strata_mq.names import check_consumer_group, check_namespace
-from strata_mq.validation import check_access_point
+from strata_mq.requests import (
+    Code,
+    RequestError,
+    check_access_point,
+    check_consumer_group,
+    check_namespace,
+)
 from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics

@@ -13,7 +13,7 @@ from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
 from strata_broker.clients.peers import SERVICE
 from strata_edge.ports import CallError, CallInfo
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 
 
 class PeerServicer:

@@ -20,7 +20,7 @@ from strata_broker.operators.runtime_stats import RuntimeStats
 from strata_broker.operators.subscriptions import Subscriptions, in_namespace
 from strata_broker.operators.topics import Operations
 from strata_broker.servicers.rocketmq_rpc import add
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime import logs
 
 _LOG_LEVELS = {

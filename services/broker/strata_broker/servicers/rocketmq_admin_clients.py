@@ -23,7 +23,7 @@ from strata_broker.operators.subscriptions import Subscriptions
 from strata_broker.operators.topics import Operations
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.servicers.rocketmq_rpc import add
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 # A page by number is found by reading those before it.
 _MAX_PAGES = 100

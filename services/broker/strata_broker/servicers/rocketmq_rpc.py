@@ -16,7 +16,7 @@ from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.metadata.requests import Caller, operator_of
 from strata_edge.ports import CallError, CallInfo
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 
 SERVICE = "apache.rocketmq.v2.Admin"
 

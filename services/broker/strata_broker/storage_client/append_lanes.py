@@ -32,7 +32,7 @@ from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
-from strata_mq.batch import (
+from strata_mq.layout import (
     MAX_BATCH_BYTES,
     BatchBuilder,
     Checksum,
@@ -40,7 +40,7 @@ from strata_mq.batch import (
     PartKey,
     PartKind,
 )
-from strata_mq.errors import RequestError
+from strata_mq.requests import RequestError
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics

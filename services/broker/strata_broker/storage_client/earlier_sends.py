@@ -21,10 +21,8 @@ from strata_broker.base.config import SendSection
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_mq.batch import OutgoingMessage, PartKind
-from strata_mq.errors import Code, RequestError
-from strata_mq.id_times import made_ms
-from strata_mq.pending_handle import HandleForm
+from strata_mq.layout import OutgoingMessage, PartKind, made_ms
+from strata_mq.requests import Code, HandleForm, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.metadata.metadata import NO_RAFT_GROUP, MetadataView, TopicRow
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 
 
 def holder_of(view: MetadataView, topic: TopicRow, queue: int, offset: int) -> Sequence[int]:

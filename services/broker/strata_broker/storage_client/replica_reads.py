@@ -23,7 +23,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import SERVICE, StorageClient
-from strata_mq.errors import Code, RequestError
+from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_cli.options import CliError
 from strata_cli.processes.data_folder import DataFolder, Identity, Role
-from strata_mq.rows import AppliedRow
-from strata_mq.rows import RowKind as StateRowKind
+from strata_mq.layout import AppliedRow
+from strata_mq.layout import RowKind as StateRowKind
 from strata_multiraft.replica import as_frame, void_frame
 from strata_raft import Entry, EntryKind
 from strata_seglog.errors import Corruption

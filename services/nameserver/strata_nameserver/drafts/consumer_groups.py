@@ -11,8 +11,12 @@ import google_crc32c
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import RequestError
-from strata_mq.names import check_consumer_group, check_namespace, dead_letter_topic
+from strata_mq.requests import (
+    RequestError,
+    check_consumer_group,
+    check_namespace,
+    dead_letter_topic,
+)
 from strata_mq.slots import slot_base
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid

@@ -11,7 +11,7 @@ from __future__ import annotations
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.view import NO_RAFT_GROUP
-from strata_mq.names import is_table_topic
+from strata_mq.requests import is_table_topic
 from strata_mq.slots import slot_of
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_mq.errors import RequestError
-from strata_mq.names import check_namespace
+from strata_mq.requests import RequestError, check_namespace
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid
 from strata_nameserver.drafts.topics import check_mask, stored_topic

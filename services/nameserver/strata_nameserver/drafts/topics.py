@@ -14,11 +14,17 @@ import google_crc32c
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.view import NO_RAFT_GROUP
-from strata_mq.errors import RequestError
-from strata_mq.names import check_namespace, check_topic, is_dead_letter_topic
+from strata_mq.requests import (
+    ORDERED_TYPES,
+    UNSUPPORTED_TYPES,
+    RequestError,
+    TopicType,
+    check_namespace,
+    check_topic,
+    is_dead_letter_topic,
+)
 from strata_mq.slots import slot_base, slot_of
 from strata_mq.tier_policy import normalised_attributes
-from strata_mq.types import ORDERED_TYPES, UNSUPPORTED_TYPES, TopicType
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.base.errors import invalid
 from strata_nameserver.drafts.tombstones import bury

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_rows import PendingKey
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands import DropKind
+from strata_mq.layout import PartKind, PendingKey
 
 
 class AppliedListener(Protocol):

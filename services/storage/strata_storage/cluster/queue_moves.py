@@ -21,7 +21,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView, MetadataClient, MetaRefused
 from strata_metadata.channels import Channels
-from strata_mq.rows import MoveRow
+from strata_mq.layout import MoveRow
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks

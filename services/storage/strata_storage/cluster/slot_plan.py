@@ -12,7 +12,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
-from strata_mq.rare_commands import OwnCommand, QueueGrant, QueuePlace, SlotGrant
+from strata_mq.commands import OwnCommand, QueueGrant, QueuePlace, SlotGrant
 from strata_mq.slots import slot_of
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.ownership import Ownership, slot_runs_of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rare_commands import (
+from strata_mq.commands import (
     DropCommand,
     DropKind,
     EpochCommand,
@@ -20,7 +20,7 @@ from strata_mq.rare_commands import (
     encode_own,
     encode_seal,
 )
-from strata_mq.rows import QueueRow
+from strata_mq.layout import QueueRow
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns

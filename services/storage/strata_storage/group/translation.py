@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import PartResolution
-from strata_mq.errors import RequestError
-from strata_mq.filter_cache import FilterCache
-from strata_mq.filters import FilterKind, MessageFilter
-from strata_mq.pending_rows import NO_QUEUE
-from strata_mq.rare_commands import DropKind
-from strata_mq.rows import MoveRow
+from strata_mq.commands import DropKind, PartResolution
+from strata_mq.filters import FilterCache, FilterKind, MessageFilter
+from strata_mq.layout import NO_QUEUE, MoveRow
+from strata_mq.requests import RequestError
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import WatchUpdate
 from strata_storage.leading.pops.lease_calls import ConsumerQueue, LeaseRef, ResetTarget

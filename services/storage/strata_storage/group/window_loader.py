@@ -10,7 +10,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchView
+from strata_mq.layout import BatchView
 from strata_raft import EntryKind
 from strata_seglog.errors import MissingEntry
 from strata_seglog.frames import StoredFrame

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.machine import KvApplyError, TableMachine
 from strata_kv.names import QUEUE
-from strata_mq.rare_commands import DropKind
-from strata_mq.rows import QueueRow
+from strata_mq.commands import DropKind
+from strata_mq.layout import QueueRow
 from strata_state.ports import RowBatch
 from strata_storage.base.errors import ApplyError, Refused
 from strata_storage.kv.leader import KvLeader

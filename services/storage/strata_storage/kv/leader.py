@@ -18,7 +18,7 @@ from strata_kv.commands import KvWrite, encode_kv_write
 from strata_kv.decider import Decider, Decision, WriteRefused
 from strata_kv.machine import TableMachine
 from strata_kv.names import QUEUE
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands import DropKind
 from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly
 from strata_storage.base.errors import Refused
 from strata_storage.group.translation import topic_of

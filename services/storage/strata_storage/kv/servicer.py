@@ -15,7 +15,7 @@ from strata_angelia.ports import CallContext
 from strata_kv.decider import fill_item
 from strata_kv.names import QUEUE
 from strata_kv.rows import ChangeKind, ItemChange
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands import DropKind
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.metrics import Metrics
 from strata_storage.base.disk_guard import DiskMark

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from strata_mq.lease_types import broker_mark
+from strata_mq.leases import broker_mark
 
 
 class LostBroker(NamedTuple):

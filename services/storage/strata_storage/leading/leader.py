@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
+from strata_mq.commands import DropKind
+from strata_mq.layout import PartKind, PendingKey
 from strata_mq.leases import Lease
-from strata_mq.pending_rows import PendingKey
-from strata_mq.rare_commands import DropKind
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
 from strata_state.ports import StateError

@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strata_mq.pending_rows import PendingKey, PendingRef, PinRow, PinRun, PinState
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands import DropKind
+from strata_mq.layout import PendingKey, PendingRef, PinRow, PinRun, PinState
 from strata_storage.rows.machine import GroupMachine
 
 # Pins looked at with one trim, at the front and from the last stop on: about 1 s of work at most.

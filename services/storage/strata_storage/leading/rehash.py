@@ -18,8 +18,8 @@ from __future__ import annotations
 import asyncio
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rare_commands import RehashCommand, encode_rehash
-from strata_mq.rows import QueueRow
+from strata_mq.commands import RehashCommand, encode_rehash
+from strata_mq.layout import QueueRow
 from strata_runtime.clock import Clock
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import Server
-from strata_mq.rare_commands import OwnCommand
+from strata_mq.commands import OwnCommand
 from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
 from strata_multiraft.peering import RAFT_SERVICE, Peering
 from strata_runtime.clock import Clock

@@ -39,7 +39,7 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_metadata.channels import Channels
-from strata_mq.rare_commands import OwnCommand
+from strata_mq.commands import OwnCommand
 from strata_multiraft import DiskFull
 from strata_multiraft.peering import PeerIdentity, Peering
 from strata_runtime.clock import Clock

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from strata_mq.rare_commands import OwnCommand
+from strata_mq.commands import OwnCommand
 from strata_runtime.logs import get_logger
 from strata_runtime.tasks import Tasks
 from strata_seglog.errors import LogError

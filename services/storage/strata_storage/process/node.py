@@ -17,8 +17,8 @@ from contextlib import suppress
 from functools import partial
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.filter_cache import FilterCache
-from strata_mq.rare_commands import OwnCommand, SlotGrant, encode_trim
+from strata_mq.commands import OwnCommand, SlotGrant, encode_trim
+from strata_mq.filters import FilterCache
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.base import TransferFailed
 from strata_raft import Configuration

@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from itertools import islice
 
-from strata_mq.batch import PartKind
+from strata_mq.layout import PartKind
 from strata_storage.base.errors import Refused
 from strata_storage.base.jobs import RunJob
 from strata_storage.rows.machine import GroupMachine

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata_mq.filters import EVERYTHING, MessageFilter
-from strata_mq.rows import QueueRow
+from strata_mq.layout import QueueRow
 from strata_runtime.turns import Turns
 from strata_storage.reads.lookup import Stored
 from strata_storage.reads.reader import Location, MessageReader

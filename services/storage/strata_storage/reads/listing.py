@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_rows import PendingKey, PendingRef, PendingRow, PinState
+from strata_mq.layout import PartKind, PendingKey, PendingRef, PendingRow, PinState
 from strata_storage.base.config import EngineOptions
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine

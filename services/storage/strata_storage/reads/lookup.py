@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata_mq.hashing import pack_message_id, text_hash
-from strata_mq.pending_rows import PendingRef, PinState
-from strata_mq.rows import MessagePosition, day_of
+from strata_mq.layout import (
+    MessagePosition,
+    PendingRef,
+    PinState,
+    day_of,
+    pack_message_id,
+    text_hash,
+)
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine
 

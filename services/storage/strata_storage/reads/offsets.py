@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.cq_rows import CqRow
-from strata_mq.rows import QueueRow
+from strata_mq.layout import CqRow, QueueRow
 from strata_storage.base.errors import Refused
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.ownership import Topic

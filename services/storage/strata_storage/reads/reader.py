@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import OutgoingMessage
+from strata_mq.layout import OutgoingMessage
 from strata_seglog.errors import LogError, ReadFailed
 from strata_storage.base.errors import Refused
 

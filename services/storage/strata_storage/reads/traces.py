@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from strata_mq.rows import day_of
+from strata_mq.layout import day_of
 from strata_mq.traces import TraceEvent, trace_events
 from strata_storage.reads.lookup import Lookup, Stored
 from strata_storage.rows.machine import GroupMachine

@@ -7,10 +7,8 @@ from collections.abc import Collection
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchView, PartView
-from strata_mq.commands import AppendCommand, PartResolution
-from strata_mq.rare_commands import DropKind
-from strata_mq.rows import BrokerRow, QueueRow
+from strata_mq.commands import AppendCommand, DropKind, PartResolution
+from strata_mq.layout import BatchView, BrokerRow, PartView, QueueRow
 from strata_raft.types import Entry
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows

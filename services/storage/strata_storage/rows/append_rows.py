@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strata_mq.batch import BatchView, PartView
 from strata_mq.commands import (
     AppendCommand,
     CommandKind,
     PartResolution,
     command_kind,
     decode_append,
+    decode_dead_letter,
+    decode_lost,
 )
-from strata_mq.cq_rows import encode_cq_row
-from strata_mq.rare_commands import decode_dead_letter, decode_lost
-from strata_mq.rows import day_of
+from strata_mq.layout import BatchView, PartView, day_of, encode_cq_row
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
 

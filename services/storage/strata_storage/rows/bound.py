@@ -9,7 +9,7 @@ may rise is read from the rows, so that nothing else has to be right for it.
 
 from __future__ import annotations
 
-from strata_mq.pending_rows import PendingKey
+from strata_mq.layout import PendingKey
 from strata_state.pending_rows import PendingRows
 
 _FIRST = PendingKey(0, 0, 0)

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
-from strata_mq.cq_rows import CqRow
+from strata_mq.layout import CqRow
 from strata_state.ports import RowBatch
 from strata_state.rows import CqRows
 

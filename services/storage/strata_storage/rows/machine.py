@@ -13,35 +13,34 @@ from collections.abc import Callable, Iterable, Sequence
 
 from strata_mq.commands import (
     CommandKind,
-    LeasesSection,
-    command_kind,
-    decode_append,
-    decode_leases,
-)
-from strata_mq.pending_commands import decode_resolve, decode_retract
-from strata_mq.pending_rows import PendingKey
-from strata_mq.rare_commands import (
     DropCommand,
     DropKind,
     EpochCommand,
+    LeasesSection,
     LostCommand,
     RehashCommand,
     TrimCommand,
     TrimmedQueue,
+    command_kind,
+    decode_append,
     decode_dead_letter,
     decode_drop,
+    decode_leases,
     decode_lost,
     decode_open,
     decode_own,
     decode_rehash,
+    decode_resolve,
+    decode_retract,
     decode_seal,
     decode_trim,
 )
-from strata_mq.rows import (
+from strata_mq.layout import (
     AppliedRow,
     ConfigurationRow,
     HeadRow,
     MoveRow,
+    PendingKey,
     QueueRow,
     day_of,
 )

@@ -10,8 +10,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from strata_mq.rare_commands import DropKind, OwnCommand, QueuePlace, SlotGrant
-from strata_mq.rows import QueueRow
+from strata_mq.commands import DropKind, OwnCommand, QueuePlace, SlotGrant
+from strata_mq.layout import QueueRow
 from strata_mq.slots import SLOT_COUNT, slot_of
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from strata_mq.batch import BatchView
+from strata_mq.layout import BatchView
 
 
 class ParsedBatches:

@@ -13,29 +13,34 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from strata_mq.batch import BatchView, PartKind, PartView
-from strata_mq.commands import AppendCommand, PartResolution
-from strata_mq.cq_rows import CqRow
-from strata_mq.pending_commands import (
+from strata_mq.commands import (
+    AppendCommand,
+    DropKind,
+    PartResolution,
     ResolveAction,
     ResolveCommand,
     ResolveItem,
     RetractCommand,
     StoredPosition,
+    TrimCommand,
 )
-from strata_mq.pending_rows import (
+from strata_mq.layout import (
     ORDINAL_OF_ALL,
+    BatchView,
+    CqRow,
+    PartKind,
+    PartView,
     PendingColumns,
     PendingKey,
     PendingRef,
     PendingRow,
     PinRow,
     PinState,
+    QueueRow,
+    day_of,
     encode_pending_pins,
     encode_pending_run,
 )
-from strata_mq.rare_commands import DropKind, TrimCommand
-from strata_mq.rows import QueueRow, day_of
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
 from strata_storage.base.errors import ApplyError

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from strata_mq.columns import pack_longs, pack_words
-from strata_mq.cq_rows import encode_cq_row
-from strata_mq.pending_commands import ResolveItem
-from strata_mq.pending_rows import PendingRow, PinRow
-from strata_mq.rows import day_of
+from strata_mq.commands import ResolveItem
+from strata_mq.layout import PendingRow, PinRow, day_of, encode_cq_row, pack_longs, pack_words
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
 

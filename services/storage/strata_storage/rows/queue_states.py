@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from strata_mq.rows import QueueRow
+from strata_mq.layout import QueueRow
 from strata_state.ports import RowBatch
 from strata_state.rows import QueueRows
 

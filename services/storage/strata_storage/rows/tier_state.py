@@ -15,16 +15,16 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from strata_mq.commands import CommandKind
-from strata_mq.rare_commands import DropKind
-from strata_mq.tier_commands import (
+from strata_mq.commands import (
+    CommandKind,
+    DropKind,
     LocalQueue,
     decode_tier_change,
     decode_tier_dispatch,
     decode_tier_local,
     decode_tier_pause,
 )
-from strata_mq.tier_rows import OffsetRange
+from strata_mq.layout import OffsetRange
 from strata_state.ports import RowBatch
 from strata_state.tier_rows import TierRows
 from strata_storage.base.errors import ApplyError

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata_mq.commands import CommandKind, LeasesSection, command_kind, decode_leases
-from strata_mq.rare_commands import decode_dead_letter
-from strata_mq.rows import day_of
+from strata_mq.commands import (
+    CommandKind,
+    LeasesSection,
+    command_kind,
+    decode_dead_letter,
+    decode_leases,
+)
+from strata_mq.layout import day_of
 from strata_mq.traces import decode_client_names, trace_values
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows

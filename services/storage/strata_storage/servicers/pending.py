@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
-from strata_mq.batch import PartKind
-from strata_mq.hashing import pack_message_id
-from strata_mq.pending_rows import PendingKey, PendingRef
+from strata_mq.layout import PartKind, PendingKey, PendingRef, pack_message_id
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine

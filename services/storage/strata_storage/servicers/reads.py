@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
-from strata_mq.filter_cache import FilterCache
+from strata_mq.filters import FilterCache
 from strata_runtime.clock import Clock
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.disk_guard import DiskGuard

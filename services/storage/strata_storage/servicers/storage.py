@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
-from strata_mq.filter_cache import FilterCache
-from strata_mq.lease_types import broker_mark
-from strata_mq.leases import TakeRequest
+from strata_mq.filters import FilterCache
+from strata_mq.leases import TakeRequest, broker_mark
 from strata_runtime.clock import Clock
 from strata_runtime.tracing import Span, SpanKind, Tracer, inside
 from strata_storage.base.config import EngineOptions

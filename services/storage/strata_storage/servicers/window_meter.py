@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rows import QueueRow
+from strata_mq.layout import QueueRow
 from strata_multiraft import Replica
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Histogram, Metrics

@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Protocol
 
-from strata_mq.cq_rows import CqRow
-from strata_mq.rows import QueueRow
-from strata_mq.tier_rows import OffsetRange
+from strata_mq.layout import CqRow, OffsetRange, QueueRow
 from strata_storage.rows.consume_queues import Run
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.options import UploadOptions

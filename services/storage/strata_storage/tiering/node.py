@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata.storage.v1 import tier_pb2
-from strata_mq.tier_commands import encode_tier_pause
+from strata_mq.commands import encode_tier_pause
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks

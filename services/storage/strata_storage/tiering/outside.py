@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.tier_commands import TierChangeCommand, encode_tier_change
+from strata_mq.commands import TierChangeCommand, encode_tier_change
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.tiering.parts import TieringParts

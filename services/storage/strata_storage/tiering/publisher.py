@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from strata_mq.pending_rows import PendingKey
-from strata_mq.rows import RowKind
+from strata_mq.layout import PendingKey, RowKind
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_seglog.log import CommitLog

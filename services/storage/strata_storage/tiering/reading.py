@@ -14,8 +14,7 @@ from typing import Protocol
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import OutgoingMessage
-from strata_mq.stored_properties import type_and_born_ms
+from strata_mq.layout import OutgoingMessage, type_and_born_ms
 from strata_mq.tier_policy import TierLevel
 from strata_storage.base.errors import Refused
 from strata_storage.reads.reader import (

@@ -16,13 +16,15 @@ from contextlib import suppress
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
-from strata_mq.columns import pack_longs, pack_words
-from strata_mq.commands import CommandKind, command_kind
-from strata_mq.cq_rows import encode_cq_row
-from strata_mq.hashing import MESSAGE_ID_BYTES
-from strata_mq.rare_commands import DropKind, decode_drop, decode_trim
-from strata_mq.rows import day_of
-from strata_mq.tier_commands import decode_tier_change
+from strata_mq.commands import (
+    CommandKind,
+    DropKind,
+    command_kind,
+    decode_drop,
+    decode_tier_change,
+    decode_trim,
+)
+from strata_mq.layout import MESSAGE_ID_BYTES, day_of, encode_cq_row, pack_longs, pack_words
 from strata_raft import EntryKind
 from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame

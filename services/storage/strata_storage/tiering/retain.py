@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 
-from strata_mq.rare_commands import DropKind
-from strata_mq.rows import QueueRow
-from strata_mq.tier_commands import (
+from strata_mq.commands import (
+    DropKind,
     LocalQueue,
     TierChangeCommand,
     encode_tier_change,
     encode_tier_local,
 )
+from strata_mq.layout import QueueRow
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_state.ports import StateError

@@ -14,10 +14,8 @@ from typing import NamedTuple, Protocol
 
 import google_crc32c
 
-from strata_mq.batch import BatchError, BatchView
-from strata_mq.columns import pack_longs, pack_words
 from strata_mq.commands import CommandError
-from strata_mq.cq_rows import CqRow
+from strata_mq.layout import BatchError, BatchView, CqRow, pack_longs, pack_words
 from strata_seglog.frames import StoredFrame
 from strata_storage.rows.append_rows import find_append
 from strata_tier.base import TierError

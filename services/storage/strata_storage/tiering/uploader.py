@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.rare_commands import DropKind
-from strata_mq.tier_commands import TierChangeCommand, encode_tier_change, encode_tier_dispatch
-from strata_mq.tier_rows import OffsetRange
+from strata_mq.commands import DropKind, TierChangeCommand, encode_tier_change, encode_tier_dispatch
+from strata_mq.layout import OffsetRange
 from strata_runtime.backoff import Backoff
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError

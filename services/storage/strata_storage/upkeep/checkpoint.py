@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
-from strata_mq.rows import AppliedRow
+from strata_mq.layout import AppliedRow
 from strata_seglog.frames import Frame, FrameKind
 from strata_state.ports import Row
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strata_mq.rows import LocalRow, RowKind, kind_prefix, raft_group_prefix
+from strata_mq.layout import LocalRow, RowKind, kind_prefix, raft_group_prefix
 from strata_multiraft.base import SnapshotRows
 from strata_raft import SnapshotMetadata
 from strata_state.ports import RowCursor, StateStore

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from strata_mq.batch import PartKind
+from strata_mq.layout import PartKind
 from strata_runtime.metrics import Histogram, Labels, Metrics
 from strata_runtime.quantiles import HistogramWindow
 from strata_runtime.turns import Turns

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata_mq.rare_commands import OwnCommand
+from strata_mq.commands import OwnCommand
 from strata_multiraft import MultiRaft
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics

@@ -16,15 +16,15 @@ from itertools import islice
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchView
-from strata_mq.commands import CommandKind, command_kind
-from strata_mq.pending_commands import (
+from strata_mq.commands import (
+    CommandKind,
     ResolveAction,
     ResolveItem,
+    command_kind,
     decode_resolve,
     decode_retract,
 )
-from strata_mq.pending_rows import ORDINAL_OF_ALL, PendingKey, PendingRef, PinRow
+from strata_mq.layout import ORDINAL_OF_ALL, BatchView, PendingKey, PendingRef, PinRow
 from strata_raft import Entry, EntryKind
 from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame

@@ -14,9 +14,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from strata_mq.pending_commands import PLACE_BYTES_MIN, RESOLVE_HEAD_BYTES
-from strata_mq.pending_rows import PendingRef, PinState
-from strata_mq.rare_commands import LostCommand, NextOffset, encode_lost
+from strata_mq.commands import (
+    PLACE_BYTES_MIN,
+    RESOLVE_HEAD_BYTES,
+    LostCommand,
+    NextOffset,
+    encode_lost,
+)
+from strata_mq.layout import PendingRef, PinState
 from strata_raft import EntryKind
 from strata_seglog.errors import Corruption
 from strata_seglog.frames import FLAG_MOVED, Frame, FrameKind, hard_state_frame

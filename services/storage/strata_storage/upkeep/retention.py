@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from strata_mq.rare_commands import TrimCommand, TrimmedQueue
-from strata_mq.rows import MESSAGE_DAY_MS, QueueRow
+from strata_mq.commands import TrimCommand, TrimmedQueue
+from strata_mq.layout import MESSAGE_DAY_MS, QueueRow
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.oldest_kept import OldestKept
 from strata_storage.leading.pin_sweep import PinSweep

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strata_mq.batch import BatchError
 from strata_mq.commands import CommandError
+from strata_mq.layout import BatchError
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.log import CommitLog

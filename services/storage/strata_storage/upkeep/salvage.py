@@ -14,16 +14,19 @@ from typing import NamedTuple
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchError, BatchView
 from strata_mq.commands import (
     AppendCommand,
     CommandError,
     CommandKind,
+    LostCommand,
     PartResolution,
+    ResolveAction,
+    ResolveCommand,
     command_kind,
+    decode_resolve,
+    encode_lost,
 )
-from strata_mq.pending_commands import ResolveAction, ResolveCommand, decode_resolve
-from strata_mq.rare_commands import LostCommand, encode_lost
+from strata_mq.layout import BatchError, BatchView
 from strata_raft import EntryKind
 from strata_seglog.errors import LogError
 from strata_seglog.reader import LogReader

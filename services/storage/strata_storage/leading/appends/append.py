@@ -14,12 +14,19 @@ from typing import NamedTuple
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchError, BatchView, PartView
-from strata_mq.commands import Duplicate, PartResolution, decode_resolution, encode_append
-from strata_mq.id_times import all_made_between
-from strata_mq.pending_rows import NO_QUEUE, PendingRef
-from strata_mq.rare_commands import DropKind
-from strata_mq.rows import MessagePosition, MoveRow, QueueRow, day_of
+from strata_mq.commands import DropKind, Duplicate, PartResolution, decode_resolution, encode_append
+from strata_mq.layout import (
+    NO_QUEUE,
+    BatchError,
+    BatchView,
+    MessagePosition,
+    MoveRow,
+    PartView,
+    PendingRef,
+    QueueRow,
+    all_made_between,
+    day_of,
+)
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.dedupe import DedupeWindow
 from strata_storage.base.errors import Refused

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata_mq.commands import Duplicate
-from strata_mq.pending_rows import NO_QUEUE, PendingRef
-from strata_mq.rows import MessagePosition
+from strata_mq.layout import NO_QUEUE, MessagePosition, PendingRef
 
 Place = MessagePosition | PendingRef
 """Where a message is: its offset, or the name of one that was stored to wait."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from strata_mq.pending_rows import PendingKey
+from strata_mq.layout import PendingKey
 
 
 class DueWindow:

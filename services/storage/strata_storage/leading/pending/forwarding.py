@@ -19,7 +19,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import AngeliaError
 from strata_metadata import ClusterView
 from strata_metadata.channels import Channels
-from strata_mq.batch import BatchBuilder, OutgoingMessage, PartKey
+from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey
 from strata_mq.slots import slot_of
 from strata_storage.base.directory import Directory
 from strata_storage.leading.pending.resolver import Place

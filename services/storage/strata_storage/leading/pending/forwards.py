@@ -14,9 +14,15 @@ from typing import NamedTuple
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import MAX_BATCH_BYTES, BatchError, BatchView, OutgoingMessage, PartKey
 from strata_mq.commands import CommandError
-from strata_mq.pending_rows import PendingKey
+from strata_mq.layout import (
+    MAX_BATCH_BYTES,
+    BatchError,
+    BatchView,
+    OutgoingMessage,
+    PartKey,
+    PendingKey,
+)
 from strata_runtime.logs import get_logger
 from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
-from strata_mq.pending_commands import RetractCommand, StoredPosition, encode_retract
-from strata_mq.pending_rows import PendingRef
+from strata_mq.commands import RetractCommand, StoredPosition, encode_retract
+from strata_mq.layout import PartKind, PendingRef
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pending.resolver import (
     DELIVERING,

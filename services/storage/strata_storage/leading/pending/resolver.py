@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.pending_commands import (
+from strata_mq.commands import (
     EndedAs,
     ResolveCommand,
     ResolveItem,
@@ -27,8 +27,7 @@ from strata_mq.pending_commands import (
     place,
     put_off,
 )
-from strata_mq.pending_rows import PendingKey, PendingRef, PendingRow, PinState
-from strata_mq.rows import day_of
+from strata_mq.layout import PendingKey, PendingRef, PendingRow, PinState, day_of
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.appends.append import Appender

@@ -14,9 +14,8 @@ import asyncio
 from collections.abc import Sequence
 from itertools import islice
 
-from strata_mq.batch import PartKind
-from strata_mq.pending_rows import PendingKey
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands import DropKind
+from strata_mq.layout import PartKind, PendingKey
 from strata_runtime.logs import get_logger
 from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import PartKind
-from strata_mq.pending_rows import PendingRef, PendingRow
-from strata_mq.rare_commands import DropKind
+from strata_mq.commands import DropKind
+from strata_mq.layout import PartKind, PendingRef, PendingRow
 from strata_runtime.clock import Clock
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused

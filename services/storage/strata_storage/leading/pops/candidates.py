@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from strata_mq.cq_rows import CqRow
 from strata_mq.filters import MessageFilter
+from strata_mq.layout import CqRow
 from strata_mq.leases import Columns
 from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey
@@ -35,7 +35,7 @@ class Budget:
     Attributes:
         offsets: to be looked at in the index.
         messages, message_bytes: to be read and given to a filter.
-        filter_steps: of the filter (`strata_mq.sql.stepwise`).
+        filter_steps: of the filter (`strata_mq.filters.sql.stepwise`).
     """
 
     __slots__ = ("filter_steps", "message_bytes", "messages", "offsets")

@@ -7,7 +7,7 @@ Nobody waits for it; a name that is lost with the leader is written at the clien
 
 from __future__ import annotations
 
-from strata_mq.rows import day_of
+from strata_mq.layout import day_of
 from strata_mq.traces import ClientName, encode_client_names
 from strata_state.trace_rows import ClientNameRows
 from strata_storage.leading.proposer import Proposer

@@ -13,11 +13,15 @@ from typing import NamedTuple
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.batch import BatchBuilder, BatchError, BatchView, OutgoingMessage, PartKey
-from strata_mq.commands import CommandError, PartResolution, encode_append
+from strata_mq.commands import (
+    CommandError,
+    DropKind,
+    PartResolution,
+    encode_append,
+    encode_dead_letter,
+)
+from strata_mq.layout import BatchBuilder, BatchError, BatchView, OutgoingMessage, PartKey, day_of
 from strata_mq.leases import Lease, LeaseChange
-from strata_mq.rare_commands import DropKind, encode_dead_letter
-from strata_mq.rows import day_of
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.leading.appends.append import Appender

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_mq.layout import QueueRow
 from strata_mq.leases import merge_changes
-from strata_mq.rows import QueueRow
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets, Section

@@ -14,10 +14,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from strata.storage.v1 import storage_pb2 as pb
-from strata_mq.commands import encode_leases
+from strata_mq.commands import DropKind, encode_leases
+from strata_mq.layout import QueueRow
 from strata_mq.leases import Lease, LeaseChange, LeaseState, QueueLeases
-from strata_mq.rare_commands import DropKind
-from strata_mq.rows import QueueRow
 from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.base.errors import Refused

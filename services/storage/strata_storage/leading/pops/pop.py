@@ -17,8 +17,8 @@ from itertools import islice
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.filters import EVERYTHING
+from strata_mq.layout import MoveRow, QueueRow
 from strata_mq.leases import Taken, TakeRequest
-from strata_mq.rows import MoveRow, QueueRow
 from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
 from strata_storage.base.config import EngineOptions

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata_mq.cq_rows import CqRow
 from strata_mq.filters import EVERYTHING, MessageFilter
+from strata_mq.layout import CqRow
 from strata_runtime.turns import Turns
 from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.pops.pop_calls import Catch, Caught, Delivered, PopCall

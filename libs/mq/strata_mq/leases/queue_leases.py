@@ -1,0 +1,493 @@
+"""Leases of one consumer group on one queue: who holds which message, and what comes next.
+
+Pure. The leader keeps one `QueueLeases` per active (consumer group, queue) as speculative state
+(rule 1): every method decides and changes the object at once and returns a `LeaseChange`, which
+goes into a LEASES command and is later written as rows by apply, evaluating nothing.
+
+State (rule 24): `head` is the next offset that was never looked at; below it every offset without
+a row is consumed (acked or filtered out). A row is LEASED (invisible until `visible_at_ms`, or as
+long as `holder` lives), WAITING (visible again), or BLOCKED (FIFO: looked at, never delivered,
+because its message group has an earlier message un-acked). cursor = lowest row, else head.
+
+FIFO lock per message group: a message of a group is delivered only when no earlier message of the
+group is leased, waiting or blocked, except together with it in the same batch, in order. A batch
+that delivers a message again takes along what was delivered behind it and not acked, nothing new.
+A message without a message group in a FIFO consumer group counts as the group with hash 0.
+
+Cost: no method looks at all rows, except construction, a switch between FIFO and plain, and
+`reset`. The rows and the indexes that make this so are in `lease_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from strata_mq.leases.batch import TakeBatch
+from strata_mq.leases.rows import LeaseRows
+from strata_mq.leases.types import (
+    Columns,
+    Lease,
+    LeaseChange,
+    LeaseState,
+    Taken,
+    TakeRequest,
+    merge_changes,
+)
+
+__all__ = [
+    "Columns",
+    "Lease",
+    "LeaseChange",
+    "LeaseState",
+    "QueueLeases",
+    "TakeRequest",
+    "Taken",
+    "merge_changes",
+]
+
+_LEASED = LeaseState.LEASED
+_WAITING = LeaseState.WAITING
+_BLOCKED = LeaseState.BLOCKED
+# Stands for a row that is gone.
+_GONE = Lease(_WAITING, 0, 0, 0, 0, 0, 0, 0, 0, 0, False)
+
+
+class QueueLeases(LeaseRows):
+    """See the module docstring; state and attributes are those of `LeaseRows`."""
+
+    __slots__ = ("_lost", "_max_blocked", "_max_changes", "_max_in_flight")
+
+    def __init__(
+        self,
+        *,
+        head: int,
+        generation: int = 0,
+        rows: Iterable[tuple[int, Lease]] = (),
+        max_blocked: int = 10_000,
+        max_in_flight: int = 100_000,
+        auto_renew_limit_ms: int = 10_800_000,
+        max_changes: int = 4096,
+        lost: Mapping[int, int] | None = None,
+    ) -> None:
+        """Take up state as stored.
+
+        Args:
+            head: See `LeaseRows`.
+            generation: See `LeaseRows`.
+            rows: (offset, lease) below head, in any order.
+            max_blocked: BLOCKED rows at which a FIFO head stops.
+            max_in_flight: LEASED and WAITING rows at which the head stops; rows in all are at most
+                max_in_flight + max_blocked.
+            auto_renew_limit_ms: Longest life of an auto-renewed lease (rule 25).
+            max_changes: Rows after which one `expire` or `release_holder` stops (expire: at the
+                end of a batch).
+            lost: Mark of each broker that is lost, and the group time since which what it took may
+                be undelivered: such a lease that runs out was no attempt. Whoever gives it keeps
+                it up to date.
+        """
+        super().__init__(head, generation, rows, auto_renew_limit_ms)
+        self._lost = {} if lost is None else lost
+        self._max_blocked = max_blocked
+        self._max_in_flight = max_in_flight
+        self._max_changes = max_changes
+
+    def write_head(self) -> LeaseChange:
+        """Return a change that only stores the head: of a consumer group seen first now.
+
+        Without it a group that starts at the end of the queue would start later after a restart.
+        """
+        return LeaseChange(self.generation, self.head, True)
+
+    # Taking -------------------------------------------------------------------------------------
+
+    def wants_columns(self, next_offset: int) -> tuple[int, int]:
+        """Return (first, count) of new offsets that `take` could look at; count 0: none.
+
+        A shorter run from `first` on is enough for a pop; `take` stops where columns end.
+        """
+        return self.head, max(0, next_offset - self.head) if self._may_look() else 0
+
+    def peek_ready(self, now_ms: int, next_offset: int) -> bool:
+        """Whether `take` might find something: used to decide which parked pop to wake.
+
+        FIFO or plain is as in the last `take`.
+        """
+        if self._order.ready() or (self.head < next_offset and self._may_look()):
+            return True
+        deadline_ms = self._deadlines.first_ms()
+        return deadline_ms is not None and deadline_ms <= now_ms
+
+    def take(
+        self, request: TakeRequest, now_ms: int, next_offset: int, columns: Sequence[Columns]
+    ) -> Taken:
+        """Lease up to max_messages: first visible rows, then new offsets covered by `columns`.
+
+        Expired LEASED rows count as visible. A visible row whose attempts are used up is not
+        delivered; it shows in `exhausted`. New offsets that are not selected are passed over with
+        no row: nothing taken, a changed head and `peek_ready` mean that asking again makes sense.
+        At least one message is given even if it is longer than max_bytes.
+
+        Args:
+            request: What the pop wants.
+            now_ms: Group time.
+            next_offset: First offset of the queue that holds no message yet.
+            columns: Runs in order, without a gap, the first starting at or below head. Offsets
+                without a message belong to a run of which nothing is selected.
+        """
+        if request.fifo != self._fifo:
+            self._use_order(fifo=request.fifo)
+        if request.fifo and request.attempt:
+            repeated = self.of_attempt(request.attempt, now_ms)
+            if repeated:
+                return Taken(repeated, None, repeated=True)
+        puts: dict[int, Lease] = {}
+        self._expire_due(now_ms, puts)
+        batch = TakeBatch(request, now_ms)
+        self._take_visible(batch)
+        head_before = self.head
+        if not batch.full and self._may_look():
+            self._take_new(batch, next_offset, columns)
+        if batch.taken:
+            self._hold_batch(batch)
+        puts.update(batch.taken)
+        puts.update(batch.blocked)
+        head_changed = self.head != head_before
+        if not puts and not head_changed:
+            return Taken((), None)
+        change = LeaseChange(self.generation, self.head, head_changed, tuple(puts.items()))
+        return Taken(batch.taken, change)
+
+    def of_attempt(self, attempt: int, now_ms: int) -> list[tuple[int, Lease]]:
+        """Return the leases that pops of an attempt took and that still hold."""
+        rows = self._rows
+        return [
+            (offset, rows[offset])
+            for offset in self._attempts.of(attempt)
+            if self._deadline_ms(rows[offset]) > now_ms
+        ]
+
+    def _take_visible(self, batch: TakeBatch) -> None:
+        order, rows = self._order, self._rows
+        candidates = order.candidates(one_per_message_group=batch.request.one_per_message_group)
+        for offset in candidates:
+            lease = rows[offset]
+            if not batch.fits(lease.length):
+                order.became_visible(offset, lease)
+                return
+            rows[offset] = batch.again(offset, lease)
+            self.waiting -= 1
+            if lease.state is _BLOCKED:
+                self.blocked -= 1
+
+    def _take_new(self, batch: TakeBatch, next_offset: int, columns: Sequence[Columns]) -> None:
+        # Rows and counts follow once per run of columns, not per message.
+        for run in columns:
+            end = min(run.base_offset + run.message_count, next_offset)
+            if end <= self.head:
+                continue
+            assert run.base_offset <= self.head, "columns leave a gap behind head"
+            taken_before, blocked_before = len(batch.taken), len(batch.blocked)
+            head = self._scan(run, end, batch)
+            if len(batch.blocked) == blocked_before:
+                new_rows = batch.taken[taken_before:]
+            else:
+                new_rows = sorted(batch.taken[taken_before:] + batch.blocked[blocked_before:])
+            self._rows.update(new_rows)
+            self._offsets.extend([offset for offset, _ in new_rows])
+            self.head = head
+            if head < end:
+                return
+
+    def _scan(self, run: Columns, end: int, batch: TakeBatch) -> int:
+        """Look at offsets from head to end - 1 of a run; return the first not looked at."""
+        base, lengths, group_hashes = run.base_offset, run.lengths, run.group_hashes
+        order, fifo = self._order, self._fifo
+        room = self._max_in_flight - (len(self._rows) - self.blocked)
+        for ordinal in run.selected_between(self.head - base, end - base):
+            group_hash, length = group_hashes[ordinal], lengths[ordinal]
+            if batch.full or room <= 0 or (fifo and self.blocked >= self._max_blocked):
+                return base + ordinal
+            if fifo and order.blocks(group_hash):
+                order.added(base + ordinal, batch.block(base + ordinal, group_hash, length))
+                self.blocked += 1
+                self.waiting += 1
+                continue
+            if not batch.fits(length):
+                return base + ordinal
+            lease = batch.fresh(base + ordinal, group_hash, length)
+            room -= 1
+            if fifo:
+                order.added(base + ordinal, lease)
+        return end
+
+    def _hold_batch(self, batch: TakeBatch) -> None:
+        request = batch.request
+        offsets = [offset for offset, _ in batch.taken]
+        self.in_flight += len(offsets)
+        if request.auto_renew:
+            self._held.add(request.holder, offsets)
+        if batch.attempt:
+            self._attempts.add(batch.attempt, offsets)
+        # All leases of a batch end together: one entry for all.
+        deadline_ms = self._deadline_ms(batch.taken[0][1])
+        self._deadlines.push(deadline_ms, offsets, self.in_flight)
+
+    def _may_look(self) -> bool:
+        if self._fifo and self.blocked >= self._max_blocked:
+            return False
+        return len(self._rows) - self.blocked < self._max_in_flight
+
+    # Answers of consumers -----------------------------------------------------------------------
+
+    def ack(
+        self,
+        offset: int,
+        lease_number: int,
+        generation: int,
+        visible_at_ms: int,
+        now_ms: int,
+        *,
+        repeated: bool = False,
+    ) -> tuple[bool, LeaseChange | None]:
+        """Consume a message. (True, change), (True, None) for a repeat, (False, None) = invalid.
+
+        Rule 24: a missing row below head is OK while the handle's `visible_at_ms` > now (0: an
+        auto-renewed handle, always OK below head); a row with another lease number, or whose lease
+        ran out (visible_at <= now), is invalid, except that the first handle of an auto-renewed
+        lease stays valid while it is held. `repeated`: an earlier try may have done it, and a
+        missing row is OK whatever the time.
+        """
+        lease = self._rows.get(offset)
+        if lease is None:
+            in_time = repeated or visible_at_ms == 0 or visible_at_ms > now_ms
+            return offset < self.head and generation == self.generation and in_time, None
+        if not self._is_held(lease, lease_number, generation, now_ms):
+            return False, None
+        return True, self._delete(offset, lease)
+
+    def change_invisible(
+        self,
+        offset: int,
+        lease_number: int,
+        generation: int,
+        visible_at_ms: int,
+        invisible_ms: int,
+        now_ms: int,
+    ) -> tuple[Lease | None, LeaseChange | None]:
+        """Set a new visible time: the lease gets a new number; None = invalid handle.
+
+        0 makes the message visible at once (WAITING). The lease is not auto-renewed any more.
+        """
+        lease = self._rows.get(offset)
+        if lease is None or not self._is_held(lease, lease_number, generation, now_ms):
+            return None, None
+        if invisible_ms <= 0:
+            changed = self._make_visible(offset, lease, now_ms, lease.lease_number + 1)
+        else:
+            self._let_go(offset, lease)
+            changed = lease.unheld(_LEASED, lease.lease_number + 1, now_ms + invisible_ms)
+            self._rows[offset] = changed
+            self._deadlines.push(changed.visible_at_ms, (offset,), self.in_flight)
+        return changed, LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def release_undelivered(
+        self, offset: int, lease_number: int, generation: int, now_ms: int
+    ) -> LeaseChange | None:
+        """Make a message that nobody was given visible again; None: it was leased anew, or is gone.
+
+        The attempt does not count (rule 36): a message becomes a dead letter by deliveries only.
+        That holds for a lease that has ended meanwhile, too: its time was up, or its holder died.
+        """
+        lease = self._undelivered(offset, lease_number, generation)
+        if lease is None:
+            return None
+        # Another number: who repeats this takes no second attempt back.
+        number = lease_number + 1
+        if lease.state is _LEASED:
+            changed = self._make_visible(offset, lease, now_ms, number)
+        else:
+            changed = self._rows[offset] = lease.unheld(_WAITING, number, lease.visible_at_ms)
+            if not changed.exhausted and offset in self._exhausted:
+                del self._exhausted[offset]
+                self._order.became_visible(offset, changed)
+        return LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def put_off_undelivered(
+        self, offset: int, lease_number: int, generation: int, visible_at_ms: int
+    ) -> LeaseChange | None:
+        """Keep a message that cannot be read back until then; None: the lease has ended.
+
+        Nobody holds it and nobody was given it: the attempt does not count (rule 36).
+        """
+        lease = self._undelivered(offset, lease_number, generation)
+        if lease is None or lease.state is not _LEASED:
+            return None
+        self._let_go(offset, lease)
+        changed = self._rows[offset] = lease.unheld(_LEASED, lease_number + 1, visible_at_ms)
+        self._deadlines.push(visible_at_ms, (offset,), self.in_flight)
+        return LeaseChange(self.generation, self.head, False, ((offset, changed),))
+
+    def _undelivered(self, offset: int, lease_number: int, generation: int) -> Lease | None:
+        """Return the row of a lease as if it had not been taken; None: it is not the last one."""
+        lease = self._rows.get(offset)
+        if lease is None or lease.lease_number != lease_number or generation != self.generation:
+            return None
+        return None if lease.state is _BLOCKED else _not_counted(lease)
+
+    def changed_before(
+        self,
+        offset: int,
+        lease_number: int,
+        generation: int,
+        visible_at_ms: int,
+        invisible_ms: int,
+        now_ms: int,
+    ) -> Lease | None:
+        """Return what a lost `change_invisible` with these arguments made; None: there was none.
+
+        For a caller who repeats a call, because a handle that was changed is not valid again. A
+        message that is leased later than before the handle's end was delivered anew. One whose row
+        is gone was acked or moved after the change, and nobody can tell when: its handle ends as
+        if the change were made now.
+        """
+        if generation != self.generation or offset >= self.head:
+            return None
+        number, lease = lease_number + 1, self._rows.get(offset)
+        if lease is None:
+            return _GONE._replace(lease_number=number, visible_at_ms=now_ms + max(invisible_ms, 0))
+        if lease.lease_number < number or (visible_at_ms and lease.taken_at_ms >= visible_at_ms):
+            return None
+        if lease.lease_number > number:
+            # Nothing else ends a lease before its time; somebody took the message since.
+            early = visible_at_ms > 0
+            return lease.unheld(_WAITING, number, lease.taken_at_ms) if early else None
+        if invisible_ms <= 0:
+            return lease if lease.state is _WAITING else None
+        # One whose changed time is up waits since then.
+        changed_at_ms = lease.visible_at_ms - invisible_ms
+        same = not lease.auto_renewed and lease.taken_at_ms <= changed_at_ms <= now_ms
+        return lease if same else None
+
+    def remove(
+        self, offset: int, lease_number: int, generation: int, now_ms: int
+    ) -> tuple[Lease | None, LeaseChange | None]:
+        """Take a valid lease's row away because the message goes to the dead-letter topic."""
+        lease = self._rows.get(offset)
+        if lease is None or not self._is_held(lease, lease_number, generation, now_ms):
+            return None, None
+        return lease, self._delete(offset, lease)
+
+    # Time and liveness --------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> tuple[LeaseChange | None, Sequence[tuple[int, Lease]]]:
+        """Turn leases whose time is up into WAITING; give those whose attempts are used up.
+
+        The second value lists (offset, lease) for the dead-letter topic; their rows stay, and are
+        listed again, until `drop_exhausted`. FIFO message groups stay blocked behind them until
+        then. More than max_changes leases are left for the next call.
+        """
+        puts: dict[int, Lease] = {}
+        self._expire_due(now_ms, puts)
+        self._exhausted_unlisted = False
+        return self._puts_change(puts), self.exhausted()
+
+    def drop_exhausted(self, offset: int) -> LeaseChange | None:
+        """Take the row of an exhausted message away (it was copied to the dead-letter topic).
+
+        None: there is no such row any more.
+        """
+        if offset not in self._exhausted:
+            return None
+        return self._delete(offset, self._rows[offset])
+
+    def release_holder(
+        self, holder: int, now_ms: int, taken_before_ms: int | None = None
+    ) -> LeaseChange | None:
+        """Make the auto-renewed leases of a dead client visible again (rule 25).
+
+        At most max_changes at once: call again until it returns None. With `taken_before_ms` only
+        those taken before that group time.
+        """
+        rows = self._rows
+        held = sorted(
+            offset
+            for offset in self._held.of(holder)
+            if taken_before_ms is None or rows[offset].taken_at_ms < taken_before_ms
+        )[: self._max_changes]
+        return self._puts_change(
+            {offset: self._make_visible(offset, rows[offset], now_ms) for offset in held}
+        )
+
+    def release_lost(self, holder: int, lost: Mapping[int, int], now_ms: int) -> LeaseChange | None:
+        """Make a holder's auto-renewed leases visible that lost brokers may not have delivered.
+
+        Their holder lives and does not know of them, so nobody else would ever end them. Whether
+        one was delivered is unknown: a message that nobody was given must not become a dead letter
+        for it, so the attempt does not count (rule 36). At most max_changes at once.
+
+        Args:
+            holder: client.
+            lost: mark of each lost broker, and the group time since which what it took may be
+                undelivered.
+            now_ms: group time.
+        """
+        rows = self._rows
+        offsets = [
+            offset
+            for offset in self._held.of(holder)
+            if rows[offset].taken_at_ms >= lost.get(rows[offset].broker, now_ms + 1)
+        ]
+        return self._puts_change(
+            {
+                offset: self._make_visible(offset, _not_counted(rows[offset]), now_ms)
+                for offset in sorted(offsets)[: self._max_changes]
+            }
+        )
+
+    def holders(self) -> Sequence[int]:
+        """Return the distinct holders of auto-renewed leases."""
+        return self._held.owners()
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when `expire` has something to do next; 0: now, exhausted rows to list."""
+        return 0 if self._exhausted and self._exhausted_unlisted else self._deadlines.first_ms()
+
+    def _expire_due(self, now_ms: int, puts: dict[int, Lease]) -> None:
+        rows, lost = self._rows, self._lost
+        most = len(puts) + self._max_changes
+        while len(puts) < most and (due := self._deadlines.pop_due(now_ms)) is not None:
+            for offset in due:
+                lease = rows[offset]
+                if lost and lease.taken_at_ms >= lost.get(lease.broker, now_ms + 1):
+                    lease = _not_counted(lease)
+                puts[offset] = self._make_visible(offset, lease, now_ms)
+
+    # Position -----------------------------------------------------------------------------------
+
+    def reset(self, head: int) -> LeaseChange:
+        """Move to `head`, drop all rows, raise the generation: every older handle is void."""
+        # Offsets of pull consumers are stored so: a range deletion for each would pile up.
+        clear = bool(self._rows)
+        self.head = head
+        self.generation += 1
+        self._forget_rows()
+        self._use_order(fifo=self._fifo)
+        return LeaseChange(self.generation, head, True, clear=clear)
+
+    def trim(self, min_offset: int) -> tuple[LeaseChange | None, int]:
+        """Drop rows below `min_offset` and lift head to it; returns how many were dropped."""
+        deletes = []
+        while (offset := self.cursor()) < min(min_offset, self.head):
+            self._delete(offset, self._rows[offset])
+            deletes.append(offset)
+        head_changed = self.head < min_offset
+        self.head = max(self.head, min_offset)
+        if not deletes and not head_changed:
+            return None, 0
+        change = LeaseChange(self.generation, self.head, head_changed, (), tuple(deletes))
+        return change, len(deletes)
+
+
+def _not_counted(lease: Lease) -> Lease:
+    """Return a lease as if its last delivery had not been."""
+    return lease._replace(attempts=max(lease.attempts - 1, 0))

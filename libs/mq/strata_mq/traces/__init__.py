@@ -1,0 +1,33 @@
+"""Traces of messages: what became of each delivery."""
+
+from strata_mq.traces.delivery import (
+    DeadLetterOrigin,
+    delivery_fragment,
+    sender_fragment,
+    store_fragment,
+    user_property_fragment,
+)
+from strata_mq.traces.traces import (
+    ClientName,
+    TraceEvent,
+    block_of,
+    decode_client_names,
+    encode_client_names,
+    trace_events,
+    trace_values,
+)
+
+__all__ = [
+    "ClientName",
+    "DeadLetterOrigin",
+    "TraceEvent",
+    "block_of",
+    "decode_client_names",
+    "delivery_fragment",
+    "encode_client_names",
+    "sender_fragment",
+    "store_fragment",
+    "trace_events",
+    "trace_values",
+    "user_property_fragment",
+]
