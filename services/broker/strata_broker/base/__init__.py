@@ -1,0 +1,1 @@
+"""Configuration, errors, parsing and limits that every other folder may use."""

@@ -1,0 +1,1 @@
+"""Calls to storage nodes: who leads, lanes of appends and acks, replica reads."""

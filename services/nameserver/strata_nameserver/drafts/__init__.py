@@ -1,0 +1,1 @@
+"""Drafts of one change each: topics, consumer groups, nodes, raft groups, moves."""

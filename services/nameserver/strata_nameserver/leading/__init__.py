@@ -1,0 +1,1 @@
+"""What the metadata leader does: decides, proposes, judges nodes, explains."""

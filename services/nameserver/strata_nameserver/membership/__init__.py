@@ -1,0 +1,1 @@
+"""Who takes part in the metadata raft group, and where they are."""

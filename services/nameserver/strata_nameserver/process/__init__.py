@@ -1,0 +1,1 @@
+"""A nameserver as a process: its object graph, its quorum, its health."""

@@ -1,0 +1,1 @@
+"""The metadata: state machine, speculative state of the leader, snapshots."""

@@ -1,0 +1,1 @@
+"""Configuration, errors, ports and watchers that every other folder may use."""

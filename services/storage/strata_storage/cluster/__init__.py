@@ -1,0 +1,1 @@
+"""A storage node among the others: registration, replicas, moves of queues and slots."""

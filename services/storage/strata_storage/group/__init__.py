@@ -1,0 +1,1 @@
+"""One raft group on this node: its engine, its plugins, its answers as messages."""

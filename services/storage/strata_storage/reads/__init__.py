@@ -1,1 +1,1 @@
-"""Messages and offsets read without a lease."""
+"""Reads of what is applied: messages, offsets, lookups, traces."""

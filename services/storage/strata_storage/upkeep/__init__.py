@@ -1,0 +1,1 @@
+"""Work in the background: retention, checkpoints, rebuilds, repair, snapshots."""

@@ -1,0 +1,1 @@
+"""Decisions of a leader about appends: duplicates, offsets, what is in flight."""

@@ -1,0 +1,1 @@
+"""Decisions of a leader about messages that wait: delays, transactions, recalls."""

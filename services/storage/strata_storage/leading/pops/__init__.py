@@ -1,0 +1,1 @@
+"""Decisions of a leader about pops: candidates, leases, waiters, dead letters."""
