@@ -23,12 +23,7 @@ from strata_state.memory_store import MemoryStore
 from strata_state.metadata import MemoryMetadataStore
 from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
-from strata_storage.process.member import (
-    MemberIdentity,
-    MemberNetwork,
-    MemberOptions,
-    StorageMember,
-)
+from strata_storage.process import member as members
 from strata_storage.tiering.config import TierConfig
 from tests.integration.storage.storage_node import batch_of, lease_of, pop_request, small_config
 
@@ -274,7 +269,7 @@ class MemberUnderTest:
         self._folder = folder
         self._stub = stub
         self._boots = itertools.count(seed * 1_000 + 1)
-        self.member: StorageMember | None = None
+        self.member: members.StorageMember | None = None
 
     @property
     def node(self):  # type: ignore[no-untyped-def]  # noqa: ANN201 - StorageNode
@@ -283,15 +278,15 @@ class MemberUnderTest:
 
     async def start(self, config: StorageConfig) -> None:
         server = TcpServer("127.0.0.1", self.port)
-        self.member = StorageMember(
+        self.member = members.StorageMember(
             config,
-            MemberIdentity(self.node_id, next(self._boots)),
+            members.MemberIdentity(self.node_id, next(self._boots)),
             self._folder,
-            MemberNetwork([server], [self._stub.endpoint], TcpChannel),
+            members.MemberNetwork([server], [self._stub.endpoint], TcpChannel),
             clock=SystemClock(),
             metrics=Metrics.disabled(),
             on_fatal=lambda name, error: self.fatal.append((name, error)),
-            options=MemberOptions(),
+            options=members.MemberOptions(),
             disk=None if self.real else self.disk,
             store=None if self.real else self.store,
             tier=self.tier,
@@ -318,7 +313,7 @@ class MemberUnderTest:
         disk.power_loss()
         self.disk, self.store = disk, store
         member, self.member = self.member, None
-        member._options = MemberOptions(hand_over_ms=0)
+        member._options = members.MemberOptions(hand_over_ms=0)
         await member.stop(0.0)
 
 

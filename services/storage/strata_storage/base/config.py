@@ -65,7 +65,8 @@ class EngineOptions:
         pop_scan_offsets: offsets that a pop with a filter looks at before others get their turn.
         pop_scan_messages: messages that it reads and gives to a filter in that time.
         pop_scan_bytes: their bytes; one message always goes.
-        pop_scan_filter_steps: what the filter may cost in that time (`strata_mq.filters.sql.stepwise`).
+        pop_scan_filter_steps: what the filter may cost in that time
+            (`strata_mq.filters.sql.stepwise`).
         pop_filter_steps: the same for a whole pop or fetch; it ends with what it has, and the next
             one goes on from there.
         passed_write_ms: how long the way of a filter over messages that nobody wants may be

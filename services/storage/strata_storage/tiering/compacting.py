@@ -1,7 +1,8 @@
 """Puts small objects of one raft group together, and deletes what nobody will ever commit.
 
-What is put together is decided by `strata_tier.ranges.compaction`; here it is written, read back whole,
-and proposed. The objects that it replaces are deleted like any other of which nothing is left.
+What is put together is decided by `strata_tier.ranges.compaction`; here it is written, read back
+whole, and proposed. The objects that it replaces are deleted like any other of which nothing is
+left.
 """
 
 from __future__ import annotations
