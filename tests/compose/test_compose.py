@@ -118,15 +118,15 @@ def test_health_checks_ask_the_port_of_the_process(compose: dict[str, Any]) -> N
 
 
 def test_image_is_built_from_a_file_that_copies_existing_folders(compose: dict[str, Any]) -> None:
-    """Every COPY source and every installed package folder of the Dockerfile exists."""
+    """Every COPY source of the Dockerfile exists, and the packages are among them."""
     [dockerfile] = {ROOT / each["build"]["dockerfile"] for each in compose["services"].values()}
     text = dockerfile.read_text()
     copied = [line.split()[1] for line in text.splitlines() if line.startswith("COPY")]
     assert copied
     for source in copied:
         assert (ROOT / source).exists(), source
-    installed = [word.removeprefix("/src/") for word in text.split() if word.startswith("/src/l")]
-    installed += [word.removeprefix("/src/") for word in text.split() if word.startswith("/src/s")]
-    packages = {str(path.parent.relative_to(ROOT)) for path in ROOT.glob("*/*/pyproject.toml")}
-    needed = packages - {"libs/sim"}
-    assert needed <= set(installed)
+    # The wheel holds every package (tests/repo/test_distribution.py); its sources are copied whole.
+    assert {"LICENSE", "README.md", "libs", "services"} <= {
+        source for line in text.splitlines() if line.startswith("COPY") for source in line.split()
+    }
+    assert "--no-deps --no-build-isolation /src " in text

@@ -117,7 +117,7 @@ class Run:
                 self.cluster.trace.violation(violation)
 
     async def begin(self) -> None:
-        """Start everything, put messages into one of the two queues, ask for the move."""
+        """Start everything, put messages into one of the two queues."""
         await self.cluster.start()
         client = self.cluster.client()
         for topic in TOPICS:
@@ -127,17 +127,25 @@ class Run:
             await self.send(client, "old")
         self.source = self.view().slot_owner(SLOT)
         self.target = self.source % 3 + 1
+
+    async def ask(self) -> None:
+        """Ask for the move until it has begun."""
+        client = self.cluster.client()
         request = admin_pb2.MoveSlotsRequest(
             first_slot=SLOT, slot_count=1, to_raft_group=self.target
         )
         while True:
             try:
-                await client.admin("MoveSlots", request)
+                answer = await client.admin("MoveSlots", request)
             except LOST:
-                # The nameserver has not heard yet that somebody leads the raft group.
+                # The nameserver has not heard yet that somebody leads the target.
                 await asyncio.sleep(0.1)
-            else:
+                continue
+            moving = admin_pb2.MoveSlotsResponse.FromString(answer)
+            if moving.moves or not moving.left:
                 return
+            # Nor that somebody leads the source: such slots are left, to be asked for again.
+            await asyncio.sleep(0.1)
 
     async def read(self, topic: str) -> None:
         """Read a topic to its end and note what came."""
@@ -174,8 +182,11 @@ class Run:
             for topic in TOPICS:
                 group.create_task(self.keep_sending(topic))
             group.create_task(self.watch_owners())
+            # The move may be over before its answer has come.
+            asked = group.create_task(self.ask())
             if interfere is not None:
                 await interfere(self)
+            await asked
             await self.until(lambda: self.nameserver() and self.move() is None, 0.01)
             await self.until(lambda: self.owns(self.target) and not self.owns(self.source), 0.01)
             await asyncio.sleep(0.5)

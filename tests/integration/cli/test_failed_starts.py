@@ -42,7 +42,11 @@ def free_port() -> int:
     return port
 
 
-def failure_of(arguments: list[str | bytes], **environment: str) -> str:
+# Exit code of a command line that cannot be meant.
+USAGE = 2
+
+
+def failure_of(arguments: list[str | bytes], code: int = 1, **environment: str) -> str:
     """Run a command that must fail; return its one line."""
     done = subprocess.run(
         [*STRATA, *arguments],
@@ -52,7 +56,7 @@ def failure_of(arguments: list[str | bytes], **environment: str) -> str:
         env=os.environ | environment,
     )
     error = done.stderr.decode()
-    assert (done.returncode, done.stdout) == (1, b""), error
+    assert (done.returncode, done.stdout) == (code, b""), error
     assert error.startswith("strata: "), error
     assert error.count("\n") == 1, error
     return error
@@ -107,7 +111,8 @@ def test_a_folder_and_a_file_that_are_none(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["standalone", "nameserver", "storage", "broker", "forwarder"])
 def test_a_port_that_is_none(name: str, tmp_path: Path) -> None:
     """A number that no port can have is named."""
-    error = failure_of(server(name, tmp_path / "d", "--metrics-port=99999"))
+    code = 1 if name == "forwarder" else USAGE  # the forwarder has no configuration
+    error = failure_of(server(name, tmp_path / "d", "--metrics-port=99999"), code)
 
     assert "99999" in error or "metrics_port" in error
 
@@ -115,7 +120,9 @@ def test_a_port_that_is_none(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("broker", ["127.0.0.1", ":1", "host:port", "a:99999", "..:1"])
 def test_a_broker_that_is_no_address(broker: str) -> None:
     """The forwarder does not start without the port of a broker."""
-    assert "--broker" in failure_of(["forwarder", "--listen=127.0.0.1:0", f"--broker={broker}"])
+    arguments: list[str | bytes] = ["forwarder", "--listen=127.0.0.1:0", f"--broker={broker}"]
+
+    assert "--broker" in failure_of(arguments, USAGE)
 
 
 def test_a_damaged_file_of_the_node_is_named(tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_text_that_is_none() -> None:
     """An argument that is not UTF-8 ends with one line."""
     arguments: list[str | bytes] = ["message", "send", "t", "--body=b", b"--tag=\xff\xfe"]
 
-    assert "not UTF-8" in failure_of([*arguments, "--endpoint=127.0.0.1:1"])
+    assert "not UTF-8" in failure_of([*arguments, "--endpoint=127.0.0.1:1"], USAGE)
 
 
 def test_a_virtual_address_that_is_taken_starts_nothing(tmp_path: Path, taken: int) -> None:
