@@ -226,6 +226,8 @@ class StorageApp:
         running = await self._open(writer)
         self._running = running
         await running.raft.start()
+        # The ballast is there before anything can fill the disk.
+        await running.node.look_at_disk()
         running.node.start()
         windows = WindowMeter(
             running.node,
