@@ -20,7 +20,7 @@ def test_comes_at_its_time(node: Standalone, driver: Driver, name: str) -> None:
     """Not before it; one whose time is past comes, too."""
     topic = node.create_topic(name, "--type", "DELAY", "--queues", "4")
     producer = driver.producer(topic)
-    consumer = driver.simple(f"{name}-group", {topic: "*"}, await_ms=10_000)
+    consumer = driver.simple(f"{name}-group", {topic: "*"}, await_ms=5_000)
     due_ms = [in_seconds(seconds) for seconds in (6, 3, -10)]
     sent = {
         producer.send(b"at %d" % deliver_at_ms, deliver_at_ms=deliver_at_ms).message_id: (

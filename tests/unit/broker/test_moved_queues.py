@@ -289,23 +289,6 @@ async def test_both_places_of_a_moved_queue_are_served(
     assert all(wait_ms == 0 for _, _, wait_ms in storage.pops)
 
 
-async def test_a_simple_consumer_gets_what_lies_under_another_name(
-    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
-) -> None:
-    """Its own name comes first, nothing is waited for elsewhere, and a named queue stays bound."""
-    what = wanted(view, topic, "strata-1")._replace(elsewhere=True)
-    storage.ready[1, ANY_QUEUE] = deque([0])
-    storage.ready[2, ANY_QUEUE] = deque([100])
-    groups = [(await pop(popper, topic, what)).raft_group for _ in range(2)]
-    assert groups == [1, 2]
-    assert all(wait_ms == 0 for _, _, wait_ms in storage.pops)
-    storage.pops.clear()
-    storage.ready[2, ANY_QUEUE] = deque([101])
-    none = await pop(popper, topic, what._replace(elsewhere=False), wait_ms=SHORT_MS)
-    assert not none.response.messages
-    assert storage.pops == [(1, ANY_QUEUE, SHORT_MS)]
-
-
 async def test_a_message_that_comes_later_is_found_at_any_place(
     view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
 ) -> None:

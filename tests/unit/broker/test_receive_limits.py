@@ -32,7 +32,7 @@ async def test_a_filter_without_a_type_is_one_of_tags(
     request.filter_expression.expression = expression
     status, _ = received(await client.edge.begin("ReceiveMessage", request).answer)
     assert status.code == definition_pb2.MESSAGE_NOT_FOUND
-    *_, pop = [request for rpc, request in storage.calls if rpc == "Pop"]
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
     assert isinstance(pop, storage_pb2.PopRequest)
     assert pop.filter.kind == expected
 
@@ -67,6 +67,6 @@ async def test_a_receive_that_says_no_wait_leaves_half_a_request_timeout(
     request = receive_request("orders", "g")
     request.ClearField("long_polling_timeout")
     await edge.begin("ReceiveMessage", request, time_left_s=left_s).answer
-    *_, pop = [request for rpc, request in storage.calls if rpc == "Pop"]
+    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
     assert isinstance(pop, storage_pb2.PopRequest)
     assert wait_ms - 1_000 < pop.wait_ms <= wait_ms

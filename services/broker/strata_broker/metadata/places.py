@@ -38,12 +38,10 @@ class Wanted(NamedTuple):
     Attributes:
         home: the broker name.
         queue: number of the queue; ANY_QUEUE: any queue under the name.
-        elsewhere: whether messages under the topic's other names will do when there is none.
     """
 
     home: Home
     queue: int
-    elsewhere: bool = False
 
 
 def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[Place]:
@@ -51,7 +49,7 @@ def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[P
 
     Empty when no raft group serves any of its queues.
     """
-    home, queue, _ = wanted
+    home, queue = wanted
     if topic.is_dead_letter:
         return (Place(home.raft_group, home.queues[0]),)
     if queue != ANY_QUEUE:
@@ -67,21 +65,6 @@ def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[P
     if serves_any:
         return (Place(home.raft_group, ANY_QUEUE), *by_number)
     return by_number
-
-
-def elsewhere_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[Place]:
-    """Return where to look, without waiting, when a public queue has nothing.
-
-    Empty unless the receive takes messages of the topic's other names.
-    """
-    if not wanted.elsewhere:
-        return ()
-    return [
-        place
-        for home in view.homes(topic)
-        if home.raft_group != wanted.home.raft_group
-        for place in places_of(view, topic, Wanted(home, ANY_QUEUE))
-    ]
 
 
 def _of_queue(view: MetadataView, topic: TopicRow, queue: int) -> Sequence[Place]:

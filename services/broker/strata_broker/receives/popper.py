@@ -1,13 +1,11 @@
 """Pops a public queue, wherever its messages are.
 
-Usually that is one pop that waits at one raft group. A simple consumer, which asks for one name of
-a topic after the other, is first given what lies at the others, too. Where queues moved, several
-raft groups are asked in turn, first without waiting, then each for a slice that grows while nothing
-comes: pops at two raft groups at once would take leases twice for one answer. A pop that waits
-where a queue just moved away is given up and looks again; where the metadata lag behind, the raft
-group itself says which of its queues have left. Invariants: what is leased is returned to the
-caller; an ordered consumer gets nothing of an epoch while an older one has messages that are not
-acked (rule 18).
+Usually that is one pop that waits at one raft group. Where queues moved, several raft groups are
+asked in turn, first without waiting, then each for a slice that grows while nothing comes: pops
+at two raft groups at once would take leases twice for one answer. A pop that waits where a queue
+just moved away is given up and looks again; where the metadata lag behind, the raft group itself
+says which of its queues have left. Invariants: what is leased is returned to the caller; an ordered
+consumer gets nothing of an epoch while an older one has messages that are not acked (rule 18).
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
-from strata_broker.metadata.places import Place, Wanted, elsewhere_of, places_of
+from strata_broker.metadata.places import Place, Wanted, places_of
 from strata_broker.storage_client.attempts import Attempts
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.storage_client import StorageClient
@@ -75,14 +73,6 @@ class Popper:
         """
         deadline_s = self._clock.monotonic_s() + wait_ms / 1000
         slice_ms = 0
-        elsewhere = elsewhere_of(self._view, topic, wanted)
-        if elsewhere:
-            own = places_of(self._view, topic, wanted)
-            first = self._turn % max(len(own), 1)
-            every = (*own[first:], *own[:first], *elsewhere)
-            popped, _ = await self._round(topic, every, pop_for, 0, deadline_s, ticket, first=0)
-            if popped is not None:
-                return popped
         while True:
             version = self._view.placement_version
             places = places_of(self._view, topic, wanted)
@@ -113,21 +103,18 @@ class Popper:
         slice_ms: int,
         deadline_s: float,
         ticket: PopTicket,
-        first: int | None = None,
     ) -> tuple[Popped | None, bool]:
         """Ask every place once, until one has messages; also return whether any was waited at.
 
-        It begins at place `first`, or at another one each time, and ends early when the metadata
-        say that something is elsewhere.
+        It ends early when the metadata say that something is elsewhere.
         """
         self._turn += 1
-        first = self._turn if first is None else first
         version = self._view.placement_version
         waited = False
         for number in range(len(places)):
             if ticket.ended:
                 break
-            place = places[(number + first) % len(places)]
+            place = places[(number + self._turn) % len(places)]
             left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
             request = pop_for(place, max(min(slice_ms, left_ms), 0))
             left_key = (place.raft_group, topic.topic_id, place.queue)

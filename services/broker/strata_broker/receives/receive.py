@@ -352,15 +352,14 @@ class Receiver:
         """Return what a receive's public queue stands for (rule 20).
 
         A simple consumer's queue id does not matter, as in the real product: it reads every queue
-        under the broker name, and what lies under others, so that it never waits at an empty one
-        beside a full one. Push consumers ask under all names at once.
+        under the broker name, so that it never waits at an empty one beside a full one.
         """
         named = request.message_queue
         home = self._view.home(topic, named.broker.name)
         if home is None:
             raise RequestError(Code.FORBIDDEN, "no readable queue")
         if named.id <= 0 or not request.auto_renew:
-            return Wanted(home, ANY_QUEUE, elsewhere=not request.auto_renew)
+            return Wanted(home, ANY_QUEUE)
         return Wanted(home, _named_queue(home, named.id))
 
     def _pop(
