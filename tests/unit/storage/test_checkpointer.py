@@ -177,6 +177,17 @@ async def test_a_replica_that_begins_an_install_while_another_is_written_is_left
     assert node.small.replica_id not in node.checkpointer.indexes
 
 
+async def test_a_replica_whose_rows_are_being_replaced_gets_no_checkpoint(node: Node) -> None:
+    """It is due, and its turn comes in the middle of an install; afterwards it is written."""
+    node.small.append(DUE_BYTES)
+    node.small.replica.installing = True
+    await node.write_due()
+    assert node.small.written == []
+    node.small.replica.installing = False
+    await node.write_due()
+    assert set(node.small.written) == {node.small.replica_id}
+
+
 async def test_replicas_take_turns_at_writing(node: Node) -> None:
     """One with many rows does not keep the others waiting (rule 39)."""
     order: list[int] = []
