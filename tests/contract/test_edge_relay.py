@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from strata_edge.connection_guard import ConnectionGuard, Debt, GuardLimits
+from strata_edge.connection_guard import ConnectionGuard, Debt
 from strata_edge.front import Front, FrontConfig, tls_context
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import GOAWAY
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
@@ -45,7 +46,7 @@ class _AnyBytes(ConnectionGuard):
 
     def __init__(self) -> None:
         debt = Debt(lambda: 0.0)
-        super().__init__(GuardLimits(1 << 30, 1 << 30), LargeRequests(1 << 30), debt, debt)
+        super().__init__(GuardLimits(), LargeRequests(1 << 30), debt, debt)
 
     def from_client(self, data: memoryview) -> float:
         return 0.0
@@ -258,9 +259,8 @@ class FrontUnderTest:
             max_connections_per_address=100,
             relay_buffer_bytes=BUFFER_BYTES,
             handshake_timeout_ms=TIMEOUT_MS,
-            max_header_bytes=64 << 10,
-            large_request_bytes=LARGE_BYTES,
             max_large_request_bytes=MAX_LARGE_BYTES,
+            guard=GuardLimits(large_request_bytes=LARGE_BYTES),
         )
         tls = tls_context(config.certificate_file, config.key_file)
         self.front = Front(config, tls, lambda: self.now_s)

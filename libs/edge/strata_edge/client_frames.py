@@ -6,6 +6,7 @@ of several frames is followed through its messages, since each says its length b
 
 from __future__ import annotations
 
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import (
     ACK,
     CONTINUATION,
@@ -23,12 +24,6 @@ PREFACE_BYTES = 24
 _PREFIX_BYTES = 5  # of a gRPC message: whether it is compressed, and its length
 _SMALL_HEADERS_BYTES = 1 << 10
 _SMALL_MESSAGE_BYTES = 1 << 10
-_MAX_REQUESTS = 16_384  # of several frames, under way on one connection
-
-# What a frame costs the server more than its bytes do, in seconds of one connection's time.
-RESET_COST_S = 0.01
-CONTROL_COST_S = 0.0005
-HEADER_BYTE_COST_S = 1 / (8 << 20)
 
 
 class _Message:
@@ -46,8 +41,7 @@ class ClientFrames:
     """Follows what a client sends, from its first byte on.
 
     Args:
-        large_bytes: a longer message is a large one.
-        max_header_bytes: of one block of headers.
+        limits: what the connection may ask.
 
     Attributes:
         cost_s: of frames that are no requests; whoever takes it in sets it back.
@@ -58,21 +52,29 @@ class ClientFrames:
 
     __slots__ = (
         "_block_bytes",
+        "_control_cost_s",
         "_current",
         "_head",
+        "_header_byte_cost_s",
         "_large_bytes",
         "_left",
         "_max_header_bytes",
+        "_max_requests",
         "_requests",
+        "_reset_cost_s",
         "begun",
         "cost_s",
         "fault",
         "reset",
     )
 
-    def __init__(self, large_bytes: int, max_header_bytes: int) -> None:
-        self._large_bytes = large_bytes
-        self._max_header_bytes = max_header_bytes
+    def __init__(self, limits: GuardLimits) -> None:
+        self._large_bytes = limits.large_request_bytes
+        self._max_header_bytes = limits.max_header_bytes
+        self._max_requests = limits.max_unfinished_requests
+        self._reset_cost_s = limits.reset_cost_s
+        self._control_cost_s = limits.control_cost_s
+        self._header_byte_cost_s = limits.header_byte_cost_s
         self.cost_s = 0.0
         self.begun: list[tuple[int, int]] = []
         self.reset: list[int] = []
@@ -128,11 +130,11 @@ class ClientFrames:
                 self.begun.append((stream, length))
             return
         if not length:
-            self.cost_s += CONTROL_COST_S
+            self.cost_s += self._control_cost_s
         message = self._requests.get(stream)
         if message is None:
             message = self._requests[stream] = _Message()
-            if len(self._requests) > _MAX_REQUESTS:
+            if len(self._requests) > self._max_requests:
                 self.fault = "requests"
         self._current = stream, message
         self._read(stream, message, piece)
@@ -154,7 +156,7 @@ class ClientFrames:
                 message.prefix = b""
                 if message.left < _SMALL_MESSAGE_BYTES:
                     # The first is the request of a call; others are a talk, or a flood.
-                    self.cost_s += message.count and CONTROL_COST_S
+                    self.cost_s += message.count and self._control_cost_s
                 message.count += 1
                 if message.left > self._large_bytes:
                     self.begun.append((stream, message.left))
@@ -162,14 +164,14 @@ class ClientFrames:
     def _other(self, kind: int, flags: int, stream: int, length: int) -> None:
         if kind in (HEADERS, CONTINUATION):
             self._block_bytes = length + (self._block_bytes if kind == CONTINUATION else 0)
-            self.cost_s += length * HEADER_BYTE_COST_S
+            self.cost_s += length * self._header_byte_cost_s
             if self._block_bytes > self._max_header_bytes:
                 self.fault = "headers"
             if not flags & END_HEADERS:
-                self.cost_s += CONTROL_COST_S
+                self.cost_s += self._control_cost_s
         elif kind == RST_STREAM:
-            self.cost_s += RESET_COST_S
+            self.cost_s += self._reset_cost_s
             self.reset.append(stream)
             self._requests.pop(stream, None)
         elif not flags & ACK:
-            self.cost_s += CONTROL_COST_S
+            self.cost_s += self._control_cost_s

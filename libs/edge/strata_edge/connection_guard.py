@@ -10,29 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from strata_edge.client_frames import RESET_COST_S, ClientFrames
+from strata_edge.client_frames import ClientFrames
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import ServerFrames, window_update
 from strata_edge.large_requests import LargeRequests
-
-_CREDIT_S = 10.0
-_CONNECTIONS_OF_AN_ADDRESS = 20  # so many times what a connection may ask, an address may
-_LONGEST_PAUSE_S = 10.0
-_CONSPICUOUS_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class GuardLimits:
-    """Limits of one connection.
-
-    Attributes:
-        large_request_bytes: a larger request waits for room.
-        max_header_bytes: of one call, as they are on the wire.
-    """
-
-    large_request_bytes: int
-    max_header_bytes: int
 
 
 class Debt:
@@ -72,7 +54,8 @@ class ConnectionGuard:
         self._large = large
         self._own = own
         self._address = address
-        self._client = ClientFrames(limits.large_request_bytes, limits.max_header_bytes)
+        self._limits = limits
+        self._client = ClientFrames(limits)
         self._server = ServerFrames()
         # Of large requests: those under way, and those that wait, with what the server would take.
         self._under_way: set[int] = set()
@@ -130,7 +113,7 @@ class ConnectionGuard:
                 self._ended(stream)
             server.ended.clear()
         if server.resets:
-            self._client.cost_s += server.resets * RESET_COST_S
+            self._client.cost_s += server.resets * self._limits.reset_cost_s
             server.resets = 0
         return data
 
@@ -155,10 +138,12 @@ class ConnectionGuard:
 
     def _pay(self) -> float:
         """Return how long the connection has to wait for what it asked."""
+        limits = self._limits
         cost_s, self._client.cost_s = self._client.cost_s, 0.0
         self._own.add(cost_s)
-        self._address.add(cost_s / _CONNECTIONS_OF_AN_ADDRESS)
-        wait_s = self._own.left_s - _CREDIT_S
-        if self._own.left_s > _CONSPICUOUS_S:
-            wait_s = max(wait_s, self._address.left_s - _CREDIT_S)
-        return min(max(0.0, wait_s), _LONGEST_PAUSE_S)
+        self._address.add(cost_s / limits.control_connections_per_address)
+        credit_s = limits.control_credit_ms / 1_000
+        wait_s = self._own.left_s - credit_s
+        if self._own.left_s > limits.control_grace_ms / 1_000:
+            wait_s = max(wait_s, self._address.left_s - credit_s)
+        return min(max(0.0, wait_s), limits.max_control_pause_ms / 1_000)

@@ -34,9 +34,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from strata_edge.connection_guard import ConnectionGuard, Debt, GuardLimits
+from strata_edge.connection_guard import ConnectionGuard, Debt
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.large_requests import LargeRequests
 from strata_edge.relay import Poller, Relay
 
@@ -46,7 +47,6 @@ _MAX_ACCEPTS = 64  # per round, so that connected clients are served in between
 _REPORT_INTERVAL_S = 1.0
 _RETRY_INTERVAL_S = 0.02
 _DRAIN_HANDSHAKE_S = 1.0
-_STANDSTILL_S = 5.0
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -64,13 +64,18 @@ class FrontConfig:
     max_connections_per_address: int
     relay_buffer_bytes: int
     handshake_timeout_ms: int
-    max_header_bytes: int
-    large_request_bytes: int
     max_large_request_bytes: int
+    guard: GuardLimits
 
     def to_json(self) -> str:
         """For the command line."""
         return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """From the command line."""
+        values = json.loads(text)
+        return cls(**values | {"guard": GuardLimits(**values["guard"])})
 
 
 @dataclass(slots=True)
@@ -136,7 +141,6 @@ class Front:
         self._pauses = 0
         self._debts: dict[str, Debt] = {}
         self._large = LargeRequests(config.max_large_request_bytes)
-        self._guard_limits = GuardLimits(config.large_request_bytes, config.max_header_bytes)
         # What had been received of requests that others wait for, and when that was.
         self._progress: dict[Relay, tuple[int, float]] = {}
         self._report = FrontReport()
@@ -200,7 +204,7 @@ class Front:
             for relay in standing
         }
         for relay, (_, since_s) in list(self._progress.items()):
-            if now_s - since_s >= _STANDSTILL_S:
+            if now_s - since_s >= self._config.guard.max_request_pause_ms / 1_000:
                 self._report.ended += 1
                 relay.close()
 
@@ -372,15 +376,17 @@ class Front:
             guard,
             self._on_paused,
         )
-        if not relay.closed:
-            self._relays[descriptor] = relay
-            if self._draining:
-                relay.send_away()
+        if relay.closed:  # by what the client said first
+            self._report.ended += bool(guard.fault)
+            return
+        self._relays[descriptor] = relay
+        if self._draining:
+            relay.send_away()
 
     def _guard(self, address: str) -> ConnectionGuard:
         debt = self._debts.setdefault(address, Debt(self._monotonic_s))
         own = Debt(self._monotonic_s)
-        return ConnectionGuard(self._guard_limits, self._large, own, debt)
+        return ConnectionGuard(self._config.guard, self._large, own, debt)
 
     def _on_paused(self, relay: Relay, pause_s: float) -> None:
         self._report.pauses += 1
@@ -480,7 +486,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _raise_descriptor_limit()
-    config = FrontConfig(**json.loads(sys.argv[1]))
+    config = FrontConfig.from_json(sys.argv[1])
     try:
         tls = tls_context(config.certificate_file, config.key_file)
     except OSError as error:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from strata_edge.certificate_watch import CertificateWatch
@@ -201,9 +202,11 @@ class FrontProcess:
             max_connections_per_address=self._options.max_connections_per_address,
             relay_buffer_bytes=self._options.relay_buffer_bytes,
             handshake_timeout_ms=self._options.handshake_timeout_ms,
-            max_header_bytes=_HEADERS_ON_THE_WIRE * self._options.max_metadata_bytes,
-            large_request_bytes=self._options.large_request_bytes,
             max_large_request_bytes=self._options.max_large_request_bytes,
+            guard=replace(
+                self._options.guard,
+                max_header_bytes=_HEADERS_ON_THE_WIRE * self._options.max_metadata_bytes,
+            ),
         )
         try:
             self._process = await asyncio.to_thread(_start_process, config)

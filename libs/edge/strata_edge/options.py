@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strata_edge.guard_limits import KIB, MIB, GuardLimits
 from strata_edge.method_limits import MethodLimits
 from strata_runtime.tls import Certificate
-
-KIB = 1 << 10
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,9 @@ class EdgeOptions:
         max_upload_ms: a request that is not here after so long is given up.
         max_slow_uploads: slow uploads at once; more end with RESOURCE_EXHAUSTED.
         max_slow_uploads_per_address: of these, by one client address.
-        large_request_bytes: with a front, a larger request waits at its client for room.
-        max_large_request_bytes: of large requests that the server receives or has not answered.
+        max_large_request_bytes: with a front, of large requests that the server receives or has
+            not answered.
+        guard: with a front, what a connection may ask beside its calls.
         max_metadata_bytes: size of all headers of a call.
         min_client_ping_interval_s: clients may ping as often as this, with or without calls.
         front_ready_timeout_s: for the front to come up.
@@ -76,8 +75,8 @@ class EdgeOptions:
     max_upload_ms: int = 30_000
     max_slow_uploads: int = 64
     max_slow_uploads_per_address: int = 16
-    large_request_bytes: int = 64 * KIB
     max_large_request_bytes: int = 32 * MIB
+    guard: GuardLimits = field(default_factory=GuardLimits)
     max_metadata_bytes: int = 16 * KIB
     min_client_ping_interval_s: float = 5.0
     front_ready_timeout_s: float = 15.0

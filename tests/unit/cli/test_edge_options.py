@@ -8,6 +8,7 @@ import pytest
 
 from strata_cli.processes.edge_options import edge_options
 from strata_cli.processes.standalone_config import EdgeSection, StandaloneConfig
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
 from strata_runtime.errors import ConfigError
 from strata_runtime.tls import self_signed
@@ -49,6 +50,9 @@ def test_the_limits_of_the_section_reach_the_edge(tmp_path: Path) -> None:
         "max_upload_ms": 17,
         "max_slow_uploads": 18,
         "max_slow_uploads_per_address": 19,
+        "max_hot_calls": 20,
+        "max_rare_calls": 21,
+        "max_metadata_bytes": 2_200,
     }
     options = _options(tmp_path, **edge)
     assert options.certificate == own
@@ -57,3 +61,19 @@ def test_the_limits_of_the_section_reach_the_edge(tmp_path: Path) -> None:
     assert options.tls_only is True
     sizes = options.method_limits
     assert sizes["/apache.rocketmq.v2.MessagingService/SendMessage"].max_request_bytes == 16 << 20
+
+
+NUMBERS = [name for name, field in EdgeSection.model_fields.items() if field.annotation is int]
+
+
+@pytest.mark.parametrize("key", NUMBERS)
+def test_every_number_of_the_section_is_a_limit_of_the_edge(tmp_path: Path, key: str) -> None:
+    """A key that changes nothing would be a promise that nobody keeps."""
+    default = EdgeSection.model_fields[key].default
+    changed = _options(tmp_path, **{"tls": False, key: default + 1})
+    assert changed != _options(tmp_path, tls=False)
+
+
+def test_the_edge_and_its_section_have_the_same_defaults(tmp_path: Path) -> None:
+    """What tests of the edge show holds for a broker that is started without configuration."""
+    assert _options(tmp_path, tls=False).guard == GuardLimits()

@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_edge.client_frames import CONTROL_COST_S, RESET_COST_S, ClientFrames
-from strata_edge.connection_guard import ConnectionGuard, Debt, GuardLimits
+from strata_edge.client_frames import ClientFrames
+from strata_edge.connection_guard import ConnectionGuard, Debt
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.http2_frames import ServerFrames, window_update
 from strata_edge.large_requests import LargeRequests
 from tests.contract import http2_raw as raw
 
 LARGE_BYTES, MAX_HEADER_BYTES, ROOM_BYTES = 1_000, 5_000, 4_000
+LIMITS = GuardLimits(large_request_bytes=LARGE_BYTES, max_header_bytes=MAX_HEADER_BYTES)
 PREFACE = raw.PREFACE
 
 
@@ -45,10 +47,11 @@ class Time:
 class Connection:
     """A guard, and what it said to its client."""
 
-    def __init__(self, large: LargeRequests, address: Debt | None = None) -> None:
+    def __init__(
+        self, large: LargeRequests, address: Debt | None = None, limits: GuardLimits = LIMITS
+    ) -> None:
         self.time = Time()
         own = Debt(self.time)
-        limits = GuardLimits(LARGE_BYTES, MAX_HEADER_BYTES)
         self.guard = ConnectionGuard(limits, large, own, address or Debt(self.time))
         self.said = b""
         self.guard.insert_by(self._say)
@@ -95,14 +98,14 @@ def test_large_messages_are_seen_however_bytes_are_cut(
             data += raw.frame(raw.DATA, 0, stream, body[at : at + frame_bytes])
         data += raw.frame(raw.DATA, raw.END_STREAM, stream)
         expected += [(stream, size) for size in sizes if size > LARGE_BYTES]
-    frames = ClientFrames(LARGE_BYTES, MAX_HEADER_BYTES)
+    frames = ClientFrames(LIMITS)
     for piece in pieces(data, cuts):
         frames.pass_over(piece)
     assert frames.begun == expected
     assert not frames.follows
     assert not frames.fault
     small = sum(size < 1_024 for sizes in streams for size in sizes[1:])
-    assert frames.cost_s == pytest.approx(small * CONTROL_COST_S)
+    assert frames.cost_s == pytest.approx(small * LIMITS.control_cost_s)
 
 
 @given(st.integers(1, 20), cuts)
@@ -111,10 +114,10 @@ def test_costs_are_seen_however_bytes_are_cut(count: int, cuts: list[int]) -> No
     data = PREFACE
     for number in range(count):
         data += reset(2 * number + 1) + raw.frame(raw.SETTINGS, 1, 0) + raw.frame(6, 1, 0, bytes(8))
-    frames = ClientFrames(LARGE_BYTES, MAX_HEADER_BYTES)
+    frames = ClientFrames(LIMITS)
     for piece in pieces(data, cuts):
         frames.pass_over(piece)
-    assert frames.cost_s == pytest.approx(count * RESET_COST_S)
+    assert frames.cost_s == pytest.approx(count * LIMITS.reset_cost_s)
     assert frames.reset == [2 * number + 1 for number in range(count)]
 
 
@@ -215,6 +218,15 @@ def test_who_resets_without_end_waits(large: LargeRequests) -> None:
     streams = b"".join(reset(stream) for stream in range(1, 4_000, 2))
     one.server(streams)
     assert one.client(reset(1)) == pytest.approx(10), "the server's resets were caused, too"
+
+
+def test_rates_and_credit_are_the_limits_ones(large: LargeRequests) -> None:
+    """With half the rate and a tenth of the credit the same resets wait so much longer."""
+    limits = GuardLimits(max_resets_per_s=50, control_credit_ms=1_000, max_control_pause_ms=60_000)
+    one = Connection(large, limits=limits)
+    resets = b"".join(reset(stream) for stream in range(1, 200, 2))
+    assert one.client(resets) == pytest.approx(1.0)
+    assert one.client(resets) == pytest.approx(3.0)
 
 
 def test_an_address_pays_for_many_connections(large: LargeRequests) -> None:

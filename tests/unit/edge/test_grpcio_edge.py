@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from strata_edge.front import FrontConfig
 from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
 
 
@@ -19,7 +18,8 @@ def test_front_needs_a_certificate() -> None:
 
 def test_front_config_survives_its_command_line() -> None:
     """What the parent writes on the command line is what the front reads."""
+    guard = GuardLimits(max_resets_per_s=7)
     config = FrontConfig(
-        3, 4, "/a b/edge.sock", "c.crt", "c.key", True, 20_000, 10_000, 131_072, 10_000, 1, 2, 3
+        3, 4, "/a b/edge.sock", "c.crt", "c.key", True, 20_000, 10_000, 131_072, 10_000, 2, guard
     )
-    assert FrontConfig(**json.loads(config.to_json())) == config
+    assert FrontConfig.from_json(config.to_json()) == config

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from strata_broker.base.method_limits import default_limits, method_limits
-from strata_cli.processes.standalone_config import StandaloneConfig
+from strata_cli.processes.standalone_config import EdgeSection, StandaloneConfig
+from strata_edge.guard_limits import GuardLimits
 from strata_edge.options import EdgeOptions
 from strata_runtime import tls
 from strata_runtime.errors import ConfigError
@@ -51,11 +52,32 @@ def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeO
         max_unread_bytes=edge.max_unread_bytes,
         max_unread_bytes_per_address=edge.max_unread_bytes_per_address,
         max_unread_bytes_per_connection=edge.max_unread_bytes_per_connection,
-        large_request_bytes=edge.large_request_bytes,
+        max_hot_calls=edge.max_hot_calls,
+        max_rare_calls=edge.max_rare_calls,
+        max_metadata_bytes=edge.max_metadata_bytes,
+        min_client_ping_interval_s=edge.min_client_ping_interval_ms / 1_000,
+        relay_buffer_bytes=edge.relay_buffer_bytes,
+        guard=_guard_limits(edge),
         max_large_request_bytes=edge.max_large_request_bytes,
         slow_upload_ms=edge.slow_upload_ms,
         max_upload_ms=edge.max_upload_ms,
         max_slow_uploads=edge.max_slow_uploads,
         max_slow_uploads_per_address=edge.max_slow_uploads_per_address,
         handshake_timeout_ms=edge.handshake_timeout_ms,
+    )
+
+
+def _guard_limits(edge: EdgeSection) -> GuardLimits:
+    """Return what a connection may ask beside its calls."""
+    return GuardLimits(
+        large_request_bytes=edge.large_request_bytes,
+        max_unfinished_requests=edge.max_unfinished_requests_per_connection,
+        max_resets_per_s=edge.max_resets_per_s,
+        max_control_frames_per_s=edge.max_control_frames_per_s,
+        max_header_bytes_per_s=edge.max_header_bytes_per_s,
+        control_credit_ms=edge.control_credit_ms,
+        max_control_pause_ms=edge.max_control_pause_ms,
+        control_grace_ms=edge.control_grace_ms,
+        control_connections_per_address=edge.control_connections_per_address,
+        max_request_pause_ms=edge.max_request_pause_ms,
     )

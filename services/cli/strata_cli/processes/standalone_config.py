@@ -107,6 +107,75 @@ class EdgeSection(Section):
     max_slow_uploads_per_address: int = Field(
         default=16, ge=1, description="The same for the clients of one address."
     )
+    max_request_pause_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="A large request that does not go on for so long, while others wait for its "
+        "room, ends its connection. With edge.tls, as are the keys below but the last four.",
+    )
+    max_unfinished_requests_per_connection: int = Field(
+        default=16_384,
+        ge=1,
+        description="Requests of several frames under way on one connection; more end it.",
+    )
+    max_resets_per_s: int = Field(
+        default=100,
+        ge=1,
+        description="Streams that a connection may reset per second; a connection that asks more "
+        "than this and the next two keys allow is not read for a while.",
+    )
+    max_control_frames_per_s: int = Field(
+        default=2_000,
+        ge=1,
+        description="Pings, settings, empty frames and further small messages of a stream, of one "
+        "connection per second.",
+    )
+    max_header_bytes_per_s: int = Field(
+        default=8 * 1024 * 1024,
+        ge=1,
+        description="Bytes of headers of one connection per second.",
+    )
+    control_credit_ms: int = Field(
+        default=10_000,
+        ge=0,
+        description="How much of these three rates a connection may ask at once.",
+    )
+    max_control_pause_ms: int = Field(
+        default=10_000, ge=1, description="The longest time that a connection is not read at once."
+    )
+    control_grace_ms: int = Field(
+        default=500,
+        ge=0,
+        description="A connection that has asked less than so much of these rates does not wait "
+        "for the others of its address.",
+    )
+    control_connections_per_address: int = Field(
+        default=20,
+        ge=1,
+        description="The connections of one address together may ask so many times these rates.",
+    )
+    relay_buffer_bytes: int = Field(
+        default=128 * 1024,
+        ge=4_096,
+        description="Bytes per direction that are held for a client that reads slowly.",
+    )
+    max_hot_calls: int = Field(
+        default=100_000,
+        ge=1,
+        description="Sends, receives and acks that wait for an answer; beyond it "
+        "RESOURCE_EXHAUSTED.",
+    )
+    max_rare_calls: int = Field(
+        default=50_000, ge=1, description="The same for all other calls, telemetry among them."
+    )
+    max_metadata_bytes: int = Field(
+        default=16 * 1024, ge=1_024, description="Size of all headers of a call."
+    )
+    min_client_ping_interval_ms: int = Field(
+        default=5_000,
+        ge=0,
+        description="A client that pings more often than this is cut off.",
+    )
 
 
 class StandaloneConfig(BrokerConfig):
