@@ -8,17 +8,18 @@ BIN := $(VENV)/bin
 SPARK := build/spark/venv
 # What the data source imports; straight reads from the tier need the tier's own packages.
 SPARK_PACKAGES := libs/proto libs/runtime libs/raft libs/mq libs/state libs/tier services/placement
-PACKAGES := $(wildcard libs/*) $(wildcard services/*)
+PROJECTS := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
+PACKAGES := $(PROJECTS:/pyproject.toml=)
 PROTOS := $(shell find protos -name '*.proto' | sort)
-CODE := libs services tests bench scripts
+CODE := libs services testing tests bench scripts
 # How `make test` runs: cluster tests mostly wait, the others mostly compute. LANES= for one by one.
 LANES := -n 3
 # Packages whose tests `make quick` runs.
 PURE := raft mq kv state seglog metadata
 
 # Stamps carry a hash of what they installed, so a changed lock file installs again.
-RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock libs/*/pyproject.toml services/*/pyproject.toml | cksum | cut -d' ' -f1)
-DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock | cksum | cut -d' ' -f1)
+RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock $(PROJECTS) | cksum | cut -d' ' -f1)
+DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock testing/pyproject.toml | cksum | cut -d' ' -f1)
 
 .PHONY: help setup setup-dev run quick unit test test-full coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
@@ -41,6 +42,7 @@ $(DEV_STAMP): $(RUNTIME_STAMP)
 	@echo "Installing what tests and checks need into $(VENV) ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-traces.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e testing
 	@rm -f $(VENV)/.dev-* && touch $@
 
 setup: $(RUNTIME_STAMP) ## make the environment; after it the command is .venv/bin/strata
@@ -95,7 +97,7 @@ bench-load: ## build the load generator (needs Go)
 check: setup-dev ## everything that reads and judges, nothing that writes
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
-	@$(BIN)/mypy libs services tests bench scripts
+	@$(BIN)/mypy $(CODE)
 	@$(BIN)/lint-imports --config pyproject.toml
 	@$(BIN)/buf lint protos
 	@$(MAKE) --no-print-directory proto-check

@@ -11,8 +11,6 @@ from typing import Any
 from strata_runtime.version import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
-# What is tested with, never shipped.
-_NOT_SHIPPED = ("libs/sim/strata_sim",)
 _OWN = "strata-"
 
 
@@ -35,7 +33,8 @@ def _names(requirements: list[str]) -> set[str]:
 
 def test_the_version_is_written_once() -> None:
     """Every package reads it from one file; chart and compose file cannot, so they are compared."""
-    for project in [_project(ROOT / "pyproject.toml"), *_members()]:
+    shared = [_project(ROOT / name / "pyproject.toml") for name in (".", "testing")]
+    for project in [*shared, *_members()]:
         name = project["project"]["name"]
         assert "version" not in project["project"], name
         assert project["project"]["dynamic"] == ["version"], name
@@ -59,7 +58,7 @@ def test_the_changelog_knows_the_version() -> None:
 
 
 def test_the_wheel_holds_every_package() -> None:
-    """A new folder under libs or services is in it, or is named here."""
+    """A new folder under libs or services is in it; what tests are made of is not."""
     there = {
         f"{path.parent.parent.relative_to(ROOT)}/{path.parent.name}"
         for pattern in ("libs/*/*/py.typed", "services/*/*/py.typed")
@@ -68,7 +67,7 @@ def test_the_wheel_holds_every_package() -> None:
     # The name by which Spark finds the data source.
     there.add("services/placement/pyspark_strata")
     targets = _project(ROOT / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]
-    assert set(targets["wheel"]["packages"]) == there - set(_NOT_SHIPPED)
+    assert set(targets["wheel"]["packages"]) == there
 
 
 def test_the_wheel_asks_for_what_its_packages_ask_for() -> None:
