@@ -153,6 +153,31 @@ class CallsSection(Section):
     )
 
 
+class RefusalsSection(Section):
+    """Calls that are refused because of what their client sent: bad handles, illegal messages."""
+
+    max_entries_per_second: int = Field(
+        default=10_000,
+        ge=1,
+        description="Refused entries of sends, receives and acks of one connection. Beyond it the "
+        "next calls of the connection wait.",
+    )
+    entries_per_call: int = Field(
+        default=10, ge=0, description="What a refused call counts beside its entries."
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="Connections whose refusals are remembered."
+    )
+    max_waiting: int = Field(
+        default=1_024,
+        ge=1,
+        description="Calls of all connections that wait. Beyond it TOO_MANY_REQUESTS.",
+    )
+    max_bytes_waiting: int = Field(
+        default=16 * 1024 * 1024, ge=1_024, description="The same in bytes of their requests."
+    )
+
+
 class StorageClientSection(Section):
     """Calls to storage nodes."""
 
@@ -418,6 +443,7 @@ class BrokerConfig(Config):
     ack: AckSection = AckSection()
     peer: PeerSection = PeerSection()
     calls: CallsSection = CallsSection()
+    refusals: RefusalsSection = RefusalsSection()
     storage_client: StorageClientSection = StorageClientSection()
     telemetry: TelemetrySection = TelemetrySection()
     session: SessionSection = SessionSection()

@@ -221,6 +221,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "Leases of answers that no client took and that could not be released: they run out.",
     ),
     MetricSpec(
+        "strata_broker_refused_entries_total",
+        "counter",
+        "1",
+        "Entries of sends, receives and acks refused because of what their client sent.",
+    ),
+    MetricSpec(
         "strata_broker_surplus_receives",
         "gauge",
         "1",

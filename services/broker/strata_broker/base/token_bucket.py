@@ -28,6 +28,11 @@ class TokenBucket:
         self._fill(now_s)
         return self._tokens >= 1
 
+    def credit_in_s(self, now_s: float) -> float:
+        """Return in how many seconds something may be taken, 0: now."""
+        self._fill(now_s)
+        return max(0.0, (1.0 - self._tokens) / self.rate_per_s)
+
     def take(self, amount: int) -> None:
         """Take tokens, also those that are not there yet."""
         self._tokens -= amount

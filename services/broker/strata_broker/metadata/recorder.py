@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from strata_broker.base.refusal_pace import RefusalPace
 from strata_broker.metadata.metadata import TopicRow
 from strata_mq.requests import Code, MessageType
 from strata_runtime.clock import Clock
@@ -30,9 +31,11 @@ class Recorder:
     Attributes:
         messages_in, total_bytes_in: stored since the start.
         messages_out, total_bytes_out: delivered since the start.
+        pace: what refused calls are charged to.
     """
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, clock: Clock, metrics: Metrics, pace: RefusalPace) -> None:
+        self.pace = pace
         self.messages_in = self.total_bytes_in = 0
         self.messages_out = self.total_bytes_out = 0
         self._clock = clock

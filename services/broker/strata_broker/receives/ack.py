@@ -214,6 +214,7 @@ class _PendingAck:
         # Clients' tests look for the code's name.
         response.status.CopyFrom(errors.status_of(RequestError(code)))
         self._complete(response, code)
+        self._recorder.pace.refused(self.call.peer, codes)
 
     def refuse(self, failure: RequestError) -> None:
         """Answer with one error for the request and each entry."""
@@ -224,6 +225,7 @@ class _PendingAck:
                 message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
             )
         self._complete(response, failure.code)
+        self._recorder.pace.refused(self.call.peer, (failure.code,) * max(1, len(self.entries)))
 
     def _complete(self, response: service_pb2.AckMessageResponse, code: Code) -> None:
         self.call.complete([response.SerializeToString()])

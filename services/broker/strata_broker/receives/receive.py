@@ -283,6 +283,7 @@ class Receiver:
             ]
         )
         self._recorder.answered(RECEIVE, failure.code, started_s)
+        self._recorder.pace.refused(call.peer, (failure.code,))
 
     def _check(self, call: HotCall, caller: Caller) -> Receive:
         """Check a request and find out where it goes.

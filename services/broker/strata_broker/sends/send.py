@@ -129,6 +129,7 @@ class Sender:
             response.entries.add(status=status)
         call.complete([response.SerializeToString()])
         self.recorder.answered(SEND, failure.code, started_s)
+        self.recorder.pace.refused(call.peer, (failure.code,) * max(1, message_count))
 
     def destinations(
         self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
@@ -480,3 +481,4 @@ class PendingSend:
         )
         self._call.complete([response.SerializeToString()])
         self._sender.recorder.answered(SEND, code, self._started_s)
+        self._sender.recorder.pace.refused(self._call.peer, codes)

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.base import errors, wire
+from strata_broker.base.config import RefusalsSection
 from strata_broker.base.failures import unexpected
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.receives.ack import ACK, Acknowledger
 from strata_broker.receives.receive import RECEIVE, Receiver
 from strata_broker.sends.send import SEND, Sender
+from strata_broker.servicers.paced_calls import PacedCalls
 from strata_broker.servicers.plugins import TakesSends
 from strata_edge.ports import HotCall
 from strata_mq.requests import RequestError
 from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks, TooManyTasksError
 
 
@@ -36,8 +39,11 @@ class HotCalls:
         requests: RequestTasks,
         recorder: Recorder,
         clock: Clock,
+        config: RefusalsSection,
+        metrics: Metrics,
         plugins: Sequence[TakesSends] = (),
     ) -> None:
+        self._paced = PacedCalls(recorder.pace, self._take, config, metrics)
         self._plugins = tuple(plugins)
         self._sender = sender
         self._receiver = receiver
@@ -50,10 +56,19 @@ class HotCalls:
         """See `ports.HotHandler`."""
         for call in calls:
             if call.method == ACK:
-                self._take(call)
+                self._take_in_turn(call)
         for call in calls:
             if call.method != ACK:
-                self._take(call)
+                self._take_in_turn(call)
+
+    def _take_in_turn(self, call: HotCall) -> None:
+        try:
+            if self._paced.holds_back(call):
+                return
+        except RequestError as full:
+            self._refuse(call, full, self._clock.monotonic_s())
+            return
+        self._take(call)
 
     def _take(self, call: HotCall) -> None:
         started_s = self._clock.monotonic_s()
