@@ -22,7 +22,6 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import ContainingEdge
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.base.metrics import METRICS
-from strata_broker.base.refusal_pace import RefusalPace
 from strata_broker.clients.gauges import show_broker
 from strata_broker.clients.liveness import LivenessReporter
 from strata_broker.clients.producers import Producers
@@ -196,9 +195,7 @@ class BrokerApp:
         provisioner = self._provisioner = Provisioner(
             view, self._metadata, self._quotas, config.metadata, self.requests, clock
         )
-        recorder = self._recorder = Recorder(
-            clock, metrics, RefusalPace(config.refusals, clock, metrics)
-        )
+        recorder = self._recorder = Recorder(clock, metrics, config.refusals)
         filters = Filters(config.receive, clock, metrics)
         producers = self._watch_producers()
         self._follow_transactions(producers, provisioner)

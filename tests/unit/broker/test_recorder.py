@@ -5,7 +5,6 @@ from __future__ import annotations
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import RefusalsSection
 from strata_broker.base.metrics import METRICS
-from strata_broker.base.refusal_pace import RefusalPace
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.tables import TopicRow
 from strata_mq.requests.types import MessageType
@@ -17,7 +16,7 @@ def test_namespaces_are_counted_apart() -> None:
     """The same names of topic and consumer group in two namespaces are two series."""
     metrics = Metrics(METRICS)
     clock = SystemClock()
-    recorder = Recorder(clock, metrics, RefusalPace(RefusalsSection(), clock, metrics))
+    recorder = Recorder(clock, metrics, RefusalsSection())
     for number, namespace in enumerate(("", "shop"), 1):
         row = meta_pb2.Topic(topic_id=number, namespace=namespace, name="t2")
         topic = TopicRow(row)

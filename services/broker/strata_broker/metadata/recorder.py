@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from strata_broker.base.config import RefusalsSection
 from strata_broker.base.refusal_pace import RefusalPace
 from strata_broker.metadata.metadata import TopicRow
 from strata_mq.requests import Code, MessageType
@@ -34,8 +35,8 @@ class Recorder:
         pace: what refused calls are charged to.
     """
 
-    def __init__(self, clock: Clock, metrics: Metrics, pace: RefusalPace) -> None:
-        self.pace = pace
+    def __init__(self, clock: Clock, metrics: Metrics, refusals: RefusalsSection) -> None:
+        self.pace = RefusalPace(refusals, clock, metrics)
         self.messages_in = self.total_bytes_in = 0
         self.messages_out = self.total_bytes_out = 0
         self._clock = clock
