@@ -365,8 +365,9 @@ class Front:
             self._close(client.fileno(), client)
             return
         descriptor = client.fileno()
-        on_closed = partial(self._on_relay_closed, descriptor)
         guard = self._guard(self._address_of[descriptor])
+        # It may be called before the relay is known: the first bytes may be a fault.
+        on_closed = partial(self._on_relay_closed, descriptor, guard)
         relay = Relay(
             self._poller,
             client,
@@ -399,9 +400,9 @@ class Front:
         self._serial += 1
         return f"\0strata-front/{os.getpid()}/{self._serial}/{host}:{port}"
 
-    def _on_relay_closed(self, descriptor: int) -> None:
-        relay = self._relays.pop(descriptor, None)
-        if relay is not None and relay.guard.fault:
+    def _on_relay_closed(self, descriptor: int, guard: ConnectionGuard) -> None:
+        self._relays.pop(descriptor, None)
+        if guard.fault:
             self._report.ended += 1
         self._forget(descriptor)
 
