@@ -36,7 +36,7 @@ from strata_angelia.ports import (
     CallContext,
 )
 from strata_runtime.errors import one_line
-from strata_runtime.listening import listening
+from strata_runtime.listening import endpoint_of, listening
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
@@ -113,8 +113,7 @@ class TcpServer:
             self._server = await loop.create_server(
                 lambda: _ServerConnection(self), self._host, self._port
             )
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return endpoint_of(*self._server.sockets[0].getsockname()[:2])
 
     async def stop(self, grace_s: float) -> None:
         """See `ports.Server.stop`. Streams end at once: they have no end to wait for."""

@@ -25,6 +25,11 @@ class ListenError(StrataError, OSError):
     """An address that cannot be listened on; the message names it and says why."""
 
 
+def endpoint_of(host: str, port: int) -> str:
+    """Return `host:port`, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @contextmanager
 def listening(host: str, port: int, purpose: str) -> Iterator[None]:
     """Tell what fails inside with the address.
@@ -37,7 +42,7 @@ def listening(host: str, port: int, purpose: str) -> Iterator[None]:
     Raises:
         ListenError: it cannot be listened on.
     """
-    shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    shown = endpoint_of(host, port)
     if not 0 <= port <= _MAX_PORT:
         # A resolver takes it for another one.
         raise ListenError(f"cannot listen on {shown} {purpose}: a port is 0 to {_MAX_PORT}")

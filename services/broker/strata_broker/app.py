@@ -64,6 +64,7 @@ from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.config import Config
 from strata_runtime.health import Health
+from strata_runtime.listening import endpoint_of
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks, Tasks
@@ -421,7 +422,7 @@ class BrokerApp:
             )
         self._storage.start()
         self.port = await self._edge.start()
-        self.endpoint = self._config.route.advertised_endpoint or _join(
+        self.endpoint = self._config.route.advertised_endpoint or endpoint_of(
             self._identity.host, self.port
         )
         self._routes.set_own_endpoint(self.endpoint)
@@ -447,7 +448,7 @@ class BrokerApp:
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
             # Where other brokers reach this one: the advertised endpoint may stand for all.
-            endpoints=[_join(identity.host, self.port)],
+            endpoints=[endpoint_of(identity.host, self.port)],
             advertised_endpoint=self.endpoint,
             boot_id=identity.boot_id,
             rack=identity.rack,
@@ -516,7 +517,3 @@ class BrokerApp:
     def health(self) -> Health:
         """Return how the broker does."""
         return self._storage.cluster.health()
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -28,6 +28,7 @@ from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError, StrataError, one_line
 from strata_runtime.health import Health, HealthSource, ProcessHealth
 from strata_runtime.lifecycle import Lifecycle, Service
+from strata_runtime.listening import endpoint_of
 from strata_runtime.loop import LoopLag
 from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics import Metrics
@@ -79,8 +80,7 @@ class Surroundings:
 
     def advertised(self, port: int) -> str:
         """Return host:port under which others reach a port of this process."""
-        host = self.advertised_host
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return endpoint_of(self.advertised_host, port)
 
     def open_channel(self, endpoint: str) -> Channel:
         """Return a channel to a nameserver or storage node of this process's cluster."""
