@@ -62,6 +62,7 @@ class Facts(NamedTuple):
         unreached: storage nodes that cannot be reached from here.
         metadata_age_s: since a nameserver with a majority confirmed the rows.
         metadata_trouble: why nameservers that answer are not followed; empty: they are.
+        full_nameservers: nameservers whose disk is full.
     """
 
     nodes: Sequence[meta_pb2.Node]
@@ -71,6 +72,7 @@ class Facts(NamedTuple):
     unreached: AbstractSet[str] = frozenset()
     metadata_age_s: float = 0.0
     metadata_trouble: str = ""
+    full_nameservers: AbstractSet[str] = frozenset()
 
 
 class GroupCondition(NamedTuple):
@@ -210,6 +212,7 @@ class ClusterJudge:
             ),
             *self._node_problems(facts, nodes, now_s),
             *_storage_problems(facts, nodes),
+            *_nameserver_problems(facts, nodes),
         ]
         problems.sort(key=lambda each: -each.severity)
         return ClusterPicture(groups, nodes, tuple(problems), facts.metadata_age_s, is_stale)
@@ -362,3 +365,16 @@ def _storage_problems(facts: Facts, nodes: Mapping[str, NodeCondition]) -> list[
             detail = told.tier_detail
             problems.append(Problem("tier", node_id, told.tier_state, Severity.DEGRADED, detail))
     return problems
+
+
+def _nameserver_problems(facts: Facts, nodes: Mapping[str, NodeCondition]) -> list[Problem]:
+    """Return which nameservers, of those that are there, have no room left."""
+    detail = (
+        "nameserver, it takes no changes of the metadata: free some space "
+        "(nameserver.refuse_changes_free_bytes)"
+    )
+    return [
+        Problem("disk", node_id, "STOP", Severity.DEGRADED, detail)
+        for node_id in sorted(facts.full_nameservers)
+        if node_id in nodes and nodes[node_id].state in ("up", "suspect")
+    ]

@@ -111,12 +111,18 @@ class MetadataFollower:
         # What the last of them knew in this round, and where it is.
         self._knew_less: tuple[str, int] | None = None
         self._trouble = ""
+        self._full_nameservers: frozenset[str] = frozenset()
         self._logger = get_logger("metadata")
 
     @property
     def trouble(self) -> str:
         """Why nameservers that answer are not followed, for people; empty: they are."""
         return self._trouble
+
+    @property
+    def full_nameservers(self) -> frozenset[str]:
+        """Node ids of the nameservers whose disk is full, as one of them said last."""
+        return self._full_nameservers
 
     def age_s(self) -> float:
         """Return the time since a nameserver with a majority confirmed what the sink has."""
@@ -187,6 +193,7 @@ class MetadataFollower:
                     self._sink.apply(response)
                     if response.is_fresh and kind == _NAMESERVER:
                         self._confirmed_at_s = self._clock.monotonic_s()
+                        self._full_nameservers = frozenset(response.full_nameserver_ids)
                     if not response.revision:
                         continue
                     self._known_revision = max(self._known_revision, response.revision)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import NamedTuple, Protocol
@@ -47,6 +47,7 @@ class WatchHub:
         is_fresh: whether the rows follow the leader's; while they do not, watchers hear nothing
             and look for another source.
         cluster: whose rows they are; every response says it. None: nobody's.
+        full_nameservers: node ids of nameservers whose disk is full; every response says it.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class WatchHub:
         *,
         is_fresh: Callable[[], bool] = lambda: True,
         cluster: ClusterId | None = None,
+        full_nameservers: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._store = store
         self._recent: deque[Revision] = deque(maxlen=options.recent_changes)
@@ -66,6 +68,7 @@ class WatchHub:
         self._keepalive_s = options.keepalive_ms / 1_000
         self._is_fresh = is_fresh
         self._cluster = own(cluster)
+        self._full_nameservers = full_nameservers
         self._watchers = Limit("metadata_watchers", options.max_watchers, "streams", metrics)
         metrics.declare(METRICS)
         self._snapshots_total = metrics.counter("strata_metadata_watch_snapshots_total")
@@ -137,16 +140,13 @@ class WatchHub:
                         if self._paused:
                             # It may tell of rows that were being dropped.
                             break
-                        response.cluster_id = self._cluster.value
                         response.is_fresh = self._is_fresh()
-                        yield response
+                        yield self._signed(response)
                         revision = response.revision
                         first = False
                         await asyncio.sleep(0)
                 elif not await _within(published, self._keepalive_s) and self._is_fresh():
-                    yield meta_pb2.WatchResponse(
-                        revision=revision, cluster_id=self._cluster.value, is_fresh=True
-                    )
+                    yield self._signed(meta_pb2.WatchResponse(revision=revision, is_fresh=True))
         finally:
             self._watchers.give_back()
 
@@ -170,6 +170,12 @@ class WatchHub:
     def revision(self) -> int:
         """Revision of the rows that readers and watchers see."""
         return self._revision
+
+    def _signed(self, response: meta_pb2.WatchResponse) -> meta_pb2.WatchResponse:
+        """Return a response with what every response says."""
+        response.cluster_id = self._cluster.value
+        response.full_nameserver_ids.extend(self._full_nameservers())
+        return response
 
     def _wake(self) -> None:
         self._published.set()

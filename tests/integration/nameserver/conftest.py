@@ -124,8 +124,13 @@ class NameserverSet:
     def view(self) -> ClusterView:
         """A view that follows from now on."""
         view = ClusterView()
+        self.follower(self.endpoints, view)
+        return view
+
+    def follower(self, endpoints: Sequence[str], view: ClusterView) -> MetadataFollower:
+        """Let a view follow some of the nameservers."""
         follower = MetadataFollower(
-            self.endpoints,
+            endpoints,
             open_channel,
             view,
             MetadataFollowerOptions(),
@@ -134,7 +139,7 @@ class NameserverSet:
             metrics=Metrics.disabled(),
         )
         self.tasks.spawn("follower", follower.run())
-        return view
+        return follower
 
     def presence(
         self,

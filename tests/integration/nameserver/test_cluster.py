@@ -11,7 +11,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel
-from strata_metadata import MetadataClient
+from strata_metadata import ClusterView, MetadataClient
 from strata_metadata.errors import MetaRefused
 from tests.limits import within
 
@@ -92,6 +92,22 @@ async def test_three_nameservers_form_one_cluster(nameservers: NameserverSet) ->
             assert refused.status.leader_endpoint == leader.endpoint
             assert refused.status.leader_node_id == leader.node_id
         await channel.close()
+
+
+@pytest.mark.parametrize("nameservers", [64 * 1024 * 1024], indirect=True)
+async def test_every_nameserver_tells_whose_disk_is_full(nameservers: NameserverSet) -> None:
+    """Whoever follows any of them learns it, and learns that it is over."""
+    followers = [
+        nameservers.follower([member.endpoint], ClusterView()) for member in nameservers.members
+    ]
+    leader = await nameservers.leader()
+    full = next(member for member in nameservers.members if member is not leader)
+    assert full.disk is not None
+    filler = full.disk.open("stranger", create=True)
+    filler.allocate(full.disk.space().free_bytes - 1024 * 1024)
+    await until(lambda: all(each.full_nameservers == {full.node_id} for each in followers))
+    full.disk.delete("stranger")
+    await until(lambda: not any(each.full_nameservers for each in followers))
 
 
 @pytest.mark.parametrize("nameservers", [64 * 1024 * 1024], indirect=True)

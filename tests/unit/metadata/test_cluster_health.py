@@ -131,6 +131,18 @@ def test_full_disks() -> None:
         assert "sends are refused" in picture.groups[1].reason
 
 
+def test_a_nameserver_with_a_full_disk() -> None:
+    """It is named as long as it is there, and who has gone is a dead node and no full disk."""
+    rows = [node("n", kind=meta_pb2.NODE_KIND_NAMESERVER), *(node(each) for each in NODES)]
+    looking = Looking()
+    [problem] = looking.look(facts(nodes=rows, full_nameservers={"n"})).problems
+    assert (problem.kind, problem.name, problem.state) == ("disk", "n", "STOP")
+    assert "no changes of the metadata" in problem.detail
+    assert looking.look(facts(nodes=rows)).status == "healthy"
+    rows[0].state = meta_pb2.NODE_STATE_DOWN
+    assert said(looking.look(facts(nodes=rows, full_nameservers={"n"}))) == [("node", "n", "DOWN")]
+
+
 def test_old_metadata_say_that_they_are_old() -> None:
     """With no nameserver, states of others are unknown; storage nodes are seen all the same."""
     meta, broker = meta_pb2.NODE_KIND_NAMESERVER, meta_pb2.NODE_KIND_BROKER

@@ -47,6 +47,7 @@ class ClusterWatch:
         self._clock = clock
         self._metadata_age_s: Callable[[], float] = float
         self._metadata_trouble: Callable[[], str] = str
+        self._full_nameservers: Callable[[], frozenset[str]] = frozenset
         self._more: list[HealthSource] = []
         self._serves = False
         self._on_serving: Callable[[bool], None] = lambda serves: None
@@ -54,9 +55,10 @@ class ClusterWatch:
         metrics.gauge("strata_broker_unreachable_raft_groups", self._unserved)
 
     def follow(self, metadata: MetadataFollower) -> None:
-        """Learn how old the rows are, and why."""
+        """Learn how old the rows are, and why, and how nameservers do."""
         self._metadata_age_s = metadata.age_s
         self._metadata_trouble = lambda: metadata.trouble
+        self._full_nameservers = lambda: metadata.full_nameservers
 
     def add(self, source: HealthSource) -> None:
         """Tell of problems that another part of this process sees: of its certificate."""
@@ -137,6 +139,7 @@ class ClusterWatch:
             self._reports.version,
             self._watch.is_stale(age_s),
             self._metadata_trouble(),
+            self._full_nameservers(),
         )
         return version, lambda: Facts(
             self._view.nodes(),
@@ -146,6 +149,7 @@ class ClusterWatch:
             frozenset(self._reports.unreached),
             age_s,
             self._metadata_trouble(),
+            self._full_nameservers(),
         )
 
     def _looked(self, picture: ClusterPicture) -> None:

@@ -8,7 +8,7 @@ before a single row is known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
@@ -47,6 +47,8 @@ class PeerDirectory:
         self._by_replica: dict[int, meta_pb2.NameserverPeer] = {own.replica_id: own}
         # Address -> cluster of those that were written about; again when it changes.
         self._foreign: dict[str, str] = {}
+        # How this nameserver's disk does; the others are told.
+        self.disk_is_full: Callable[[], bool] = bool
         self._logger = get_logger("nameserver")
 
     @property
@@ -57,6 +59,16 @@ class PeerDirectory:
     @own.setter
     def own(self, peer: meta_pb2.NameserverPeer) -> None:
         self._own = self._by_replica[peer.replica_id] = peer
+
+    def introduction(self) -> meta_pb2.NameserverPeer:
+        """Return what the others are told of this nameserver now."""
+        peer = meta_pb2.NameserverPeer(disk_is_full=self.disk_is_full())
+        peer.MergeFrom(self.own)
+        return peer
+
+    def full(self) -> list[str]:
+        """Return the node ids of the others whose disk is full, as they said last."""
+        return sorted(peer.node_id for peer in self._at.values() if peer.disk_is_full)
 
     def node_of(self, replica_id: int) -> str | None:
         """Return the node id of a replica of the metadata raft group; None: not known yet."""
@@ -115,7 +127,7 @@ class PeerDirectory:
         await self._channels.close()
 
     async def _ask(self, endpoint: str) -> meta_pb2.NameserverPeer | None:
-        request = meta_pb2.HelloRequest(self=self.own)
+        request = meta_pb2.HelloRequest(self=self.introduction())
         try:
             response = await self._channels.get(endpoint).call(
                 _HELLO, request, meta_pb2.HelloResponse, timeout_s=self._timeout_s

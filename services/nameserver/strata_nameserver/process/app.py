@@ -88,6 +88,7 @@ class _Running:
     tasks: Tasks
     raft: MultiRaft | None = None
     replica: Replica | None = None
+    disk_watch: DiskWatch | None = None
     health: NameserverHealth | None = None
 
 
@@ -254,6 +255,7 @@ class NameserverApp:
             self._metrics,
             is_fresh=self._follows_a_leader,
             cluster=self._cluster_id,
+            full_nameservers=self._full_nameservers,
         )
         return _Running(
             disk,
@@ -317,7 +319,7 @@ class NameserverApp:
         await raft.start()
         running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
         running.tasks.spawn("controller", metadata.controller.run())
-        disk = DiskWatch(
+        disk = running.disk_watch = DiskWatch(
             running.disk,
             raft,
             self._config.refuse_changes_free_bytes,
@@ -326,8 +328,17 @@ class NameserverApp:
         )
         await disk.look()
         running.tasks.spawn("disk", disk.run())
+        if quorum is not None:
+            quorum.directory.disk_is_full = lambda: disk.is_full
         health = running.health = NameserverHealth(
-            replica, machine, metadata.reports, disk, self._config, self._clock, self._metrics
+            replica,
+            machine,
+            metadata.reports,
+            disk,
+            self._config,
+            self._clock,
+            self._metrics,
+            others_full=quorum.directory.full if quorum is not None else tuple,
         )
         running.tasks.spawn("health", health.run())
         running.servicer.serve(metadata)
@@ -372,6 +383,15 @@ class NameserverApp:
             and running.replica is not None
             and running.replica.leader_replica_id != 0
         )
+
+    def _full_nameservers(self) -> list[str]:
+        """Return the nameservers whose disk is full, as far as it is known here."""
+        running = self._running
+        if running is None:
+            return []
+        own = running.disk_watch is not None and running.disk_watch.is_full
+        others = running.quorum.directory.full() if running.quorum is not None else []
+        return [self._identity.node_id, *others] if own else others
 
     async def _until_ready(self, running: _Running) -> None:
         """Wait for the end of the election: there is no one else to elect.

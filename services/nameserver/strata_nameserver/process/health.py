@@ -8,7 +8,7 @@ change, and what is read here is old.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 from strata_metadata.cluster_health import Facts
 from strata_metadata.health_watch import INTERVAL_S, HealthWatch
@@ -37,6 +37,7 @@ class NameserverHealth:
         config: times.
         clock: monotonic time.
         metrics: where the picture shows.
+        others_full: node ids of the other nameservers whose disk is full.
     """
 
     def __init__(
@@ -48,7 +49,10 @@ class NameserverHealth:
         config: NameserverConfig,
         clock: Clock,
         metrics: Metrics,
+        *,
+        others_full: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        self._others_full = others_full
         self._replica = replica
         self._machine = machine
         self._reports = reports
@@ -111,10 +115,12 @@ class NameserverHealth:
         if now_s - self._leads_since_s < self._patience_s:
             return None
         topology = machine.speculative.topology
-        version = (self._term, self._reports.version, machine.revision)
+        full = frozenset(self._others_full())
+        version = (self._term, self._reports.version, machine.revision, full)
         return version, lambda: Facts(
             list(topology.nodes.values()),
             list(topology.raft_groups.values()),
             self._reports.leaders(),
             self._reports.told(),
+            full_nameservers=full,
         )

@@ -23,5 +23,5 @@ class PeerServicer:
         peer.CopyFrom(request.self)
         self._directory.learned(peer)
         response = meta_pb2.HelloResponse()
-        response.self.CopyFrom(self._directory.own)
+        response.self.CopyFrom(self._directory.introduction())
         return response

@@ -253,12 +253,15 @@ class NameserverPeer(_message.Message):
     ENDPOINT_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     INITIAL_REPLICA_IDS_FIELD_NUMBER: _builtins.int
+    DISK_IS_FULL_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     replica_id: _builtins.int
     """Of its replica of the metadata raft group; drawn with the data folder, never reused (rule 8)."""
     endpoint: _builtins.str
     cluster_id: _builtins.str
     """Empty until the metadata raft group is formed; then the same on every member."""
+    disk_is_full: _builtins.bool
+    """It takes no changes for lack of room (rule 11)."""
     @_builtins.property
     def initial_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Replica ids the metadata raft group began with; empty until it is formed."""
@@ -271,10 +274,11 @@ class NameserverPeer(_message.Message):
         endpoint: _builtins.str = ...,
         cluster_id: _builtins.str = ...,
         initial_replica_ids: _abc.Iterable[_builtins.int] | None = ...,
+        disk_is_full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "endpoint", b"endpoint", "initial_replica_ids", b"initial_replica_ids", "node_id", b"node_id", "replica_id", b"replica_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "disk_is_full", b"disk_is_full", "endpoint", b"endpoint", "initial_replica_ids", b"initial_replica_ids", "node_id", b"node_id", "replica_id", b"replica_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1859,6 +1863,7 @@ class WatchResponse(_message.Message):
     SNAPSHOT_REVISION_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     IS_FRESH_FIELD_NUMBER: _builtins.int
+    FULL_NAMESERVER_IDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """State after `changes` are taken in. 0 in all parts of a snapshot but the last. A response
     without changes tells that the source is alive and up to date.
@@ -1873,6 +1878,10 @@ class WatchResponse(_message.Message):
     """The source is a nameserver that leads or follows a leader: what it tells is not old."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
+    @_builtins.property
+    def full_nameserver_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Node ids of nameservers whose disk is full, as the source, a nameserver, knows it."""
+
     def __init__(
         self,
         *,
@@ -1882,10 +1891,11 @@ class WatchResponse(_message.Message):
         snapshot_revision: _builtins.int = ...,
         cluster_id: _builtins.str = ...,
         is_fresh: _builtins.bool = ...,
+        full_nameserver_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "is_fresh", b"is_fresh", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "full_nameserver_ids", b"full_nameserver_ids", "is_fresh", b"is_fresh", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
