@@ -406,8 +406,9 @@ async def test_a_receive_gives_what_it_found_before_its_filter_cost_too_much(
 
 async def test_a_fetch_ends_where_its_filter_cost_too_much(tmp_path: Path) -> None:
     """It says where the next one goes on."""
+    metrics = Metrics()
     config = small_config(filter_steps_per_receive=4 * MESSAGE_STEPS)
-    async with NodeUnderTest(tmp_path, config=config) as node:
+    async with NodeUnderTest(tmp_path, config=config, metrics=metrics) as node:
         await append_texts(node, 10, last="yes")
         offset = 0
         found: list[str] = []
@@ -427,3 +428,4 @@ async def test_a_fetch_ends_where_its_filter_cost_too_much(tmp_path: Path) -> No
             offset = fetched.resume_offset
             ends.append(offset)
     assert (found, ends) == (["9"], [4, 8, 10])
+    assert "strata_storage_filter_limited_total 2.0" in metrics.render().decode()

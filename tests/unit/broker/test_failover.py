@@ -17,20 +17,20 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, receive_request, received
 from tests.unit.broker.fake_cluster import NODES, FakeCluster
-from tests.unit.broker.fake_edge import FakeEdge
+from tests.unit.broker.fake_edge import FakeCall, FakeEdge
 from tests.unit.broker.fake_meta import RAFT_GROUPS, FakeMeta
 from tests.unit.broker.fake_storage import until
 
 
 @pytest.fixture
 def config(request: pytest.FixtureRequest) -> BrokerConfig:
-    """Tries of 50 ms, or of the parameter, so that what takes a second elsewhere is quick."""
+    """Tries of 50 ms, so that what takes a second elsewhere is quick; the parameter has more."""
     changes = {
-        "try_timeout_ms": getattr(request, "param", 50),
+        "try_timeout_ms": 50,
         "former_leader_grace_ms": 1,
         "distrust_ms": 20,
         "max_watch_retry_ms": 5,
-    }
+    } | getattr(request, "param", {})
     return BrokerConfig.model_validate(
         BASE_CONFIG
         | {
@@ -126,7 +126,7 @@ async def test_a_leader_that_nobody_names_is_found(edge: FakeEdge, cluster: Fake
     await all_stored(cluster, send_some(edge))
 
 
-@pytest.mark.parametrize("config", [600_000], indirect=True)
+@pytest.mark.parametrize("config", [{"try_timeout_ms": 600_000}], indirect=True)
 async def test_an_append_at_a_stopped_leader_is_given_up_when_another_one_leads(
     edge: FakeEdge, cluster: FakeCluster
 ) -> None:
@@ -234,6 +234,31 @@ async def test_a_receive_with_no_leader_ends_as_an_empty_one_and_says_why(
     status, messages = received(await call.answer)
     assert (status.code, messages) == (definition_pb2.MESSAGE_NOT_FOUND, [])
     assert "no new message: storage did not answer: raft group " in status.message
+
+
+@pytest.mark.parametrize("config", [{"call_timeout_ms": 600_000}], indirect=True)
+async def test_a_pull_with_no_leader_says_why_before_its_client_gives_up(
+    edge: FakeEdge, cluster: FakeCluster
+) -> None:
+    """The raft group is named within the client's time, which is shorter than a storage call's."""
+    for raft_group in RAFT_GROUPS:
+        cluster.depose(raft_group)
+    request = service_pb2.PullMessageRequest(
+        group=definition_pb2.Resource(name="g"),
+        message_queue=definition_pb2.MessageQueue(
+            topic=definition_pb2.Resource(name="orders"),
+            broker=definition_pb2.Broker(name=f"strata-{RAFT_GROUPS[0]}"),
+        ),
+        batch_size=1,
+    )
+    request.long_polling_timeout.FromMilliseconds(200)
+    info = FakeCall("PullMessage", b"", time_left_s=0.4)
+    handler = edge.server_streams["/apache.rocketmq.v2.MessagingService/PullMessage"]
+    async with asyncio.timeout(30):
+        answers = [data async for data in handler(request.SerializeToString(), info)]
+    status = service_pb2.PullMessageResponse.FromString(answers[0]).status
+    assert status.code == definition_pb2.PROXY_TIMEOUT
+    assert "storage did not answer in time: raft group " in status.message
 
 
 async def test_a_receive_that_was_answered_blames_nobody(

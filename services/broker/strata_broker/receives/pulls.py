@@ -30,7 +30,7 @@ from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.filters import Filters
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.recorder import Recorder
-from strata_broker.metadata.requests import Caller, milliseconds
+from strata_broker.metadata.requests import Caller, milliseconds, time_for
 from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client import epochs
@@ -58,7 +58,12 @@ class IllegalOffset(RequestError):
 
 
 class Pull(NamedTuple):
-    """A checked PullMessageRequest."""
+    """A checked PullMessageRequest.
+
+    Attributes:
+        ends_s: monotonic time at which it is answered, also when no storage node answers: its
+            client must learn why before it gives up.
+    """
 
     topic: TopicRow
     group: meta_pb2.ConsumerGroup
@@ -66,6 +71,7 @@ class Pull(NamedTuple):
     max_messages: int
     wait_ms: int
     wanted: storage_pb2.Filter
+    ends_s: float
 
 
 class Puller:
@@ -164,13 +170,16 @@ class Puller:
         if left_s is not None:
             margin_ms = self._config.receive.deadline_margin_ms
             wait_ms = min(wait_ms, int(left_s * 1000) - margin_ms)
+        wait_ms = min(max(wait_ms, 0), self._config.receive.max_polling_ms)
+        most_s = (wait_ms + self._config.storage_client.call_timeout_ms) / 1000
         return Pull(
             topic,
             group,
             queue,
             min(max(request.batch_size, 1), self._config.pull.max_messages),
-            min(max(wait_ms, 0), self._config.receive.max_polling_ms),
+            wait_ms,
             wanted,
+            self._clock.monotonic_s() + time_for(left_s, most_s, most_s),
         )
 
     async def _pull(self, pull: Pull, offset: int) -> list[bytes]:
@@ -213,14 +222,16 @@ class Puller:
         )
         try:
             async with self._attempts.of(_STOPPING), self._attempts.of(pull.topic.topic_id):
-                return await self._read(request)
+                return await self._read(request, pull.ends_s)
         except TimeoutError:
             return None
 
-    async def _read(self, request: storage_pb2.FetchRequest) -> storage_pb2.FetchResponse:
+    async def _read(
+        self, request: storage_pb2.FetchRequest, ends_s: float
+    ) -> storage_pb2.FetchResponse:
         """Fetch, and read the messages from a replica if only their places came."""
         raft_group, topic_id = request.raft_group, request.topic_id
-        fetched = await self._fetch_from_leader(request)
+        fetched = await self._fetch_from_leader(request, ends_s)
         if fetched.applied_index and not await self._reads.fill_fetched(
             raft_group, topic_id, fetched
         ):
@@ -228,21 +239,27 @@ class Puller:
             whole = storage_pb2.FetchRequest()
             whole.CopyFrom(request)
             whole.places_only = False
-            fetched = await self._fetch_from_leader(whole)
+            fetched = await self._fetch_from_leader(whole, ends_s)
         size_bytes = sum(len(stored.message) for stored in fetched.messages)
         from_leader = not fetched.applied_index
         self._reads.spread.count(raft_group, topic_id, size_bytes, from_leader=from_leader)
         return fetched
 
     async def _fetch_from_leader(
-        self, request: storage_pb2.FetchRequest
+        self, request: storage_pb2.FetchRequest, ends_s: float
     ) -> storage_pb2.FetchResponse:
+        wait_s = request.wait_ms / 1000
+        timeout_s = min(
+            self._config.storage_client.call_timeout_ms / 1000,
+            max(ends_s - self._clock.monotonic_s() - wait_s, 0.0),
+        )
         return await self._storage.call(
             request.raft_group,
             "Fetch",
             request,
             storage_pb2.FetchResponse,
-            wait_s=request.wait_ms / 1000,
+            timeout_s=timeout_s,
+            wait_s=wait_s,
         )
 
     def _answer(self, pull: Pull, fetched: storage_pb2.FetchResponse) -> list[bytes]:

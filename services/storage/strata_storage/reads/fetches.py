@@ -48,12 +48,14 @@ class Fetched(NamedTuple):
         messages: in order.
         min_offset, next_offset: where the queue begins, and the first offset without a message.
         resume_offset: where the next fetch goes on, behind what was given or passed over.
+        limited: its filter had cost what one fetch may, and there was more to look at.
     """
 
     messages: Sequence[Stored]
     min_offset: int
     next_offset: int
     resume_offset: int
+    limited: bool = False
 
 
 class _Chosen(NamedTuple):
@@ -97,7 +99,7 @@ class Fetches:
                 for place, location in zip(places, locations, strict=True)
             ]
             return Fetched(messages, row.min_offset, row.next_offset, resume_offset)
-        messages = []
+        messages, limited = [], False
         steps_left = self._max_filter_steps
         found = await self._reader.read(locations)
         for (offset, store_time_ms), message in zip(places, found, strict=True):
@@ -115,12 +117,13 @@ class Fetches:
                 messages.append(Stored(call.queue, offset, store_time_ms, kept, len(message)))
             if steps_left <= 0:
                 # The next fetch goes on behind it.
+                limited = offset + 1 < resume_offset
                 resume_offset = offset + 1
                 break
         if found and found[0] is None:
             what = f"offset {places[0][0]} of queue {call.queue}"
             raise self._reader.refusal_of(locations[0], what)
-        return Fetched(messages, row.min_offset, row.next_offset, resume_offset)
+        return Fetched(messages, row.min_offset, row.next_offset, resume_offset, limited)
 
     def _choose(self, call: FetchCall, row: QueueRow) -> _Chosen:
         first = max(call.offset, row.min_offset)

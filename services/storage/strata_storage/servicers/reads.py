@@ -51,6 +51,7 @@ class ReadServicer(PendingServicer):
         except Refused as refused:
             self._refuse(response.refusal, refused)
             return response
+        self._instruments.filter_limited.add(fetched.limited)
         response.min_offset, response.next_offset = fetched.min_offset, fetched.next_offset
         response.resume_offset = fetched.resume_offset
         add_stored(response.messages, fetched.messages)
