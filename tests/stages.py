@@ -64,6 +64,7 @@ PARTS = (
     Part("tests/unit/sim/", UNIT, 5),
     Part("tests/unit/storage/", UNIT, 20),
     Part("tests/unit/tier/", UNIT, 8),
+    Part("tests/unit/testing/", UNIT, 1),
     Part("tests/repo/", UNIT, 30),
     Part("tests/e2e/test_history.py", UNIT, 2),
     Part("tests/chart/", TEST, 5),

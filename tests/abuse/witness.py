@@ -20,6 +20,7 @@ from pathlib import Path
 
 import grpc
 
+from strata_testing import until
 from tests.e2e.client import Client, RefusedError
 from tests.e2e.process import resident_bytes
 from tests.e2e.standalone import Standalone
@@ -66,9 +67,7 @@ async def witnessed(node: Standalone, memory: bool = True) -> AsyncIterator[Seen
         tasks.create_task(_produce(node, seen, ended))
         tasks.create_task(_sample(node, seen, ended))
         try:
-            async with asyncio.timeout(NEWCOMER_TIMEOUT_S):
-                while len(seen.answered_s) < 2:  # noqa: ASYNC110 (the witness is at work)
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(seen.answered_s) >= 2, NEWCOMER_TIMEOUT_S)
             yield seen
         finally:
             ended.set()

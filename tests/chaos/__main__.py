@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strata_testing import NeverHeld
 from tests.chaos import cluster as chaos_cluster
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.faults import FAULTS, Fault
@@ -117,7 +118,7 @@ async def run(minutes: float, seed: int, folder: Path) -> Verdict:
             while time.monotonic() < until_s:
                 try:
                     verdict.steps.append(await step(cluster, chance, workload))
-                except ClusterError as error:
+                except (ClusterError, NeverHeld) as error:
                     wrong.append(f"did not come back: {error}")
                     break
         verdict.violations, verdict.counts = wrong, workload.counts()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strata_cli.local.plan import Member, Plan, load, save
-from tests.e2e.cluster import STRATA, Cluster, ClusterError, until
+from tests.e2e.cluster import STRATA, Cluster, ClusterError
 from tests.e2e.networks import HUB, Host, make_bridge
 
 NAMESERVERS, STORAGE, BROKERS = 3, 3, 2
@@ -111,13 +111,13 @@ class ChaosCluster(Cluster):
         """Let everything run, and wait until the cluster is whole.
 
         Raises:
-            ClusterError: it does not become whole.
+            NeverHeld: it does not become whole.
         """
         for name, host in self.hosts.items():
             host.mend()
             if self.state(name) == "paused":
                 self.local("resume", name)
-        until(self._all_up, START_LIMIT_S)
+        self.reaches(self._all_up, START_LIMIT_S)
         self.settle()
 
     def close(self) -> None:

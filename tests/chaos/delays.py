@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
+from strata_testing import until
 from tests.e2e.client import Client, RefusedError, check_status
 from tests.e2e.load import FAILURES, RETRY_S
 
@@ -69,12 +70,10 @@ class Delays:
         """Wait until everything that is to come came; then stop consuming.
 
         Raises:
-            TimeoutError: it did not come.
+            NeverHeld: it did not come.
         """
         try:
-            async with asyncio.timeout(limit_s):
-                while self.missing():  # noqa: ASYNC110 - many things are waited for
-                    await asyncio.sleep(RETRY_S)
+            await until(lambda: not self.missing(), limit_s, step_s=RETRY_S)
         finally:
             self._stop.set()
 

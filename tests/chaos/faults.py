@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.cluster import ChaosCluster
-from tests.e2e.cluster import ClusterError, until
+from tests.e2e.cluster import ClusterError
 
 SLOTS = 4_096
 CHANGE_LIMIT_S = 120.0
@@ -173,12 +173,12 @@ def add_and_drain(cluster: ChaosCluster, _: random.Random) -> Heal:
     name = cluster.add_storage()
 
     def heal() -> None:
-        until(lambda: not (why := cluster.unsettled()) or why, CHANGE_LIMIT_S)
+        cluster.settle(CHANGE_LIMIT_S)
         node_id = cluster.node_id(name)
         cluster.strata("node", "drain", node_id)
-        until(lambda: _is_empty(cluster, node_id), CHANGE_LIMIT_S)
+        cluster.reaches(lambda: _is_empty(cluster, node_id), CHANGE_LIMIT_S)
         cluster.local("stop", name)
-        until(lambda: _is_removed(cluster, node_id), CHANGE_LIMIT_S)
+        cluster.reaches(lambda: _is_removed(cluster, node_id), CHANGE_LIMIT_S)
         cluster.remove(name)
 
     return heal

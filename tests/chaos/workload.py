@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from strata_testing import NeverHeld
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.dead_letters import MAX_ATTEMPTS, DeadLetters
 from tests.chaos.delays import Delays
@@ -102,7 +103,7 @@ class Workload:
     async def _finish(self) -> list[str]:
         """Wait until what is under way has ended; return what must not be."""
         wrong: list[str] = []
-        with suppress(TimeoutError):
+        with suppress(NeverHeld):
             await self._delays.finish(FINISH_LIMIT_S)
         wrong += self._delays.violations()
         wrong += await self._letters.finish(self._cluster, FINISH_LIMIT_S)
@@ -125,7 +126,7 @@ class Workload:
                 if not fate.when_asked:
                     await transactions.end(client, one)
                 await asyncio.sleep(TRANSACTION_PAUSE_S * chance.uniform(0.5, 1.5))
-            with suppress(TimeoutError):
+            with suppress(NeverHeld):
                 await transactions.settle(FINISH_LIMIT_S)
         self._transacted.set()
 

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 import pytest
 
+from strata_testing import until_blocking
 from tests.compat.collect import DEADLINE_S
 from tests.compat.conftest import require
 from tests.compat.drivers import (
@@ -128,10 +129,17 @@ def give_up_log(tiered: Tiered, filler: Producer, rng: random.Random) -> None:
     """
     for _ in range(FILLERS):
         filler.send(rng.randbytes(MESSAGE_BYTES))
-    deadline = time.monotonic() + 2 * DEADLINE_S
-    while log_bytes(tiered.node) > LOCAL_BYTES_MAX or tiered.metric("strata_storage_tier_backlog"):
-        assert time.monotonic() < deadline, tiered.node.strata("tier", "status")
-        time.sleep(0.5)
+
+    def is_given_up() -> bool:
+        is_small = log_bytes(tiered.node) <= LOCAL_BYTES_MAX
+        return is_small and not tiered.metric("strata_storage_tier_backlog")
+
+    until_blocking(
+        is_given_up,
+        2 * DEADLINE_S,
+        step_s=0.5,
+        tell=lambda: tiered.node.strata("tier", "status"),
+    )
 
 
 def read(consumer: SimpleConsumer, count: int, came: Sequence[Received] = ()) -> list[Received]:

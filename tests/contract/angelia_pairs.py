@@ -167,9 +167,3 @@ async def _open(transport: str, codec: str, options: AngeliaOptions) -> Pair:
 
     again = partial(new_server, port)
     return Pair(transport, codec, handler, server, endpoint, new_channel(), new_channel, again)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (the condition has no event)
-            await asyncio.sleep(0.005)

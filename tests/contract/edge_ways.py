@@ -191,9 +191,3 @@ async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Wa
         return grpc.aio.secure_channel(f"localhost:{port}", credentials, options=arguments)
 
     return Way(kind, edge, broker, health, metrics, port, open_channel(), open_channel)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110 (what is waited for is in another process)
-            await asyncio.sleep(0.01)

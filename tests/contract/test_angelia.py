@@ -15,6 +15,7 @@ from strata_angelia import ports
 from strata_angelia.factory import open_channel
 from strata_angelia.ports import AngeliaError, Channel
 from strata_angelia.tcp_server import TcpServer
+from strata_testing import until
 from tests.contract.angelia_pairs import (
     COUNT_UP,
     OPTIONS,
@@ -24,7 +25,6 @@ from tests.contract.angelia_pairs import (
     Note,
     OpenPair,
     Pair,
-    eventually,
 )
 from tests.contract.angelia_pairs import open_pair as open_pair
 from tests.contract.angelia_pairs import pair as pair
@@ -79,7 +79,7 @@ async def test_leaving_a_stream_ends_its_handler(pair: Pair) -> None:
         async for item in items:
             assert item.number == 0
             break
-    await eventually(lambda: pair.handler.ended == 1)
+    await until(lambda: pair.handler.ended == 1)
 
 
 async def test_slow_consumer_holds_the_producer(pair: Pair) -> None:
@@ -100,16 +100,16 @@ async def test_deadline(pair: Pair) -> None:
     with pytest.raises(AngeliaError) as caught:
         await pair.say(b"wait", timeout_s=0.1)
     assert caught.value.code == ports.DEADLINE_EXCEEDED
-    await eventually(lambda: pair.handler.ended == 1)
+    await until(lambda: pair.handler.ended == 1)
 
 
 async def test_cancelled_caller(pair: Pair) -> None:
     """Cancelling the caller cancels the handler; the channel serves on."""
     async with asyncio.TaskGroup() as group:
         call = group.create_task(pair.say(b"wait"))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         call.cancel()
-    await eventually(lambda: pair.handler.ended == 1)
+    await until(lambda: pair.handler.ended == 1)
     assert (await pair.say(b"on")).body == b"on"
 
 
@@ -175,7 +175,7 @@ async def test_thousand_concurrent_calls(pair: Pair) -> None:
             )
             for n in range(1_000)
         ]
-        await eventually(lambda: pair.handler.running == 1_000)
+        await until(lambda: pair.handler.running == 1_000)
         pair.handler.release.set()
     assert [call.result().number for call in calls] == list(range(1, 1_001))
     assert pair.handler.most_running == 1_000
@@ -185,7 +185,7 @@ async def test_stop_gives_grace(pair: Pair) -> None:
     """Stop lets a running call end within the grace and takes no new one."""
     async with asyncio.TaskGroup() as group:
         call = group.create_task(pair.say(b"wait"))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         stop = group.create_task(pair.server.stop(5.0))
         await asyncio.sleep(0.05)
         with pytest.raises(AngeliaError) as caught:
@@ -202,11 +202,11 @@ async def test_stop_cancels_after_grace(pair: Pair) -> None:
     assert (await anext(stream)).number == 0
     async with asyncio.TaskGroup() as group:
         call = group.create_task(_failure_code(pair.say(b"wait", timeout_s=20.0)))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         await pair.server.stop(0.1)
     assert call.result() == ports.UNAVAILABLE
     assert await _failure_code(anext(stream)) == ports.UNAVAILABLE
-    await eventually(lambda: pair.handler.ended == 2)
+    await until(lambda: pair.handler.ended == 2)
 
 
 async def test_no_server(pair: Pair) -> None:
@@ -221,11 +221,11 @@ async def test_closed_channel(pair: Pair) -> None:
     """Closing the channel fails what is under way and every later call; handlers are cancelled."""
     async with asyncio.TaskGroup() as group:
         call = group.create_task(_failure_code(pair.say(b"wait")))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         await pair.channel.close()
     assert call.result() == ports.UNAVAILABLE
     assert await _failure_code(pair.say(b"x")) == ports.UNAVAILABLE
-    await eventually(lambda: pair.handler.ended == 1)
+    await until(lambda: pair.handler.ended == 1)
 
 
 async def test_server_comes_back(pair: Pair) -> None:
@@ -271,11 +271,11 @@ async def test_peer_death(pair: Pair) -> None:
     assert (await anext(stream)).number == 0
     async with asyncio.TaskGroup() as group:
         call = group.create_task(_failure_code(_call(channel, b"wait")))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         relay.cut()
     assert call.result() == ports.UNAVAILABLE
     assert await _failure_code(anext(stream)) == ports.UNAVAILABLE
-    await eventually(lambda: pair.handler.ended == 2)
+    await until(lambda: pair.handler.ended == 2)
     await channel.close()
     await relay.stop()
 

@@ -15,7 +15,8 @@ from strata_angelia.options import CLASS_LIMITS, AngeliaOptions, ClassLimits
 from strata_angelia.ports import AngeliaError
 from strata_angelia.tcp_channel import TcpChannel
 from strata_angelia.tcp_server import TcpServer
-from tests.contract.angelia_pairs import OPTIONS, PUT, SAY_BACK, Note, OpenPair, eventually
+from strata_testing import until
+from tests.contract.angelia_pairs import OPTIONS, PUT, SAY_BACK, Note, OpenPair
 from tests.contract.angelia_pairs import open_pair as open_pair
 
 HIGHER = [call_class for call_class in CallClass if call_class is not CallClass.READ]
@@ -35,7 +36,7 @@ async def test_too_many_calls(open_pair: OpenPair) -> None:
     pair = await open_pair(_limited(ClassLimits(4, 1 << 20)))
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(pair.say(b"wait")) for _ in range(4)]
-        await eventually(lambda: pair.handler.running == 4)
+        await until(lambda: pair.handler.running == 4)
         with pytest.raises(AngeliaError) as caught:
             await pair.say(b"one more")
         assert caught.value.code == ports.OVERLOADED
@@ -51,7 +52,7 @@ async def test_a_full_class_keeps_no_other_out(open_pair: OpenPair, other: CallC
     pair = await open_pair(_limited(ClassLimits(4, 1 << 20), {PUT: other}))
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(pair.say(b"wait")) for _ in range(4)]
-        await eventually(lambda: pair.handler.running == 4)
+        await until(lambda: pair.handler.running == 4)
         answer = await pair.channel.call(PUT, Note(body=b"in"), Note, timeout_s=5.0)
         assert answer.body == b"in"
         pair.handler.release.set()
@@ -68,7 +69,7 @@ async def test_as_many_reads_wait_as_a_broker_may_park(open_pair: OpenPair) -> N
             group.create_task(pair.channel.call(SAY_BACK, Note(body=b"wait"), Note))
             for _ in range(20_000)
         ]
-        await eventually(lambda: pair.handler.running == 20_000)
+        await until(lambda: pair.handler.running == 20_000)
         answer = await pair.channel.call(PUT, Note(body=b"in"), Note, timeout_s=30.0)
         assert answer.body == b"in"
         pair.handler.release.set()
@@ -82,7 +83,7 @@ async def test_the_bytes_of_a_class(open_pair: OpenPair) -> None:
         pytest.skip("nothing is copied, no size is known")
     async with asyncio.TaskGroup() as group:
         first = group.create_task(pair.say(b"wait"))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         with pytest.raises(AngeliaError) as caught:
             await pair.say(b"second")
         assert caught.value.code == ports.OVERLOADED
@@ -102,7 +103,7 @@ async def test_a_tcp_caller_holds_back_what_does_not_fit(open_pair: OpenPair) ->
     channel = TcpChannel(pair.endpoint, codec=CODECS[pair.codec], options=options)
     async with asyncio.TaskGroup() as group:
         first = group.create_task(channel.call(SAY_BACK, Note(body=b"wait"), Note, timeout_s=9.0))
-        await eventually(lambda: pair.handler.running == 1)
+        await until(lambda: pair.handler.running == 1)
         second = group.create_task(channel.call(SAY_BACK, Note(body=b"two"), Note, timeout_s=9.0))
         answer = await channel.call(PUT, Note(body=b"in"), Note, timeout_s=5.0)
         assert answer.body == b"in"

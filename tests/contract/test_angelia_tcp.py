@@ -17,6 +17,7 @@ from strata_angelia.ports import AngeliaError
 from strata_angelia.tcp_channel import TcpChannel
 from strata_angelia.tcp_server import TcpServer
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 
 GET = "/strata.meta.v1.MetaService/GetSnapshot"
 
@@ -98,9 +99,7 @@ async def test_closing_while_it_connects() -> None:
     async with asyncio.TaskGroup() as group:
         request = meta_pb2.GetSnapshotRequest()
         call = group.create_task(_code(channel.call(GET, request, meta_pb2.GetSnapshotResponse)))
-        async with asyncio.timeout(30):
-            while not held:  # noqa: ASYNC110 - there is no event for what the kernel accepts
-                await asyncio.sleep(0.01)
+        await until(lambda: held)
         await channel.close()
     assert call.result() == ports.UNAVAILABLE
     ((reader, writer),) = held
@@ -141,15 +140,11 @@ async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
     server = TcpServer("127.0.0.1", 0)
     host, _, port = (await server.start()).rpartition(":")
     with socket.create_connection((host, int(port))):
-        async with asyncio.timeout(30):
-            while not server.connections:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
+        await until(lambda: server.connections)
         (connection,) = server.connections
         connection.send(Kind.PING, bytes(16_000_000))
         await server.stop(0.1)
-        async with asyncio.timeout(30):
-            while server.connections:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.connections)
 
 
 async def _code(call: Awaitable[object]) -> str:

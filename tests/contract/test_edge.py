@@ -15,7 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from strata_edge.options import EdgeOptions
 from strata_runtime.tls import Certificate
-from tests.contract.edge_ways import MIB, OpenWay, Way, eventually, stream, talk, unary
+from strata_testing import until
+from tests.contract.edge_ways import MIB, OpenWay, Way, stream, talk, unary
 from tests.contract.edge_ways import certificate as certificate
 from tests.contract.edge_ways import fronted as fronted
 from tests.contract.edge_ways import open_way as open_way
@@ -39,14 +40,14 @@ async def test_hot_deadline(way: Way) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await way.send(b"hold", timeout=0.3)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await eventually(lambda: way.broker.gone == [b"hold"])
+    await until(lambda: way.broker.gone == [b"hold"])
     assert way.broker.calls[0].done()
 
 
 async def test_hot_time_left(way: Way) -> None:
     """A call's time left is what the client gave."""
     call = asyncio.ensure_future(way.send(b"hold", timeout=29))
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     left_s = way.broker.calls[0].time_left_s()
     assert left_s is not None
     # gRPC rounds a timeout of this size up to the next tenth of a second.
@@ -73,9 +74,9 @@ async def test_hot_batches(way: Way) -> None:
 async def test_client_gone(way: Way) -> None:
     """`on_gone` is called once when the client cancels; a late answer does nothing."""
     call = asyncio.ensure_future(way.send(b"hold"))
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     call.cancel()
-    await eventually(lambda: way.broker.gone == [b"hold"])
+    await until(lambda: way.broker.gone == [b"hold"])
     way.broker.calls[0].complete([b"late"])
     assert way.broker.gone == [b"hold"]
     assert await way.send(b"on") == b"on"
@@ -85,9 +86,9 @@ async def test_client_connection_lost(way: Way) -> None:
     """`on_gone` is called when the client's connection ends."""
     other = way.open_channel()
     call = unary(other, "SendMessage")(b"hold lost", timeout=10)
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     await other.close()
-    await eventually(lambda: way.broker.gone == [b"hold lost"])
+    await until(lambda: way.broker.gone == [b"hold lost"])
     call.cancel()
 
 
@@ -95,7 +96,7 @@ async def test_too_many_hot_calls(open_way: OpenWay) -> None:
     """Hot calls above the limit are refused at once and counted, the others are answered."""
     way = await open_way("direct", EdgeOptions(port=0, max_hot_calls=2))
     held = [asyncio.ensure_future(way.send(b"hold")) for _ in range(2)]
-    await eventually(lambda: len(way.broker.calls) == 2)
+    await until(lambda: len(way.broker.calls) == 2)
     assert way.gauge("strata_edge_hot_calls") == 2
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await way.send(b"three")
@@ -135,7 +136,7 @@ async def test_bidirectional_stream(way: Way) -> None:
         assert await call.read() == word.upper()
     await call.done_writing()
     assert await call.read() is grpc.aio.EOF
-    await eventually(lambda: way.broker.ended == 1)
+    await until(lambda: way.broker.ended == 1)
 
 
 async def test_bidirectional_stream_cancelled(way: Way) -> None:
@@ -143,7 +144,7 @@ async def test_bidirectional_stream_cancelled(way: Way) -> None:
     call = talk(way.channel)()
     assert await call.read() == b"hello"
     call.cancel()
-    await eventually(lambda: way.broker.ended == 1)
+    await until(lambda: way.broker.ended == 1)
 
 
 async def test_unknown_method(way: Way) -> None:
@@ -182,7 +183,7 @@ async def test_health(way: Way) -> None:
 async def test_drain_on_stop(way: Way) -> None:
     """Stop answers running calls within the grace, refuses new connections, then is gone."""
     held = asyncio.ensure_future(way.send(b"hold"))
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     stop = asyncio.ensure_future(way.edge.stop(5.0))
     await asyncio.sleep(0.2)
     assert not stop.done()
@@ -196,7 +197,7 @@ async def test_drain_on_stop(way: Way) -> None:
 async def test_stop_ends_calls_after_grace(way: Way) -> None:
     """A call that outlives the grace is ended."""
     held = asyncio.ensure_future(way.send(b"hold"))
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     await way.edge.stop(0.1)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await held
@@ -245,12 +246,12 @@ async def _send_until_answered(way: Way, request: bytes) -> bytes:
 async def test_idle_connections(fronted: Way) -> None:
     """2,000 silent connections are held and cost the server none; a talking client is served."""
     idle = [socket.create_connection(("127.0.0.1", fronted.port)) for _ in range(2_000)]
-    await eventually(lambda: fronted.gauge("strata_edge_connections") >= 2_000)
+    await until(lambda: fronted.gauge("strata_edge_connections") >= 2_000)
     assert await fronted.send(b"on") == b"on"
     idle[0].sendall(b"no HTTP/2 at all\r\n\r\n")
     for connection in idle:
         connection.close()
-    await eventually(lambda: fronted.gauge("strata_edge_connections") == 1)
+    await until(lambda: fronted.gauge("strata_edge_connections") == 1)
 
 
 async def test_connection_limit(open_way: OpenWay) -> None:
@@ -258,13 +259,13 @@ async def test_connection_limit(open_way: OpenWay) -> None:
     way = await open_way("plaintext", EdgeOptions(port=0, max_connections=3))
     assert await way.send(b"one") == b"one"
     idle = [socket.create_connection(("127.0.0.1", way.port)) for _ in range(2)]
-    await eventually(lambda: way.gauge("strata_edge_connections") == 3)
+    await until(lambda: way.gauge("strata_edge_connections") == 3)
     reader, writer = await asyncio.open_connection("127.0.0.1", way.port)
     assert await reader.read() == b""
     writer.close()
     assert await way.send(b"on") == b"on"
     refused = way.metrics.counter("strata_edge_refused_connections_total")
-    await eventually(lambda: refused.value() == 1)
+    await until(lambda: refused.value() == 1)
     for connection in idle:
         connection.close()
 
@@ -277,7 +278,7 @@ async def test_bad_tls_handshake(fronted: Way) -> None:
         await reader.read()
     writer.close()
     failures = fronted.metrics.counter("strata_edge_tls_failures_total")
-    await eventually(lambda: failures.value() == 1)
+    await until(lambda: failures.value() == 1)
     assert await fronted.send(b"on") == b"on"
 
 
@@ -324,7 +325,7 @@ async def test_front_dies_with_its_parent(
     assert not _is_gone(front_pid)
     server.kill()
     await server.wait()
-    await eventually(lambda: _is_gone(front_pid))
+    await until(lambda: _is_gone(front_pid))
     with pytest.raises(OSError):
         await asyncio.open_connection("127.0.0.1", port)
     left = _make_old(_socket_folders(tmp_path))

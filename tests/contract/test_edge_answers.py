@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from strata_edge.options import EdgeOptions
-from tests.contract.edge_ways import OpenWay, Way, eventually, stream, unary
+from strata_testing import until
+from tests.contract.edge_ways import OpenWay, Way, stream, unary
 from tests.contract.edge_ways import certificate as certificate
 from tests.contract.edge_ways import open_way as open_way
 from tests.contract.edge_ways import way as way
@@ -22,7 +23,7 @@ async def test_an_answer_that_is_taken_tells_nobody(way: Way) -> None:
     """`on_not_taken` stays silent for an answer that the client reads."""
     told: list[str] = []
     call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=20)
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     way.broker.calls[0].complete([b"one", b"two"], lambda: told.append("not taken"))
     assert [response async for response in call] == [b"one", b"two"]
     assert await way.send(b"on") == b"on"
@@ -33,12 +34,12 @@ async def test_an_answer_to_a_client_that_has_gone(way: Way) -> None:
     """An answer to a call that is done is not taken: told once, never from within `complete`."""
     told: list[str] = []
     call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=20)
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     call.cancel()
-    await eventually(way.broker.calls[0].done)
+    await until(way.broker.calls[0].done)
     way.broker.calls[0].complete([b"one"], lambda: told.append("not taken"))
     assert told == []
-    await eventually(lambda: told == ["not taken"])
+    await until(lambda: told == ["not taken"])
     assert await way.send(b"on") == b"on"
     assert told == ["not taken"]
 
@@ -48,14 +49,14 @@ async def test_an_answer_in_the_turn_in_which_its_client_goes(way: Way) -> None:
     told: set[bytes] = set()
     rest = stream(way.channel, "ReceiveMessage")
     calls = {b"hold %d" % number: rest(b"hold %d" % number, timeout=60) for number in range(200)}
-    await eventually(lambda: len(way.broker.calls) == len(calls))
+    await until(lambda: len(way.broker.calls) == len(calls))
     for call in way.broker.calls:
         request = call.request
         # Two that fit at once, and one that no client takes without reading.
         answer = [b"one", bytes(20 * FEW)]
         call.complete(answer, lambda request=request: told.add(request))  # type: ignore[misc]
         calls[request].cancel()
-    await eventually(lambda: told == set(calls))
+    await until(lambda: told == set(calls))
     assert await way.send(b"on") == b"on"
 
 
@@ -63,13 +64,13 @@ async def test_a_slow_reader_that_leaves(way: Way) -> None:
     """A client that read the beginning of an answer and resets it did not take it."""
     told: list[str] = []
     call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=60)
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     answer = [b"first", *(bytes(FEW) for _ in range(60))]
     way.broker.calls[0].complete(answer, lambda: told.append("not taken"))
     assert await call.read() == b"first"
     assert told == []
     call.cancel()
-    await eventually(lambda: told == ["not taken"])
+    await until(lambda: told == ["not taken"])
     assert way.metrics.counter("strata_edge_answers_not_taken_total").value() == 1
 
 
@@ -78,25 +79,25 @@ async def test_a_connection_that_ends_takes_no_more(open_way: OpenWay) -> None:
     way = await open_way("tls", EdgeOptions(port=0))
     told: list[str] = []
     call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=60)
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     answer = [b"first", *(bytes(FEW) for _ in range(60))]
     way.broker.calls[0].complete(answer, lambda: told.append("not taken"))
     assert await call.read() == b"first"
     assert way.edge.front_pid is not None
     os.kill(way.edge.front_pid, signal.SIGKILL)
-    await eventually(lambda: told == ["not taken"])
+    await until(lambda: told == ["not taken"])
 
 
 async def test_a_stop_takes_no_more(way: Way) -> None:
     """An answer that was not out when the edge stopped was not taken."""
     told: list[str] = []
     call = stream(way.channel, "ReceiveMessage")(b"hold", timeout=60)
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     answer = [b"first", *(bytes(FEW) for _ in range(60))]
     way.broker.calls[0].complete(answer, lambda: told.append("not taken"))
     assert await call.read() == b"first"
     await way.edge.stop(0)
-    await eventually(lambda: told == ["not taken"])
+    await until(lambda: told == ["not taken"])
     call.cancel()
 
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.health import Severity
 from strata_runtime.metrics import Metrics
 from strata_runtime.tls import Certificate, self_signed
-from tests.contract.edge_ways import eventually
+from strata_testing import until
 
 
 @pytest.fixture
@@ -57,12 +56,6 @@ async def _served(port: int) -> set[str]:
     return {str(name.value) for name in names.value}
 
 
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():  # noqa: ASYNC110 (it is in another process)
-            await asyncio.sleep(0.05)
-
-
 async def test_a_new_pair_is_taken_without_a_restart(
     pairs: list[Certificate], metrics: Metrics
 ) -> None:
@@ -79,17 +72,17 @@ async def test_a_new_pair_is_taken_without_a_restart(
     assert "one.example" in await _served(port)
     with structlog.testing.capture_logs() as lines:
         _put(new.certificate_file, used.certificate_file)
-        await eventually(
+        await until(
             lambda: any("old one stays" in line["event"] for line in lines),
         )
         assert "one.example" in await _served(port)
         _put(new.key_file, used.key_file)
-        await eventually(lambda: any("read again" in line["event"] for line in lines))
+        await until(lambda: any("read again" in line["event"] for line in lines))
 
     async def is_new() -> bool:
         return "two.example" in await _served(port)
 
-    await _until(is_new)
+    await until(is_new)
     (bad,) = [line for line in lines if "old one stays" in line["event"]]
     assert bad["log_level"] == "warning"
     assert str(used.key_file) in bad["reason"]
@@ -116,7 +109,7 @@ async def test_a_bad_pair_changes_nothing(
             used.certificate_file.unlink()
         else:
             used.certificate_file.write_text("no PEM")
-        await eventually(lambda: any("old one stays" in line["event"] for line in lines))
+        await until(lambda: any("old one stays" in line["event"] for line in lines))
         assert "one.example" in await _served(port)
         await asyncio.sleep(1.5)  # it is looked at again meanwhile, and not told again
     (line,) = [line for line in lines if "old one stays" in line["event"]]
@@ -150,7 +143,7 @@ async def test_tls_only_refuses_plaintext(pairs: list[Certificate], metrics: Met
     writer.close()
     assert "one.example" in await _served(port)
     refused = metrics.counter("strata_edge_plaintext_refused_total")
-    await eventually(lambda: refused.value() == 1)
+    await until(lambda: refused.value() == 1)
     await edge.stop(0)
 
 

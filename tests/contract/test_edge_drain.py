@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
@@ -13,6 +13,7 @@ from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import HotCall
 from strata_runtime.tls import Certificate, self_signed
+from strata_testing import until
 
 SERVICE = "strata.test.v1.EdgeService"
 
@@ -50,15 +51,6 @@ async def send(channel: grpc.aio.Channel, request: bytes) -> bytes:
     return await call(request, timeout=20)
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize("tls", [True, False], ids=["tls", "plaintext"])
 async def test_clients_go_without_an_error(tmp_path: Path, tls: bool) -> None:
     """Calls under way, and those that clients make before they hear of it, are served."""
@@ -79,9 +71,9 @@ async def test_clients_go_without_an_error(tmp_path: Path, tls: bool) -> None:
 
     async with channel_to(port, certificate if tls else None) as channel:
         held = asyncio.ensure_future(send(channel, b"hold"))
-        await eventually(lambda: bool(broker.held))
+        await until(lambda: bool(broker.held))
         sending = [asyncio.ensure_future(send_until_it_fails()) for _ in range(8)]
-        await eventually(lambda: broker.answered > 100)
+        await until(lambda: broker.answered > 100)
         draining = asyncio.ensure_future(edge.drain(20))
         await asyncio.gather(*sending)
         # The port is closed: who was sent away finds nobody. No call that was taken has failed.
@@ -102,7 +94,7 @@ async def test_a_client_that_stays_is_waited_for_no_longer_than_said(tmp_path: P
     port = await edge.start()
     async with channel_to(port, None) as channel:
         held = asyncio.ensure_future(send(channel, b"hold"))
-        await eventually(lambda: bool(broker.held))
+        await until(lambda: bool(broker.held))
         await edge.drain(0.2)
         assert not held.done()
         await edge.stop(0.1)

@@ -13,8 +13,9 @@ import pytest
 
 from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
+from strata_testing import until
 from tests.contract import http2_raw as raw
-from tests.contract.edge_ways import MIB, SERVICE, OpenWay, Way, eventually, stream, talk, unary
+from tests.contract.edge_ways import MIB, SERVICE, OpenWay, Way, stream, talk, unary
 from tests.contract.edge_ways import certificate as certificate
 from tests.contract.edge_ways import open_way as open_way
 from tests.contract.edge_ways import way as way
@@ -61,7 +62,7 @@ async def test_a_message_of_a_stream_has_its_size(way: Way) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         await call.write(bytes((64 << 10) + 1))
     assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    await eventually(lambda: way.broker.ended == 1)
+    await until(lambda: way.broker.ended == 1)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
@@ -99,7 +100,7 @@ async def test_times_are_clamped(open_way: OpenWay, timeout: float | None) -> No
     limits = {SEND: MethodLimits(max_time_s=7.0)}
     way = await open_way("plaintext", EdgeOptions(port=0, method_limits=limits))
     call = asyncio.ensure_future(way.send(b"hold", timeout=timeout))
-    await eventually(lambda: len(way.broker.calls) == 1)
+    await until(lambda: len(way.broker.calls) == 1)
     held = way.broker.calls[0]
     first_s = held.time_left_s()
     assert first_s is not None
@@ -120,13 +121,13 @@ async def test_unread_answers_of_a_rare_stream_count(open_way: OpenWay) -> None:
     way = await open_way("direct", options)
     slow = stream(way.channel, "Large")(b"20000000", timeout=30)
     assert await slow.read() == b"first"
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") > 20_000_000)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") > 20_000_000)
     other = way.open_channel()
     status = await _status(stream(other, "ReceiveMessage")(b"more", timeout=10).read())
     assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert await unary(other, "AckMessage")(b"on", timeout=10) == b"on"
     slow.cancel()
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 0)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 0)
     assert await stream(other, "ReceiveMessage")(b"m", timeout=10).read() == b"m0"
     assert _refused(way, "unread") == 1
     await other.close()
@@ -137,16 +138,16 @@ async def test_unread_answers_of_unary_calls_count(open_way: OpenWay) -> None:
     way = await open_way("direct", EdgeOptions(port=0))
     answer = await way.send(bytes(4 * MIB))
     assert len(answer) == 4 * MIB
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 0)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 0)
     # A client that opens no window at all takes no answer.
     reader, writer = await raw.connect(way.port)
     writer.write(raw.frame(raw.SETTINGS, 0, 0, b"\0\4\0\0\0\0"))
     headers = raw.request_headers(SEND)
     writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, headers))
     writer.write(raw.data_frames(1, raw.message(bytes(50_000)), end=True))
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 50_000)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 50_000)
     writer.close()
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 0)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 0)
     del reader
 
 
@@ -155,12 +156,12 @@ async def test_a_connection_has_its_share_of_unread_answers(open_way: OpenWay) -
     way = await open_way("direct", EdgeOptions(port=0, max_unread_bytes_per_connection=MIB))
     slow = stream(way.channel, "Large")(b"20000000", timeout=30)
     assert await slow.read() == b"first"
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") > 20_000_000)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") > 20_000_000)
     assert await _status(way.send(b"more")) is grpc.StatusCode.RESOURCE_EXHAUSTED
     other = way.open_channel()
     assert await unary(other, "SendMessage")(b"on", timeout=10) == b"on"
     slow.cancel()
-    await eventually(lambda: way.gauge("strata_edge_unread_bytes") == 0)
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 0)
     assert await way.send(b"on") == b"on"
     await other.close()
 
@@ -172,7 +173,7 @@ async def test_an_address_has_its_share_of_calls(open_way: OpenWay) -> None:
     talks = [talk(way.channel)(timeout=30) for _ in range(2)]
     for call in talks:
         assert await call.read() == b"hello"
-    await eventually(lambda: len(way.broker.calls) == 2)
+    await until(lambda: len(way.broker.calls) == 2)
     other = way.open_channel()
     late = stream(other, "ReceiveMessage")(b"hold", timeout=30)
     assert await _status(late.read()) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -183,7 +184,7 @@ async def test_an_address_has_its_share_of_calls(open_way: OpenWay) -> None:
         receive.cancel()
     for call in talks:
         call.cancel()
-    await eventually(lambda: way.gauge("strata_edge_rare_calls") == 0)
+    await until(lambda: way.gauge("strata_edge_rare_calls") == 0)
     assert await stream(other, "ReceiveMessage")(b"m", timeout=10).read() == b"m0"
     await other.close()
 
@@ -204,25 +205,25 @@ async def test_an_address_has_its_share_of_connections(open_way: OpenWay) -> Non
     async with asyncio.timeout(30):
         assert await from_elsewhere.readexactly(9)
     second.close()
-    await eventually(lambda: way.gauge("strata_edge_connections") == 2)
+    await until(lambda: way.gauge("strata_edge_connections") == 2)
     reader, fifth = await raw.connect(way.port)
     async with asyncio.timeout(30):
         assert await reader.readexactly(9)
     for writer in (fourth, fifth):
         writer.close()
     refused = way.metrics.counter("strata_edge_refused_connections_total")
-    await eventually(lambda: refused.value() == 1)
+    await until(lambda: refused.value() == 1)
 
 
 async def test_calls_above_the_streams_of_a_connection_wait(open_way: OpenWay) -> None:
     """A client keeps what is above the limit of streams to itself until others have ended."""
     way = await open_way("plaintext", EdgeOptions(port=0, max_streams_per_connection=4))
     calls = [asyncio.ensure_future(way.send(b"hold", timeout=30)) for _ in range(8)]
-    await eventually(lambda: len(way.broker.calls) == 4)
+    await until(lambda: len(way.broker.calls) == 4)
     assert await unary(way.open_channel(), "SendMessage")(b"on", timeout=10) == b"on"
     for call in way.broker.calls:
         call.complete([b"done"])
-    await eventually(lambda: len(way.broker.calls) == 9)
+    await until(lambda: len(way.broker.calls) == 9)
     for call in way.broker.calls:
         call.complete([b"done"])
     assert await asyncio.gather(*calls) == [b"done"] * 8
@@ -238,11 +239,11 @@ async def test_uploads_that_do_not_end(open_way: OpenWay) -> None:
         writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, 2 * number + 1, headers))
         unfinished = raw.message(bytes(20_000))[:1_000]
         writer.write(raw.data_frames(2 * number + 1, unfinished, end=False))
-    await eventually(lambda: _refused(way, "upload") == 5)
+    await until(lambda: _refused(way, "upload") == 5)
     assert await way.send(b"on") == b"on"
     # The first may finish.
     writer.write(raw.data_frames(1, bytes(19_005), end=True))
-    await eventually(lambda: len(way.broker.calls) == 2)
+    await until(lambda: len(way.broker.calls) == 2)
     assert len(way.broker.calls[1].request) == 20_000
     writer.close()
     assert _refused(way, "upload") == 5
@@ -256,15 +257,15 @@ async def test_large_requests_wait_for_room(open_way: OpenWay) -> None:
     reader, writer = await raw.connect(way.port)
     writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, raw.request_headers(SEND)))
     writer.write(raw.data_frames(1, raw.message(bytes(2 * MIB))[:1_000], end=False))
-    await eventually(lambda: way.gauge("strata_edge_large_request_bytes") == 2 * MIB)
+    await until(lambda: way.gauge("strata_edge_large_request_bytes") == 2 * MIB)
     requests = [bytes([number]) * (MIB // 2) for number in range(8)]
     calls = [asyncio.ensure_future(way.send(request, timeout=60)) for request in requests]
-    await eventually(lambda: way.gauge("strata_edge_large_requests_waiting") == 8)
+    await until(lambda: way.gauge("strata_edge_large_requests_waiting") == 8)
     assert await way.send(b"small") == b"small"
     assert len(way.broker.calls) == 1
     writer.close()
     assert await asyncio.gather(*calls) == requests
-    await eventually(lambda: way.gauge("strata_edge_large_request_bytes") == 0)
+    await until(lambda: way.gauge("strata_edge_large_request_bytes") == 0)
     assert way.gauge("strata_edge_large_requests_waiting") == 0
     del reader
 
@@ -284,7 +285,7 @@ async def test_a_block_of_headers_without_end(open_way: OpenWay) -> None:
             while await reader.read(1_000):
                 pass
     ended = way.metrics.counter("strata_edge_ended_connections_total")
-    await eventually(lambda: ended.value() == 1)
+    await until(lambda: ended.value() == 1)
     status = await _status(way.send(b"on", metadata=(("x", "y" * 20_000),)))
     assert status is not grpc.StatusCode.OK
     assert await way.send(b"on") == b"on"
@@ -324,10 +325,12 @@ async def test_a_flood_of_resets(way: Way) -> None:
                     await writer.drain()
         writer.close()
         del reader
-    async with asyncio.timeout(60):
-        while await _status(way.send(b"on", timeout=5)) is not grpc.StatusCode.OK:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)
-    await eventually(lambda: way.gauge("strata_edge_hot_calls") == 0)
+
+    async def serves() -> bool:
+        return await _status(way.send(b"on", timeout=5)) is grpc.StatusCode.OK
+
+    await until(serves, step_s=0.1)
+    await until(lambda: way.gauge("strata_edge_hot_calls") == 0)
     assert _peak_bytes() - before < 300 * MIB
 
 

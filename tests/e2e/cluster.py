@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
+from strata_testing import NotYet, until_blocking
 from tests.e2e.leftovers import free_disk
 
 STRATA = Path(sys.executable).with_name("strata")
@@ -152,9 +153,21 @@ class Cluster:
         """Wait until every raft group is led and all its replicas keep up; return the seconds.
 
         Raises:
-            ClusterError: it takes longer than the limit.
+            NeverHeld: it takes longer than the limit.
         """
-        return until(lambda: not (why := self.unsettled()) or why, limit_s)
+        return self.reaches(lambda: not (why := self.unsettled()) or NotYet(why), limit_s)
+
+    def reaches(self, holds: Callable[[], object], limit_s: float) -> float:
+        """Wait until something holds; return the seconds it took.
+
+        Args:
+            holds: whether it holds; a command that fails means "not yet".
+            limit_s: how long.
+
+        Raises:
+            NeverHeld: it did not hold in time.
+        """
+        return until_blocking(holds, limit_s, step_s=POLL_S, forgiven=ClusterError)
 
     def unsettled(self) -> str:
         """Return what is not as it should be; empty when all is well."""
@@ -170,31 +183,6 @@ class Cluster:
                 if replica.role != "voter" or replica.state != "serving" or behind > MAX_BEHIND:
                     return f"raft group {number}, commit index {commit}: {replica}"
         return ""
-
-
-def until(holds: Callable[[], bool | str], limit_s: float) -> float:
-    """Wait until something holds; return the seconds it took.
-
-    Args:
-        holds: True, or why not yet. A ClusterError counts as not yet.
-        limit_s: how long.
-
-    Raises:
-        ClusterError: it did not hold in time.
-    """
-    started = time.monotonic()
-    why: bool | str = ""
-    while True:
-        try:
-            why = holds()
-        except ClusterError as error:
-            why = str(error)
-        took_s = time.monotonic() - started
-        if why is True:
-            return took_s
-        if took_s > limit_s:
-            raise ClusterError(f"not within {limit_s} s: {why}")
-        time.sleep(POLL_S)
 
 
 def _strata(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:

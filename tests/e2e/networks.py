@@ -7,8 +7,9 @@ network is never touched; when that namespace goes, all of it goes. Needs root a
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
+
+from strata_testing import until_blocking
 
 BRIDGE = "br0"
 HUB = "10.87.0.1"
@@ -74,10 +75,8 @@ class Host:
 
     def _wait_for_namespace(self) -> None:
         own = Path("/proc/self/ns/net").readlink()
-        deadline = time.monotonic() + START_LIMIT_S
-        while Path(f"/proc/{self._holder.pid}/ns/net").readlink() == own:
-            assert time.monotonic() < deadline, "no network namespace"
-            time.sleep(0.01)
+        its = Path(f"/proc/{self._holder.pid}/ns/net")
+        until_blocking(lambda: its.readlink() != own, START_LIMIT_S, step_s=0.01)
 
 
 def network() -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
 from tests.e2e.client import Client
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster
 from tests.e2e.history import check, skipped
 from tests.e2e.load import FIFO_QUEUES, NORMAL_QUEUES, Load, percentile
 from tests.limits import within
@@ -101,7 +101,7 @@ def hand_leadership(cluster: Cluster, raft_group: int, node_id: str) -> None:
         cluster.strata("leader", "transfer", str(raft_group), "--to", node_id)
         return True
 
-    until(handed_over, CHANGE_LIMIT_S)
+    cluster.reaches(handed_over, CHANGE_LIMIT_S)
 
 
 async def grow_and_shrink(cluster: Cluster, load: Load) -> None:
@@ -111,14 +111,14 @@ async def grow_and_shrink(cluster: Cluster, load: Load) -> None:
     ]
     for name in added:
         held = lambda name=name: replicas_on(cluster, name) > 0  # noqa: E731
-        await asyncio.to_thread(until, held, CHANGE_LIMIT_S)
+        await asyncio.to_thread(cluster.reaches, held, CHANGE_LIMIT_S)
     await asyncio.to_thread(cluster.settle, CHANGE_LIMIT_S)
     print(f"{added} hold {[replicas_on(cluster, name) for name in added]} replicas")
     for name in added:
         address = cluster.address(name)
         cluster.strata("node", "drain", address)
         empty = lambda name=name: replicas_on(cluster, name) == 0  # noqa: E731
-        await asyncio.to_thread(until, empty, CHANGE_LIMIT_S)
+        await asyncio.to_thread(cluster.reaches, empty, CHANGE_LIMIT_S)
         await asyncio.to_thread(cluster.local, "stop", name)
         # A node that still ran would register again.
         cluster.strata("node", "remove", address)

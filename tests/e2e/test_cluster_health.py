@@ -5,7 +5,6 @@ Seconds are printed; with STRATA_TEST_LIMITS=1 they are held against what is pro
 
 import json
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from strata_testing import until_blocking
 from tests.e2e.cluster import STRATA, Cluster
 from tests.limits import within
 
@@ -99,11 +99,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
 
 def soon(what: str, holds: Callable[[], bool], *, is_limited: bool = True) -> None:
     """Wait until something holds, and say how long it took."""
-    began_s = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began_s < PATIENCE_S, f"never: {what}"
-        time.sleep(POLL_S)
-    took_s = time.monotonic() - began_s
+    took_s = until_blocking(holds, PATIENCE_S, step_s=POLL_S, tell=lambda: what)
     print(f"{what}: {took_s:.1f} s")
     if is_limited:
         within(what, took_s, TOLD_S)

@@ -13,8 +13,9 @@ from typing import Any
 import grpc
 import pytest
 
+from strata_testing import NotYet
 from tests.e2e.client import Client, RefusedError
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster
 
 TOPICS = [f"live-{number}" for number in range(16)]
 BODY = b"x" * 4_000
@@ -183,7 +184,7 @@ async def evened_out(cluster: Cluster, load: Load, avoided: str) -> Round:
     before, p99_before_ms = await imbalance(cluster), load.p99_ms()
     if avoided:
         await asyncio.to_thread(cluster.create_topic, "newcomer", "--queues", "5")
-        await asyncio.to_thread(until, lambda: avoids(cluster, avoided), 30.0)
+        await asyncio.to_thread(cluster.reaches, lambda: avoids(cluster, avoided), 30.0)
     planned = await plan(cluster, heavy)
     applied = await strata(cluster, "placement", "apply", "--wait")
     p99_during_ms = load.p99_ms()
@@ -210,9 +211,9 @@ async def plan(cluster: Cluster, heavy: set[str]) -> Any:
     return planned
 
 
-def avoids(cluster: Cluster, hot: str) -> bool | str:
+def avoids(cluster: Cluster, hot: str) -> object:
     """Whether no queue of the new topic is led by a node."""
     shown = cluster.strata("topic", "show", "newcomer")["queue_status"]
     led = {group.health.raft_group: group.health.leader_node_id for group in cluster.raft_groups()}
     places = [led[queue["raft_group"]] for queue in shown]
-    return hot not in places or f"{places} has {hot}"
+    return hot not in places or NotYet(f"{places} has {hot}")

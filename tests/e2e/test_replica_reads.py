@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from strata_testing import NotYet
 from tests.e2e.client import Client
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster
 
 TOPIC = "read-much"
 # STRATA_TEST_READERS=100 is what the design asks for; sixteen show the same in less time.
@@ -123,7 +124,7 @@ def learners(cluster: Cluster, count: int) -> list[str]:
     number = cluster.strata("queue", "show", TOPIC, "0")["raft_group"]
     found: list[str] = []
 
-    def settled() -> bool | str:
+    def settled() -> object:
         [group] = [each for each in cluster.raft_groups() if each.health.raft_group == number]
         roles = Counter(replica.role for replica in group.replicas)
         found[:] = [
@@ -131,7 +132,7 @@ def learners(cluster: Cluster, count: int) -> list[str]:
         ]
         keeps_up = all(replica.state == "serving" for replica in group.replicas)
         is_so = roles == Counter({"voter": 3, **({"learner": count} if count else {})})
-        return (is_so and keeps_up) or f"{roles}"
+        return (is_so and keeps_up) or NotYet(roles)
 
-    until(settled, 60.0)
+    cluster.reaches(settled, 60.0)
     return found

@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strata_testing import until_blocking
 from tests.e2e.leftovers import free_disk
 from tests.e2e.standalone import STRATA, free_port
 
@@ -106,14 +107,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
             free_disk(folder)
 
 
-def until(what: str, holds: Callable[[], bool], tell: Callable[[], object] = str) -> None:
-    """Wait until something holds; `tell` says how things stand when it did not in time."""
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: {tell()}"
-        time.sleep(1)
-
-
 def received(processes: Processes, topic: str, group: str, count: int) -> list[dict[str, Any]]:
     """Receive and ack messages of a topic until there are enough."""
     found: list[dict[str, Any]] = []
@@ -123,7 +116,7 @@ def received(processes: Processes, topic: str, group: str, count: int) -> list[d
         found.extend(processes.json(*command, "--count", "8")["messages"])
         return len(found) >= count
 
-    until(f"messages of {topic}", enough)
+    until_blocking(enough, WAIT_S, step_s=1, tell=lambda: f"messages of {topic}")
     return sorted(found, key=lambda message: str(message["body"]))
 
 
@@ -172,7 +165,7 @@ def until_complete(processes: Processes, raft_group: int) -> None:
     def tell() -> object:
         return processes.json("raft-group", "show", str(raft_group)), processes.json("node", "list")
 
-    until("replicas are missing", lambda: voters(processes, raft_group) == REPLICAS, tell)
+    until_blocking(lambda: voters(processes, raft_group) == REPLICAS, WAIT_S, step_s=1, tell=tell)
 
 
 @pytest.mark.timeout(900)
@@ -186,7 +179,7 @@ def test_a_cluster_grows_from_what_was_restored(processes: Processes, tmp_path: 
         topics = processes.json("tier", "inspect", "--from", url)["topics"]
         return bool(sum(topic["messages"] for topic in topics) >= len(SENT))
 
-    until("nothing was published", is_uploaded)
+    until_blocking(is_uploaded, WAIT_S, step_s=1)
     # A checkpoint that was taken after the last ack.
     time.sleep(5)
     processes.stop(signal.SIGKILL)
@@ -215,7 +208,7 @@ def test_a_cluster_grows_from_what_was_restored(processes: Processes, tmp_path: 
     restored.kill()
     # Every raft group of a consumer group is asked: all have another leader.
     asks_all = ("group", "show", "ordered")
-    until("nobody leads", lambda: processes.run(*asks_all).returncode == 0)
+    until_blocking(lambda: processes.run(*asks_all).returncode == 0, WAIT_S, step_s=1)
 
     assert settings(processes) == told
     for topic, messages in seen.items():

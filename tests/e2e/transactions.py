@@ -19,6 +19,7 @@ import grpc
 from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from strata.admin.v1 import admin_pb2
+from strata_testing import until
 from tests.e2e.client import REQUEST_TIMEOUT_S, Client, Delivered, RefusedError, check_status
 
 RETRY_S = 0.1
@@ -127,14 +128,14 @@ class Transactions:
         """Wait until all have ended, what was committed came, and nothing more comes.
 
         Raises:
-            TimeoutError: not within the limit.
+            NeverHeld: not within the limit.
         """
-        async with asyncio.timeout(limit_s):
-            async with Client(self.endpoint) as client:
-                while not (  # noqa: ASYNC110 - many things are waited for
-                    self._is_over() and (self._is_quiet() or await self._is_empty(client))
-                ):
-                    await asyncio.sleep(RETRY_S)
+        async with Client(self.endpoint) as client:
+
+            async def has_settled() -> bool:
+                return self._is_over() and (self._is_quiet() or await self._is_empty(client))
+
+            await until(has_settled, limit_s, step_s=RETRY_S)
 
     def violations(self) -> list[str]:
         """Return what must not be: seen too early, seen though rolled back, never seen."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
 from hdfs_native import Client, WriteOptions
 
+from strata_testing import until_blocking
 from tests.parts.daemon import Daemon, free_port, require
 from tests.parts.stores import Place, new_folder
 
@@ -60,11 +60,7 @@ class HdfsCluster:
 
     def wait_until_it_writes(self, timeout_s: float = _START_S) -> None:
         """Wait until all DataNodes are live and a file can be written: ports say nothing."""
-        deadline_s = time.monotonic() + timeout_s
-        while not self._writes():
-            if time.monotonic() > deadline_s:
-                raise RuntimeError("HDFS does not become writable")
-            time.sleep(0.2)
+        until_blocking(self._writes, timeout_s, step_s=0.2)
 
     def safe_mode(self, action: str) -> None:
         """`enter` or `leave` safe mode, in which nothing can be written."""

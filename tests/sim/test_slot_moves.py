@@ -25,6 +25,7 @@ from strata_sim.hosts import NameserverHost, StorageHost
 from strata_sim.invariants.slot_owners import OneOwnerPerSlot
 from strata_sim.network import NetworkOptions
 from strata_sim.options import ClusterOptions
+from strata_testing import until
 
 SLOT = slot_base("", "old", google_crc32c.value)
 # A topic whose only queue is in the same slot.
@@ -89,9 +90,7 @@ class Run:
     # What happens
 
     async def until(self, holds: Callable[[], object], step_s: float = 0.0005) -> None:
-        async with asyncio.timeout(LIMIT_S):
-            while not holds():  # noqa: ASYNC110 (state of hosts has no event)
-                await asyncio.sleep(step_s)
+        await until(holds, LIMIT_S, step_s=step_s)
 
     async def send(self, client: SimClient, topic: str) -> None:
         message_id = client.new_message_id()

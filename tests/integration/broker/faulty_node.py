@@ -29,6 +29,7 @@ from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 from tests.integration.broker.plain_edge import plain_edge
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -73,9 +74,7 @@ class Faults:
 
     async def until_held(self, rpc: str, calls: int = 1) -> None:
         """Wait until so many calls are held."""
-        async with asyncio.timeout(30):
-            while self.waiting[rpc] < calls:  # noqa: ASYNC110 - a held call has no event
-                await asyncio.sleep(0.005)
+        await until(lambda: self.waiting[rpc] >= calls)
 
     def altered(self, rpc: str, response: Any) -> Any:
         """Return an answer as the caller shall see it."""

@@ -16,6 +16,7 @@ from strata_broker.storage_client.channels import cluster_network
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 from tests.integration.broker.matrix_calls import METADATA, new_message
 from tests.integration.broker.plain_edge import plain_edge
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
@@ -80,7 +81,7 @@ async def test_a_minority_stores_nothing(
     assert told.message.startswith(
         "a majority of the replicas did not make it durable in time: raft group "
     )
-    await cluster.until(lambda: cluster.leader_of(1) is None)
+    await until(lambda: cluster.leader_of(1) is None)
     told = await send(stub)
     assert told.code == definition_pb2.HA_NOT_AVAILABLE, told.message
     assert told.message.startswith("no majority of the replicas elects a leader: raft group ")

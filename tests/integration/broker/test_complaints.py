@@ -22,6 +22,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
+from strata_testing import until
 from tests.integration.broker.cluster_brokers import (
     ORDERS,
     BrokerUnderTest,
@@ -232,7 +233,7 @@ async def test_7689_no_offset_is_used_twice_after_a_leader_change(
             stored[offset] = number
 
     async def until_sent(wanted: int) -> None:
-        await cluster.until(lambda: count > wanted)
+        await until(lambda: count > wanted)
 
     done = asyncio.Event()
     senders = [asyncio.ensure_future(send_on(client, done)) for client in clients for _ in "ab"]

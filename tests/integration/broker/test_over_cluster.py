@@ -14,6 +14,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
+from strata_testing import until
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -92,11 +93,11 @@ async def test_a_leader_that_loses_power_costs_latency_only(
 
     done = asyncio.Event()
     sending = asyncio.ensure_future(send_on(done))
-    await cluster.until(lambda: count > 20)
+    await until(lambda: count > 20)
     victim = await cluster.until_led(1)
     await cluster.members[victim].lose_power()
     before = count
-    await cluster.until(lambda: count > before + 50)
+    await until(lambda: count > before + 50)
     done.set()
     await sending
     print(f"longest send {gap_s * 1000:.0f} ms of {count}")
@@ -131,7 +132,7 @@ async def test_a_queue_moves_under_its_clients(
     cluster.stub.move_queue(8, 0, DESTINATION, SOURCE)
     offsets += await send(range(11, 31))
     override = cluster.stub.overrides[8, 0]
-    await cluster.until(lambda: len(override.epochs) == 2 and not override.moving_to)
+    await until(lambda: len(override.epochs) == 2 and not override.moving_to)
     offsets += await send(range(31, 41))
     assert offsets == list(range(40))
     assert override.epochs[1].raft_group == DESTINATION
@@ -195,9 +196,9 @@ async def test_order_holds_while_the_queue_count_grows(
     async with asyncio.timeout(60):
         consumers = [asyncio.ensure_future(consume(client)) for client in clients]
         await asyncio.gather(*(send(group, 30, 0.01) for group in groups))
-        await cluster.until(lambda: not cluster.stub.topics[8].previous_queue_count)
+        await until(lambda: not cluster.stub.topics[8].previous_queue_count)
         await asyncio.gather(*(send(group, 2) for group in groups))
-        await cluster.until(lambda: got == sent)
+        await until(lambda: got == sent)
     for consumer in consumers:
         consumer.cancel()
     results = await asyncio.gather(*consumers, return_exceptions=True)

@@ -13,6 +13,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
+from strata_testing import until
 from tests.integration.broker.cluster_brokers import (
     FIFO,
     BrokerUnderTest,
@@ -244,7 +245,7 @@ async def test_a_pull_consumer_follows_its_queue_when_it_moves(
     await unary(brokers[0], "UpdateOffset", **named, offset=4)
     cluster.stub.move_queue(FIFO, 0, DESTINATION, SOURCE)
     override = cluster.stub.overrides[FIFO, 0]
-    await cluster.until(lambda: len(override.epochs) == 2 and not override.moving_to)
+    await until(lambda: len(override.epochs) == 2 and not override.moving_to)
     await send_to_queue_0(brokers[0], range(6, 9))
     assert (await unary(brokers[1], "GetOffset", **named)).offset == 4
     seen: list[int] = []

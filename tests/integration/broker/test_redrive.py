@@ -18,6 +18,7 @@ from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_mq.requests.names import REDRIVE_GROUP
+from strata_testing import until
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -229,9 +230,7 @@ async def test_a_redrive_that_is_given_up_keeps_no_budget(
     monkeypatch.setattr(Appender, "stage", hold)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(run(brokers[0]))
-        async with asyncio.timeout(30):
-            while not staged:  # noqa: ASYNC110 - what is staged has no event
-                await asyncio.sleep(0.005)
+        await until(lambda: staged)
         assert brokers[0].app.send_budget.used_bytes > 0
         running.cancel()
     assert running.cancelled()

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from strata_cli.processes.forwarder import BrokerList, Forwarder, ForwarderOptions
 from strata_runtime import loop
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -86,13 +87,6 @@ async def who(endpoint: str) -> str | None:
                 await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=LIMIT_S)
                 return name
     return None
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():  # noqa: ASYNC110 - what it looks at has no event
-            await asyncio.sleep(0.01)
 
 
 async def test_connections_are_spread(two: tuple[FakeBroker, FakeBroker]) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from strata_testing import until_blocking
 from tests.integration.cli.conftest import STRATA, Node
-from tests.integration.cli.test_membership import until
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import StartNode
@@ -78,11 +78,11 @@ def test_a_full_disk_is_named_and_taken_back(start_node: StartNode, tmp_path: Pa
     filler = Path(f"/proc/{node.process.pid}/root{data}/filler")
 
     fill(filler)
-    until(lambda: any(reason["kind"] == "disk" for reason in health(node)["reasons"]))
+    until_blocking(lambda: any(reason["kind"] == "disk" for reason in health(node)["reasons"]))
     # The ballast is given back at a look, perhaps while the disk fills; somebody takes that, too.
-    until(lambda: not filler.with_name("storage").joinpath("ballast").exists())
+    until_blocking(lambda: not filler.with_name("storage").joinpath("ballast").exists())
     fill(filler.with_name("filler-2"))
-    until(lambda: stopped(node) == ["nameserver", "storage"])
+    until_blocking(lambda: stopped(node) == ["nameserver", "storage"])
     shown = health(node)
     assert all(
         "free some space" in reason["detail"]
@@ -99,7 +99,7 @@ def test_a_full_disk_is_named_and_taken_back(start_node: StartNode, tmp_path: Pa
 
     for name in ("filler", "filler-2"):
         filler.with_name(name).unlink()
-    until(lambda: health(node)["status"] == "healthy")
+    until_blocking(lambda: health(node)["status"] == "healthy")
     node.json("message", "send", "kept", "--body", "after")
     node.json("topic", "create", "new")
     found = node.json("message", "query", "kept")["messages"]

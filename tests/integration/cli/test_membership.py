@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import grpc
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata_state.rocksdb_store import RocksdbStore
+from strata_testing import until_blocking
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node, StartNode
@@ -57,14 +57,6 @@ class Scraped:
         ]
 
 
-def until(true: Callable[[], bool], timeout_s: float = 30) -> None:
-    """Wait for something that happens in another process."""
-    deadline_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.05)
-
-
 def test_the_members_stay_alive(start_node: StartNode) -> None:
     """The three members of one process are up long after what silence is allowed elsewhere."""
     port = free_port()
@@ -98,7 +90,7 @@ def test_a_deletion_survives_the_death_of_its_broker(start_node: StartNode) -> N
     )
     metrics = Scraped(port)
     assert restarted.json("topic", "list")["topics"] == []
-    until(lambda: metrics.values("strata_broker_pending_drops") == {"": 0.0})
+    until_blocking(lambda: metrics.values("strata_broker_pending_drops") == {"": 0.0})
     assert restarted.stop()[0] == 0
     assert rows_of_topic(restarted.data_dir, topic["topic_id"]) == {
         1: {TOMBSTONE_ROW},

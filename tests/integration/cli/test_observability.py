@@ -24,8 +24,9 @@ from apache.rocketmq.v2 import definition_pb2 as definition
 from apache.rocketmq.v2 import service_pb2 as service
 from strata_runtime.observability import COMMON_LABELS
 from strata_runtime.windows import WINDOWS_TOPIC, Value, WindowKind, decode
+from strata_testing import until_blocking
 from tests.e2e.client import REQUEST_TIMEOUT_S, Client, RefusedError, check_status
-from tests.integration.cli.test_membership import Scraped, free_port, until
+from tests.integration.cli.test_membership import Scraped, free_port
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import StartNode
@@ -110,7 +111,7 @@ async def test_a_trace_follows_a_message_through_all_tiers(
         for queue in await client.queues("traced"):
             delivered = await client.receive(queue, "traced-g")
             assert len(delivered) == 2
-    until(lambda: len(collector.spans) >= 5)
+    until_blocking(lambda: len(collector.spans) >= 5)
     spans = {span.name: span for span in collector.spans}
     assert len(collector.spans) == 5, "only the traced one has spans"
     assert {span.trace_id.hex() for span in collector.spans} == {TRACE_ID}
@@ -123,7 +124,7 @@ async def test_a_trace_follows_a_message_through_all_tiers(
     ]
     assert [(spans[name].parent_span_id.hex(), name) for _, name in parents] == parents
     assert all(span.end_time_unix_nano > span.start_time_unix_nano for span in spans.values())
-    until(lambda: "rocketmq_messages_in_total" in collector.metrics)
+    until_blocking(lambda: "rocketmq_messages_in_total" in collector.metrics)
     assert collector.metrics["rocketmq_messages_in_total"]["service.name"] == "strata-standalone"
     assert "strata_log_sync_ms" in collector.metrics
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from strata_testing import until_blocking
 
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node, StartNode
@@ -18,14 +19,6 @@ def objects(node: Node) -> int:
     groups = node.json("tier", "status")["raft_groups"]
     assert all(group["note"] == "" for group in groups), groups
     return sum(group["objects"] for group in groups)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_a_flush_makes_everything_restorable_at_once(start_node: StartNode, tmp_path: Path) -> None:
@@ -66,14 +59,14 @@ def test_a_topic_is_uploaded_paused_and_resumed(start_node: StartNode, tmp_path:
     made = node.json("topic", "create", "orders", "--queues", "1", *level)
     assert made["attributes"] == {"local_retention_ms": "3600000", "tiered_storage_level": "FORCE"}
     node.json("message", "send", "orders", "--body", "first", "--key", "key-1")
-    until(lambda: objects(node) == 1)
+    until_blocking(lambda: objects(node) == 1, WAIT_S, step_s=0.2)
     paused = node.json("tier", "pause")["paused"]
     assert {group["state"] for group in node.json("tier", "status")["raft_groups"]} == {"PAUSED"}
     node.json("message", "send", "orders", "--body", "second", "--key", "key-1")
     time.sleep(1)
     assert objects(node) == 1
     assert node.json("tier", "resume")["resumed"] == paused
-    until(lambda: objects(node) == 2)
+    until_blocking(lambda: objects(node) == 2, WAIT_S, step_s=0.2)
     found = node.json("message", "query", "orders", "--key", "key-1")["messages"]
     assert {message["body"] for message in found} == {"first", "second"}
     changed = node.json("topic", "update", "orders", "--local-retention", "2h")

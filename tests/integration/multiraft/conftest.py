@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_sim.memory_commit_log import MemoryCommitLog
 from strata_sim.rows_machine import RowsMachine
+from strata_testing import until
 
 Result = TypeVar("Result")
 
@@ -171,7 +171,7 @@ class Cluster:
         return max(found, key=lambda pair: pair[0])[1] if found else None
 
     async def wait_leader(self, raft_group: int, timeout_s: float = 30) -> Node:
-        await eventually(lambda: self.leader(raft_group) is not None, timeout_s)
+        await until(lambda: self.leader(raft_group) is not None, timeout_s)
         leader = self.leader(raft_group)
         assert leader is not None
         return leader
@@ -196,22 +196,9 @@ class Cluster:
         return {n: node.multiraft.replicas()[raft_group].role for n, node in self.nodes.items()}
 
 
-async def eventually(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    """Wait until the condition holds."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 (the condition has no event)
-            await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     """Three nodes, not started."""
     cluster = Cluster()
     yield cluster
     await cluster.stop()
-
-
-@pytest.fixture
-def wait_until() -> Callable[..., object]:
-    """Return `eventually`."""
-    return eventually

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from strata_multiraft import TransferFailed
 from strata_raft import Role
+from strata_testing import until
 from tests.integration.multiraft.conftest import replica_id
 from tests.limits import within
 
-Wait = Callable[..., Awaitable[None]]
 
-
-async def test_entries_reach_all_nodes(cluster: Any, wait_until: Wait) -> None:
+async def test_entries_reach_all_nodes(cluster: Any) -> None:
     """What is committed is applied everywhere, entries larger than a frame included."""
     await cluster.start(1, 2)
     payloads = [b"%d" % n for n in range(200)] + [bytes(5 << 20)]
@@ -25,32 +24,28 @@ async def test_entries_reach_all_nodes(cluster: Any, wait_until: Wait) -> None:
         replica = leader.multiraft.replicas()[raft_group]
         await asyncio.gather(*(replica.propose((payload,)) for payload in payloads))
     for raft_group in (1, 2):
-        await wait_until(lambda group=raft_group: cluster.all_have(group, payloads))
+        await until(partial(cluster.all_have, raft_group, payloads))
 
 
 @pytest.mark.parametrize("codec", ["protobuf", "json", "avro"])
-async def test_nodes_understand_each_other_over_http2(
-    cluster: Any, wait_until: Wait, codec: str
-) -> None:
+async def test_nodes_understand_each_other_over_http2(cluster: Any, codec: str) -> None:
     """The same traffic goes over the other transport and with every codec."""
     cluster.transport, cluster.codec = "http2", codec
     await cluster.start(1)
     payloads = [b"%d" % n for n in range(20)]
     for payload in payloads:
         await cluster.propose(1, payload)
-    await wait_until(lambda: cluster.all_have(1, payloads))
-    await wait_until(cluster.is_quiet)
+    await until(lambda: cluster.all_have(1, payloads))
+    await until(cluster.is_quiet)
 
 
-async def test_idle_raft_groups_are_silent_and_wake_for_a_proposal(
-    cluster: Any, wait_until: Wait
-) -> None:
+async def test_idle_raft_groups_are_silent_and_wake_for_a_proposal(cluster: Any) -> None:
     """Without news no raft message is sent; a proposal afterwards is committed everywhere."""
     raft_groups = range(1, 21)
     await cluster.start(*raft_groups)
     for raft_group in raft_groups:
         await cluster.propose(raft_group, b"first")
-    await wait_until(cluster.is_quiet)
+    await until(cluster.is_quiet)
     before = sum(node.envelopes_sent() for node in cluster.nodes.values())
     await asyncio.sleep(0.8)
     assert cluster.is_quiet()
@@ -59,21 +54,19 @@ async def test_idle_raft_groups_are_silent_and_wake_for_a_proposal(
     for raft_group in raft_groups:
         await cluster.propose(raft_group, b"second")
     for raft_group in raft_groups:
-        await wait_until(lambda group=raft_group: cluster.all_have(group, [b"first", b"second"]))
+        await until(partial(cluster.all_have, raft_group, [b"first", b"second"]))
     assert terms == {g: cluster.leader(g).multiraft.replicas()[g].term for g in raft_groups}
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-async def test_raft_groups_of_a_killed_node_get_a_leader(
-    cluster: Any, wait_until: Wait, quiet: bool
-) -> None:
+async def test_raft_groups_of_a_killed_node_get_a_leader(cluster: Any, quiet: bool) -> None:
     """After a leader node's death its raft groups serve again, whether they rested or not."""
     raft_groups = range(1, 11)
     await cluster.start(*raft_groups)
     for raft_group in raft_groups:
         await cluster.propose(raft_group, b"before")
     if quiet:
-        await wait_until(cluster.is_quiet)
+        await until(cluster.is_quiet)
     victim = max(cluster.nodes.values(), key=lambda node: len(node.leads())).node_id
     orphans = [replica.raft_group for replica in cluster.nodes[victim].leads()]
     assert orphans
@@ -82,26 +75,26 @@ async def test_raft_groups_of_a_killed_node_get_a_leader(
     for raft_group in orphans:
         await cluster.propose(raft_group, b"after")
     within("leaders again", asyncio.get_running_loop().time() - started_s, 3)
-    await wait_until(lambda: victim in cluster.leader(orphans[0]).peering.heard_nodes()[1])
+    await until(lambda: victim in cluster.leader(orphans[0]).peering.heard_nodes()[1])
 
     await cluster.boot(victim, log)
     for raft_group in orphans:
-        await wait_until(lambda group=raft_group: cluster.all_have(group, [b"before", b"after"]))
-    await wait_until(cluster.is_quiet)
+        await until(partial(cluster.all_have, raft_group, [b"before", b"after"]))
+    await until(cluster.is_quiet)
 
 
-async def test_a_restart_faster_than_the_timeout_is_noticed(cluster: Any, wait_until: Wait) -> None:
+async def test_a_restart_faster_than_the_timeout_is_noticed(cluster: Any) -> None:
     """A new boot id means that all the node led is leaderless, at once."""
     await cluster.start(1)
     await cluster.propose(1, b"before")
-    await wait_until(cluster.is_quiet)
+    await until(cluster.is_quiet)
     victim = cluster.leader(1).node_id
     await cluster.boot(victim, await cluster.kill(victim))
     await cluster.propose(1, b"after")
-    await wait_until(lambda: cluster.all_have(1, [b"before", b"after"]))
+    await until(lambda: cluster.all_have(1, [b"before", b"after"]))
 
 
-async def test_rest_goes_on_while_a_follower_is_dead(cluster: Any, wait_until: Wait) -> None:
+async def test_rest_goes_on_while_a_follower_is_dead(cluster: Any) -> None:
     """A dead follower does not keep raft groups awake; when it is back it gets what it missed."""
     await cluster.start(1)
     await cluster.propose(1, b"before")
@@ -109,19 +102,19 @@ async def test_rest_goes_on_while_a_follower_is_dead(cluster: Any, wait_until: W
     victim = next(node_id for node_id in cluster.nodes if node_id != leader)
     log = await cluster.kill(victim)
     await cluster.propose(1, b"missed")
-    await wait_until(cluster.is_quiet)
+    await until(cluster.is_quiet)
     await cluster.boot(victim, log)
-    await wait_until(lambda: cluster.all_have(1, [b"before", b"missed"]))
+    await until(lambda: cluster.all_have(1, [b"before", b"missed"]))
     assert cluster.leader(1).node_id == leader
-    await wait_until(cluster.is_quiet)
+    await until(cluster.is_quiet)
 
 
 @pytest.mark.parametrize("direction", ["both", "in", "out"])
-async def test_a_cut_leader_is_replaced(cluster: Any, wait_until: Wait, direction: str) -> None:
+async def test_a_cut_leader_is_replaced(cluster: Any, direction: str) -> None:
     """A resting leader that is cut off, in one direction or both, steps down; the rest goes on."""
     await cluster.start(1)
     await cluster.propose(1, b"before")
-    await wait_until(cluster.is_quiet)
+    await until(cluster.is_quiet)
     old = cluster.leader(1)
     for other in cluster.nodes:
         if direction != "in":
@@ -129,15 +122,15 @@ async def test_a_cut_leader_is_replaced(cluster: Any, wait_until: Wait, directio
         if direction != "out":
             cluster.cut.add((other, old.node_id))
     replica = old.multiraft.replicas()[1]
-    await wait_until(lambda: replica.role is not Role.LEADER)
-    await wait_until(lambda: cluster.leader(1) not in (None, old))
+    await until(lambda: replica.role is not Role.LEADER)
+    await until(lambda: cluster.leader(1) not in (None, old))
     await cluster.leader(1).multiraft.replicas()[1].propose((b"during",))
     cluster.cut.clear()
-    await wait_until(lambda: cluster.all_have(1, [b"before", b"during"]))
-    await wait_until(cluster.is_quiet)
+    await until(lambda: cluster.all_have(1, [b"before", b"during"]))
+    await until(cluster.is_quiet)
 
 
-async def test_a_node_with_a_wrong_clock_hands_over(cluster: Any, wait_until: Wait) -> None:
+async def test_a_node_with_a_wrong_clock_hands_over(cluster: Any) -> None:
     """A leader whose clock is off by more than max_clock_skew_ms gives its leaderships away."""
     await cluster.start(1, 2, 3)
     for raft_group in (1, 2, 3):
@@ -145,7 +138,7 @@ async def test_a_node_with_a_wrong_clock_hands_over(cluster: Any, wait_until: Wa
     node = max(cluster.nodes.values(), key=lambda node: len(node.leads()))
     assert node.leads()
     cluster.clocks[node.node_id].offset_ms = 5_000
-    await wait_until(lambda: not node.leads())
+    await until(lambda: not node.leads())
     assert abs(node.peering.clock_skew_ms() - 5_000) < 500
     for raft_group in (1, 2, 3):
         assert (await cluster.wait_leader(raft_group)) is not node
@@ -158,7 +151,7 @@ async def test_a_node_with_a_wrong_clock_hands_over(cluster: Any, wait_until: Wa
     assert node.peering.clock_is_off()
 
 
-async def test_a_frame_for_another_node_is_refused(cluster: Any, wait_until: Wait) -> None:
+async def test_a_frame_for_another_node_is_refused(cluster: Any) -> None:
     """An address that was given to somebody else brings nothing to the wrong node."""
     await cluster.start(1)
     await cluster.propose(1, b"x")
@@ -167,12 +160,12 @@ async def test_a_frame_for_another_node_is_refused(cluster: Any, wait_until: Wai
     b, c = (node_id for node_id in cluster.nodes if node_id != leader.node_id)
     swapped = {b: c, c: b}
     cluster.endpoint = lambda source, target: real(source, swapped.get(target, target))
-    await wait_until(lambda: leader.peering.heard_nodes()[0] == [])
+    await until(lambda: leader.peering.heard_nodes()[0] == [])
     cluster.endpoint = real
-    await wait_until(lambda: leader.peering.heard_nodes()[0] == sorted([b, c]))
+    await until(lambda: leader.peering.heard_nodes()[0] == sorted([b, c]))
 
 
-async def test_a_node_behind_the_log_gets_a_snapshot(cluster: Any, wait_until: Wait) -> None:
+async def test_a_node_behind_the_log_gets_a_snapshot(cluster: Any) -> None:
     """A replica whose entries are gone everywhere gets rows and entries over tcp, then goes on."""
     await cluster.start(1)
     await cluster.propose(1, b"0")
@@ -182,7 +175,7 @@ async def test_a_node_behind_the_log_gets_a_snapshot(cluster: Any, wait_until: W
     payloads = [b"0"] + [b"%d" % n * 1000 for n in range(1, 500)]
     for payload in payloads[1:]:
         await cluster.propose(1, payload)
-    await wait_until(lambda: cluster.all_have(1, payloads))
+    await until(lambda: cluster.all_have(1, payloads))
     for node in cluster.nodes.values():
         replica = node.multiraft.replicas()[1]
         node.machines[1].flush()
@@ -190,9 +183,9 @@ async def test_a_node_behind_the_log_gets_a_snapshot(cluster: Any, wait_until: W
         node.log.trim(replica.replica_id, 400)
         node.multiraft.log_trimmed()
     back = await cluster.boot(victim, log)
-    await wait_until(lambda: back.machines[1].steps[-1:] == ["installed"])
-    await wait_until(lambda: cluster.all_have(1, payloads))
+    await until(lambda: back.machines[1].steps[-1:] == ["installed"])
+    await until(lambda: cluster.all_have(1, payloads))
     assert back.multiraft.replicas()[1].first_index == 400
     await cluster.propose(1, b"after")
-    await wait_until(lambda: cluster.all_have(1, [*payloads, b"after"]))
-    await wait_until(cluster.is_quiet)
+    await until(lambda: cluster.all_have(1, [*payloads, b"after"]))
+    await until(cluster.is_quiet)

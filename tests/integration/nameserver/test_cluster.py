@@ -13,6 +13,7 @@ from strata.meta.v1 import meta_pb2
 from strata_angelia.factory import open_channel
 from strata_metadata import ClusterView, MetadataClient
 from strata_metadata.errors import MetaRefused
+from strata_testing import until
 from tests.limits import within
 
 if TYPE_CHECKING:
@@ -47,17 +48,6 @@ async def create_topic(client: MetadataClient, name: str) -> meta_pb2.Topic:
         meta_pb2.CreateTopicResponse,
     )
     return response.topic
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> float:
-    """Wait for a condition; return how long it took."""
-    started_s = time.monotonic()
-    async with asyncio.timeout(timeout_s):
-        while True:
-            if condition():
-                break
-            await asyncio.sleep(0.01)
-    return time.monotonic() - started_s
 
 
 async def test_three_nameservers_form_one_cluster(nameservers: NameserverSet) -> None:

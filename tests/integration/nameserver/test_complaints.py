@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata import MetadataClient
-from tests.integration.nameserver.test_cluster import create_topic, register_storage, until
+from strata_testing import until
+from tests.integration.nameserver.test_cluster import create_topic, register_storage
 
 if TYPE_CHECKING:
     from strata_nameserver.process.app import NameserverApp

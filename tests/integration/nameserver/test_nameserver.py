@@ -22,7 +22,7 @@ from strata_nameserver.process.app import NameserverApp, NameserverIdentity
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.simulated_disk import SimulatedDisk
-from tests.integration.nameserver.test_cluster import until
+from strata_testing import until
 from tests.limits import within
 
 Response = TypeVar("Response", bound=Message)

@@ -17,8 +17,9 @@ import pytest
 
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata.meta.v1 import meta_pb2
+from strata_testing import NotYet
 from tests.e2e.client import Client, RefusedError
-from tests.e2e.cluster import Cluster, until
+from tests.e2e.cluster import Cluster
 
 TOPICS = [f"load-{number}" for number in range(6)]
 BODY = b"x" * 2_000
@@ -73,16 +74,16 @@ def spread(cluster: Cluster) -> None:
     what a test calls the hot node may lead none of its queues by the time there is a plan.
     """
 
-    def is_spread() -> bool | str:
+    def is_spread() -> object:
         groups = cluster.raft_groups()
         led = Counter(group.health.leader_node_id for group in groups)
         wishes = [
             (group.health.leader_node_id, group.row.preferred_leader_node_id) for group in groups
         ]
         as_wished = all(wish in ("", leader) for leader, wish in wishes)
-        return (as_wished and list(led.values()) == [LED_BY_EACH] * NODES) or f"{led}, {wishes}"
+        return (as_wished and list(led.values()) == [LED_BY_EACH] * NODES) or NotYet((led, wishes))
 
-    until(is_spread, SPREAD_LIMIT_S)
+    cluster.reaches(is_spread, SPREAD_LIMIT_S)
 
 
 def skewed(cluster: Cluster) -> tuple[str, list[str]]:
@@ -219,17 +220,17 @@ async def test_new_queues_avoid_the_busiest_node(cluster: Cluster) -> None:
     hot, heavy = await asyncio.to_thread(skewed, cluster)
     async with load(cluster, heavy[:1]):
 
-        def is_busy() -> bool | str:
+        def is_busy() -> object:
             nodes = cluster.strata("placement", "explain")["nodes"]
-            return [node["node"] for node in nodes if node["busy"]] == [hot] or f"{nodes}"
+            return [node["node"] for node in nodes if node["busy"]] == [hot] or NotYet(nodes)
 
-        await asyncio.to_thread(until, is_busy, 30.0)
+        await asyncio.to_thread(cluster.reaches, is_busy, 30.0)
         await asyncio.to_thread(cluster.create_topic, "newcomer", "--queues", "9")
 
-        def elsewhere() -> bool | str:
+        def elsewhere() -> object:
             places = [node_of(cluster, "newcomer", queue) for queue in range(9)]
-            return hot not in places or f"{places} has {hot}"
+            return hot not in places or NotYet(f"{places} has {hot}")
 
-        await asyncio.to_thread(until, elsewhere, 30.0)
+        await asyncio.to_thread(cluster.reaches, elsewhere, 30.0)
         reasons = await strata(cluster, "queue", "explain", "newcomer", "0")
     assert any(f"new queues avoid {hot}" in line for line in reasons["reasons"])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from strata_testing import until_blocking
 from tests.e2e.standalone import free_port
 from tests.integration.cli.conftest import Node
 from tests.integration.spark.conftest import send
@@ -53,10 +53,12 @@ def master(tmp_path: Path) -> Iterator[str]:
             folder = tmp_path / f"worker-{number}"
             limits = ("--cores", "1", "--memory", "1g", "--work-dir", str(folder))
             start("worker.Worker", tmp_path / f"worker-{number}.log", *limits, url)
-        deadline_s = time.monotonic() + START_S
-        while log.read_text().count("Registering worker") < WORKERS:
-            assert time.monotonic() < deadline_s, log.read_text()[-2_000:]
-            time.sleep(0.3)
+        until_blocking(
+            lambda: log.read_text().count("Registering worker") >= WORKERS,
+            START_S,
+            step_s=0.3,
+            tell=lambda: log.read_text()[-2_000:],
+        )
         yield url
 
 

@@ -9,7 +9,7 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from strata_placement.source.plan import QueueSpan
 from strata_placement.source.runs import SourceError
 from strata_placement.source.tier import TierTopic
 from strata_runtime.windows import WINDOWS_TOPIC, decode
+from strata_testing import until_blocking
 from strata_tier.objects.names import ManifestName
 from strata_tier.ranges.manifest import manifest_of
 from strata_tier.store.opening import open_store
@@ -72,13 +73,15 @@ def test_windows_are_landed_once_also_when_the_job_is_killed(node: Node, tmp_pat
     node.json("topic", "create", "watched", "--queues", "2")
     send(node, "watched", 200)
     source = SourceOptions((node.endpoint,), WINDOWS_TOPIC)
-    until(lambda: sum(span.end for span in spans_of(source)) >= 10)
+    until_blocking(lambda: sum(span.end for span in spans_of(source)) >= 10, WAIT_S, step_s=0.3)
     table = tmp_path / "windows"
     arguments = ("--endpoint", node.endpoint, "--path", str(table), "--once")
     killed = submit(JOBS / "land_metrics.py", *arguments)
     offsets = table / "_checkpoint" / "offsets"
     try:
-        until(lambda: killed.poll() is not None or (offsets / "0").exists())
+        until_blocking(
+            lambda: killed.poll() is not None or (offsets / "0").exists(), WAIT_S, step_s=0.3
+        )
         time.sleep(random.Random(seed).uniform(0, 3))
     finally:
         kill(killed)
@@ -104,12 +107,16 @@ def test_a_topic_is_exported_once_message_by_message(node: Node, tier: str, tmp_
     options = SourceOptions((), "exported", tier=tier)
     arguments = ("--tier", tier, "--topic", "exported", "--path", str(tmp_path / "table"))
     send(node, "exported", 2_000)
-    until(lambda: sum(span.end for span in tiered_spans_of(options)) == 2_000)
+    until_blocking(
+        lambda: sum(span.end for span in tiered_spans_of(options)) == 2_000, WAIT_S, step_s=0.3
+    )
     first = result("export_topic", *arguments)
     assert first["new_messages"] == 2_000
     assert sum(row["count"] for row in first["rows"]) == 2_000
     send(node, "exported", 100, first=2_000)
-    until(lambda: sum(span.end for span in tiered_spans_of(options)) == 2_100)
+    until_blocking(
+        lambda: sum(span.end for span in tiered_spans_of(options)) == 2_100, WAIT_S, step_s=0.3
+    )
     second = result("export_topic", *arguments)
     assert second["new_messages"] == 100
     assert sum(row["count"] for row in second["rows"]) == 2_100
@@ -223,7 +230,11 @@ def test_a_tier_is_compacted_and_swept_while_it_serves(lazy_node: Node, tmp_path
     to = ("--tier", url, "--endpoint", node.endpoint)
     killed = submit(JOBS / "compact_tier.py", *to, "--mib-per-s", "0.01")
     try:
-        until(lambda: killed.poll() is not None or bool(set(folder.rglob("*.set")) - small))
+        until_blocking(
+            lambda: killed.poll() is not None or bool(set(folder.rglob("*.set")) - small),
+            WAIT_S,
+            step_s=0.3,
+        )
         time.sleep(random.Random(seed).uniform(0, 2))
     finally:
         kill(killed)
@@ -231,7 +242,7 @@ def test_a_tier_is_compacted_and_swept_while_it_serves(lazy_node: Node, tmp_path
     compacted = result("compact_tier", *to)
     assert (compacted["refused"], compacted.get("rows", [])) == (0, [])
     # Whichever of the two did it, and whatever the first one left behind.
-    until(lambda: live_objects(node) < SETS)
+    until_blocking(lambda: live_objects(node) < SETS, WAIT_S, step_s=0.3)
     assert everything(stored) == before
     # What was written in vain, two days ago.
     orphan = sorted(set(folder.rglob("*.set")) - small)[0]
@@ -242,7 +253,7 @@ def test_a_tier_is_compacted_and_swept_while_it_serves(lazy_node: Node, tmp_path
     assert (swept["refused"], swept["orphans"]) == (0, 1)
     assert not given_up.exists()
     # Nodes delete dropped objects, too.
-    until(lambda: not small & set(folder.rglob("*.set")))
+    until_blocking(lambda: not small & set(folder.rglob("*.set")), WAIT_S, step_s=0.3)
     assert orphan.exists()
     assert everything(stored) == before
 
@@ -254,7 +265,9 @@ def live_objects(node: Node) -> int:
 
 def until_tiered(options: SourceOptions, messages: int) -> None:
     """Wait until a manifest says that so many messages of a topic are in the tier."""
-    until(lambda: sum(span.end for span in tiered_spans_of(options)) == messages)
+    until_blocking(
+        lambda: sum(span.end for span in tiered_spans_of(options)) == messages, WAIT_S, step_s=0.3
+    )
 
 
 def everything(options: SourceOptions) -> list[tuple[int, int, bytes]]:
@@ -284,14 +297,6 @@ def tiered_spans_of(options: SourceOptions) -> list[QueueSpan]:
             return topic.spans()
     except SourceError:
         return []
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.3)
 
 
 def bodies_of(messages: Sequence[bytes]) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
 from strata_storage.process import member as members
 from strata_storage.tiering.config import TierConfig
+from strata_testing import until
 from tests.integration.storage.storage_node import batch_of, lease_of, pop_request, small_config
 
 Response = TypeVar("Response", bound=Message)
@@ -381,14 +382,8 @@ class ClusterUnderTest:
                 return node_id
         return None
 
-    async def until(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-        """Wait until a condition holds."""
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-                await asyncio.sleep(0.02)
-
     async def until_led(self, raft_group: int) -> str:
-        await self.until(lambda: self.leader_of(raft_group))
+        await until(lambda: self.leader_of(raft_group))
         leader = self.leader_of(raft_group)
         assert leader is not None
         return leader
@@ -474,9 +469,9 @@ class ClusterUnderTest:
         row = self.stub.groups[raft_group]
         running = {name for name, member in self.members.items() if member.member is not None}
         wanted = {replica.node_id for replica in row.replicas} & running
-        await self.until(lambda: set(self.applied(raft_group)) == wanted)
+        await until(lambda: set(self.applied(raft_group)) == wanted)
         for _ in range(2):
-            await self.until(lambda: len(set(self.applied(raft_group).values())) == 1)
+            await until(lambda: len(set(self.applied(raft_group).values())) == 1)
             await asyncio.sleep(0.05)
 
     async def check_rows_equal(self, raft_group: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import TOPIC, small_config
 
@@ -41,12 +42,12 @@ async def expect_all(cluster: ClusterUnderTest) -> None:
 async def replaced(cluster: ClusterUnderTest, node_id: str) -> None:
     """Do as the nameserver does when a heartbeat names a damaged replica."""
     damaged = cluster.members[node_id].node.replicas()[GROUP].replica_id
-    await cluster.until(
+    await until(
         lambda: any(damaged in beat.damaged_replica_ids for beat in cluster.stub.heartbeats)
     )
     cluster.stub.move_replica(GROUP, node_id, node_id)
     row = cluster.stub.groups[GROUP]
-    await cluster.until(lambda: not row.leaving and len(row.membership.voters) == 3, 30)
+    await until(lambda: not row.leaving and len(row.membership.voters) == 3, 30)
     assert damaged not in row.membership.voters
 
 
@@ -73,7 +74,7 @@ async def test_a_damaged_leader_gives_up_and_is_replaced(
     (status,) = cluster.members[leader].node.status().replicas
     assert status.state == pb.REPLICA_STATE_READ_ONLY
     assert "damaged" in status.reason
-    await cluster.until(lambda: cluster.leader_of(GROUP) not in (None, leader))
+    await until(lambda: cluster.leader_of(GROUP) not in (None, leader))
     asked = pb.GetOffsetsRequest(raft_group=GROUP, topic=TOPIC)
     offsets = await cluster._channel(leader).call(
         "/strata.storage.v1.StorageService/GetOffsets", asked, pb.GetOffsetsResponse
@@ -84,7 +85,7 @@ async def test_a_damaged_leader_gives_up_and_is_replaced(
     await replaced(cluster, leader)
     await cluster.check_rows_equal(GROUP)
     cluster.stub.prefer(GROUP, leader)
-    await cluster.until(lambda: cluster.leader_of(GROUP) == leader)
+    await until(lambda: cluster.leader_of(GROUP) == leader)
     await expect_all(cluster)
 
 

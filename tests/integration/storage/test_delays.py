@@ -11,6 +11,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import PartKind
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -25,7 +26,6 @@ from tests.integration.storage.waiting import (
     half,
     let_pass,
     pop_bodies,
-    until,
     waiting_batch,
 )
 

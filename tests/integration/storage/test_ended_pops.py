@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -34,9 +35,7 @@ async def end(node: NodeUnderTest, *numbers: int) -> None:
 async def parked(node: NodeUnderTest, count: int) -> None:
     """Wait until so many pops wait for messages."""
     (engine,) = node.app.node.engines()
-    # There is no event to wait for: what is waited for happens inside the node.
-    while len(engine.leading().waiters) < count:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(engine.leading().waiters) >= count)
 
 
 async def test_a_waiting_pop_that_is_ended_is_answered_with_nothing(tmp_path: Path) -> None:

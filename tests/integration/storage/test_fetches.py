@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -91,8 +92,7 @@ async def test_a_waiting_fetch_is_woken_by_a_message(node: NodeUnderTest) -> Non
     leader = node.app.node.engine(GROUP).leader
     assert leader is not None
     async with asyncio.timeout(60):
-        while len(leader.arrivals) < 4:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: len(leader.arrivals) >= 4)
         await node.append([b"new"])
         for response in await asyncio.gather(*waiting):
             assert [message.message for message in response.messages] == [b"new"]

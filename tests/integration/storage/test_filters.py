@@ -16,6 +16,7 @@ from strata_mq.traces.delivery import store_fragment
 from strata_runtime.metrics import Metrics
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -302,9 +303,11 @@ async def test_a_lost_leadership_ends_the_way_over_a_backlog(node: NodeUnderTest
     leader = node.app.node.engine(GROUP).leader
     assert leader is not None
     popping = asyncio.ensure_future(node.pop(filter=tags("hit"), wait_ms=600_000))
-    # There is no event to wait for: the pop has made its first look when the head moved.
-    while not (await consumer(node)).head:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+
+    async def has_looked() -> bool:
+        return (await consumer(node)).head > 0
+
+    await until(has_looked, step_s=0)
     leader.waiters.refuse_all(Refused(pb.OUTCOME_NOT_LEADER, "gone"))
     assert (await asyncio.wait_for(popping, 60)).refusal.outcome == pb.OUTCOME_NOT_LEADER
     assert (await consumer(node)).head < 3 * LOOK

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -51,8 +52,7 @@ async def test_a_parked_pop_gets_the_next_message_of_a_message_group(
     first = await node.pop(fifo=True, max_messages=1, max_attempts=1)
     assert [message.message for message in first.messages] == [b"a1"]
     pop = asyncio.ensure_future(node.pop(fifo=True, wait_ms=600_000, max_attempts=1))
-    while not len(node.app.node.engine(GROUP).leading().waiters):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await until(lambda: len(node.app.node.engine(GROUP).leading().waiters))
     await free(node, how, lease_of(first.messages[0]))
     second = await asyncio.wait_for(pop, 60)
     assert [message.message for message in second.messages] == [b"a2"]

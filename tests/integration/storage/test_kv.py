@@ -17,6 +17,7 @@ from strata_mq.commands.rare import DropKind
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.errors import Refused
+from strata_testing import until
 from tests.integration.storage.kv_node import CONTEXT, GROUP, OTHER_TABLE, TABLE, KvNode
 from tests.integration.storage.storage_node import TestClock, small_config
 
@@ -152,9 +153,11 @@ async def test_items_end_by_group_time(tmp_path: Path) -> None:
 
 async def gone(node: KvNode, key: bytes) -> None:
     """Wait until a key is not there."""
-    async with asyncio.timeout(30):
-        while key in await node.items():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+
+    async def is_gone() -> bool:
+        return key not in await node.items()
+
+    await until(is_gone)
 
 
 async def test_a_follower_hears_every_change_in_order(tmp_path: Path) -> None:

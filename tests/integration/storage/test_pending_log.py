@@ -15,6 +15,7 @@ from strata_mq.layout.batch import PartKind
 from strata_mq.layout.hashing import pack_message_id
 from strata_state.ports import Row
 from strata_storage.upkeep.retention import FixedRetention
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -31,7 +32,6 @@ from tests.integration.storage.waiting import (
     half,
     let_pass,
     pop_bodies,
-    until,
     waiting_batch,
 )
 

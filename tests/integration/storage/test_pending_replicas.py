@@ -13,6 +13,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import PartKind
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.waiting import waiting_batch
 
@@ -65,19 +66,21 @@ async def until_read(
     cluster: ClusterUnderTest, count: int, raft_group: int = SOURCE
 ) -> list[pb.StoredMessage]:
     """Read until so many messages are there."""
-    async with asyncio.timeout(60):
-        while True:
-            messages = await read(cluster, raft_group)
-            if len(messages) >= count:
-                return messages
-            await asyncio.sleep(0.02)
+    messages: list[pb.StoredMessage] = []
+
+    async def are_there() -> bool:
+        messages[:] = await read(cluster, raft_group)
+        return len(messages) >= count
+
+    await until(are_there, step_s=0.02)
+    return messages
 
 
 async def lose_leader(cluster: ClusterUnderTest, raft_group: int = SOURCE) -> None:
     """Cut the power of a raft group's leader and start the node again."""
     lost = await cluster.until_led(raft_group)
     await cluster.members[lost].lose_power()
-    await cluster.until(lambda: cluster.leader_of(raft_group) not in (None, lost))
+    await until(lambda: cluster.leader_of(raft_group) not in (None, lost))
     await cluster.start(lost)
 
 
@@ -125,9 +128,7 @@ async def move(cluster: ClusterUnderTest) -> None:
     """Move the topic's only queue to the other raft group."""
     cluster.stub.move_queue(TOPIC_ID, QUEUE, DESTINATION, SOURCE)
     override = cluster.stub.overrides[TOPIC_ID, QUEUE]
-    await cluster.until(
-        lambda: override.moving_to == 0 and override.epochs[-1].raft_group == DESTINATION
-    )
+    await until(lambda: override.moving_to == 0 and override.epochs[-1].raft_group == DESTINATION)
 
 
 async def test_what_waits_follows_its_queue_to_another_raft_group(
@@ -153,7 +154,7 @@ async def test_what_waits_follows_its_queue_to_another_raft_group(
     # Confirmed: nothing waits here any more.
     node = cluster.members[await cluster.until_led(SOURCE)].node
     rows = node.engine(SOURCE).machine.rows
-    await cluster.until(lambda: next(rows.pending.keys(), None) is None)
+    await until(lambda: next(rows.pending.keys(), None) is None)
     assert next(rows.pins.scan(), None) is None
 
 
@@ -175,4 +176,4 @@ async def test_forwards_arrive_once_although_leaders_are_lost(
     messages = await read(cluster, DESTINATION)
     assert sorted(message.message for message in messages) == sorted(bodies)
     node = cluster.members[await cluster.until_led(SOURCE)].node
-    await cluster.until(lambda: next(node.engine(SOURCE).machine.rows.pending.keys(), None) is None)
+    await until(lambda: next(node.engine(SOURCE).machine.rows.pending.keys(), None) is None)

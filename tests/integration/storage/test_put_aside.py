@@ -13,6 +13,7 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_storage.base.errors import ReplicaEnded
 from strata_storage.base.removed_replicas import RemovedReplicaError
 from strata_storage.upkeep.restore_replica import removed_replicas, restore_replica
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 
 GROUP = 1
@@ -60,7 +61,7 @@ async def remove(cluster: ClusterUnderTest) -> meta.RaftGroup:
     row.replicas.append(cluster.stub.replica("storage-9"))
     cluster.stub.write(meta.Change(raft_group=row))
     node = cluster.members["storage-1"].node
-    await cluster.until(lambda: GROUP not in node.hosted())
+    await until(lambda: GROUP not in node.hosted())
     return before
 
 
@@ -116,7 +117,7 @@ async def test_a_wanted_replica_that_was_removed_is_refused_with_the_way_back(
     cluster.stub.write(meta.Change(raft_group=wanted))
     await cluster.start("storage-1")
     replica_id = row.replicas[0].replica_id
-    await cluster.until(
+    await until(
         lambda: any(
             replica_id in heartbeat.damaged_replica_ids for heartbeat in cluster.stub.heartbeats
         )
@@ -142,7 +143,7 @@ async def test_a_replica_that_nobody_wants_stays_once_it_is_back(
     await asyncio.sleep(0.3)
     assert log.replicas()[replica.replica_id].last_index == replica.last_index
     cluster.stub.write(meta.Change(raft_group=cluster.stub.groups[GROUP]))
-    await cluster.until(lambda: log.replicas()[replica.replica_id].removed)
+    await until(lambda: log.replicas()[replica.replica_id].removed)
     assert [each.replica_id for each in removed_replicas(storage_of(cluster))] == [
         replica.replica_id
     ]

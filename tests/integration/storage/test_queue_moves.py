@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import TOPIC, small_config
 
@@ -55,9 +56,7 @@ async def read(cluster: ClusterUnderTest) -> dict[int, bytes]:
 
 async def until_moved(cluster: ClusterUnderTest, destination: int) -> None:
     override = cluster.stub.overrides[TOPIC_ID, QUEUE]
-    await cluster.until(
-        lambda: override.moving_to == 0 and override.epochs[-1].raft_group == destination
-    )
+    await until(lambda: override.moving_to == 0 and override.epochs[-1].raft_group == destination)
 
 
 async def test_a_queue_moves_while_it_is_written(cluster: ClusterUnderTest) -> None:
@@ -74,7 +73,7 @@ async def test_a_queue_moves_while_it_is_written(cluster: ClusterUnderTest) -> N
             homes.append(raft_group)
 
     writing = asyncio.ensure_future(write())
-    await cluster.until(lambda: len(expected) > 30)
+    await until(lambda: len(expected) > 30)
     cluster.stub.move_queue(TOPIC_ID, QUEUE, DESTINATION, SOURCE)
     await until_moved(cluster, DESTINATION)
     await writing
@@ -163,7 +162,7 @@ async def test_a_drained_and_trimmed_epoch_is_reported_and_the_queue_may_come_ba
     await send(cluster, [b"b"])
     await asyncio.sleep(1.1)
     await cluster.members[await cluster.until_led(SOURCE)].node.retain_once()
-    await cluster.until(lambda: len(override.epochs) == 1)
+    await until(lambda: len(override.epochs) == 1)
     cluster.stub.move_queue(TOPIC_ID, QUEUE, SOURCE, DESTINATION)
     await until_moved(cluster, SOURCE)
     assert await send(cluster, [b"c"]) == [(SOURCE, 2)]

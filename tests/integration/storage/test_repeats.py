@@ -13,6 +13,7 @@ from strata_state.day_rows import IdRows
 from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.group.window_loader import load_window
 from strata_storage.process import new_leaders
+from strata_testing import until
 from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, TestClock, small_config
 
 WINDOW_S = 600
@@ -92,10 +93,8 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
     clock.advance(20)
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         appends = node.app.node.engine(1).leading().appends
-        async with asyncio.timeout(30):
-            # Until what was read back is taken in.
-            while not appends.window.known(7, foreign(109)):  # noqa: ASYNC110 - has no event
-                await asyncio.sleep(0.01)
+        # What was read back is taken in.
+        await until(lambda: appends.window.known(7, foreign(109)))
         again = await node.append([b"first", b"second"], ids=ids, boot_id=2)
         assert found(again) == [(0, 0), (1, 1)]
 

@@ -14,6 +14,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.rows import raft_group_prefix
 from strata_seglog.ports import DiskSpace
 from strata_state.rows import GroupRows
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import message_id, pop_request
 
@@ -61,7 +62,7 @@ async def transfer(cluster: ClusterUnderTest, raft_group: int = GROUP) -> str:
     before = await cluster.until_led(raft_group)
     request = pb.TransferLeadershipRequest(raft_group=raft_group)
     await cluster.call(raft_group, "TransferLeadership", request, pb.TransferLeadershipResponse)
-    await cluster.until(lambda: cluster.leader_of(raft_group) not in (None, before))
+    await until(lambda: cluster.leader_of(raft_group) not in (None, before))
     return await cluster.until_led(raft_group)
 
 
@@ -152,14 +153,14 @@ async def test_a_preferred_leader_leads_and_a_draining_one_does_not(
     leader = await cluster.until_led(GROUP)
     wanted = next(name for name in cluster.members if name != leader)
     cluster.stub.prefer(GROUP, wanted)
-    await cluster.until(lambda: cluster.leader_of(GROUP) == wanted)
+    await until(lambda: cluster.leader_of(GROUP) == wanted)
     cluster.stub.nodes[wanted].draining = True
     cluster.stub.groups[GROUP].preferred_leader_node_id = ""
     cluster.stub.write(
         meta.Change(node=cluster.stub.nodes[wanted]),
         meta.Change(raft_group=cluster.stub.groups[GROUP]),
     )
-    await cluster.until(lambda: cluster.leader_of(GROUP) not in (None, wanted))
+    await until(lambda: cluster.leader_of(GROUP) not in (None, wanted))
 
 
 async def test_a_replica_moves_to_another_node(cluster: ClusterUnderTest) -> None:
@@ -171,7 +172,7 @@ async def test_a_replica_moves_to_another_node(cluster: ClusterUnderTest) -> Non
     writing = asyncio.ensure_future(work(cluster, rng, 60))
     # The leader's own replica goes: it hands over first.
     cluster.stub.move_replica(GROUP, leader, new)
-    await cluster.until(lambda: GROUP not in cluster.members[leader].node.hosted(), 30)
+    await until(lambda: GROUP not in cluster.members[leader].node.hosted(), 30)
     stored |= await writing
     membership = cluster.stub.groups[GROUP].membership
     wanted = sorted(each.replica_id for each in cluster.stub.groups[GROUP].replicas)
@@ -195,12 +196,12 @@ async def test_a_replica_that_moved_away_while_its_node_was_down_is_removed(
     (new,) = await cluster.add(1)
     row = cluster.stub.groups[GROUP]
     cluster.stub.move_replica(GROUP, away, new)
-    await cluster.until(lambda: not row.leaving, 30)
+    await until(lambda: not row.leaving, 30)
     await cluster.start(away)
     log = cluster.members[away].node._parts.log
-    await cluster.until(lambda: log.replicas()[replica_id].removed)
+    await until(lambda: log.replicas()[replica_id].removed)
     rows = GroupRows(cluster.members[away].store, GROUP)
-    await cluster.until(lambda: not list(rows.all()))
+    await until(lambda: not list(rows.all()))
     assert rows.local.get() is None
 
 
@@ -212,12 +213,12 @@ async def test_three_replicas_become_one_and_three_again(cluster: ClusterUnderTe
     others = [name for name in cluster.members if name != leader]
     for name in others:
         cluster.stub.move_replica(GROUP, name, "")
-    await cluster.until(lambda: list(cluster.applied(GROUP)) == [leader])
+    await until(lambda: list(cluster.applied(GROUP)) == [leader])
     stored |= await work(cluster, rng, 10)
     row = cluster.stub.groups[GROUP]
     row.replicas.extend(cluster.stub.replica(name) for name in others)
     cluster.stub.write(meta.Change(raft_group=row))
-    await cluster.until(lambda: len(row.membership.voters) == 3, 30)
+    await until(lambda: len(row.membership.voters) == 3, 30)
     assert await stored_in(cluster) == stored
     await cluster.check_rows_equal(GROUP)
 
@@ -274,5 +275,5 @@ async def test_a_leader_obeys_the_full_disks_that_its_quorum_needs(
     assert await cluster.ack(GROUP, list(popped.messages)) == [pb.OUTCOME_OK]
     for name in followers:
         cluster.members[name].disk.space = real  # type: ignore[method-assign]
-    await cluster.until(lambda: engine.replica.disk_mark == 0)
+    await until(lambda: engine.replica.disk_mark == 0)
     assert (await cluster.append(GROUP, [b"c"])).parts[0].outcome == pb.OUTCOME_OK

@@ -15,6 +15,7 @@ from strata_mq.layout.batch import BatchBuilder, OutgoingMessage, PartKey, PartK
 from strata_runtime.clock import SystemClock
 from strata_storage.cluster.slot_moves import SlotMoveOptions
 from strata_storage.process.member import MemberOptions
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import message_id
 
@@ -83,8 +84,8 @@ def owners(cluster: ClusterUnderTest, slot: int) -> list[int]:
 
 
 async def until_moved(cluster: ClusterUnderTest) -> None:
-    await cluster.until(lambda: not cluster.stub.slot_moves)
-    await cluster.until(lambda: all(owners(cluster, slot) == [DESTINATION] for slot in SLOTS))
+    await until(lambda: not cluster.stub.slot_moves)
+    await until(lambda: all(owners(cluster, slot) == [DESTINATION] for slot in SLOTS))
 
 
 async def check_rows_equal(cluster: ClusterUnderTest) -> None:
@@ -169,7 +170,7 @@ async def test_slots_move_back_and_forth_under_load(cluster: ClusterUnderTest) -
             group.create_task(write(queue, queue * 0.1))
         for source, destination in ((1, 2), (2, 1), (1, 2)):
             cluster.stub.move_slots([0, 1, 2, 3], source, destination)
-            await cluster.until(lambda: not cluster.stub.slot_moves)
+            await until(lambda: not cluster.stub.slot_moves)
         await asyncio.sleep(0.3)
         done.set()
     for queue, bodies in expected.items():
@@ -215,7 +216,7 @@ async def test_a_move_goes_on_when_leaders_fail(
     cluster.stub.refused_reports = {silent}
     cluster.stub.move_slots(SLOTS, SOURCE, DESTINATION)
     owner = [] if silent == "revoked" else [DESTINATION]
-    await cluster.until(lambda: owners(cluster, 2) == owner)
+    await until(lambda: owners(cluster, 2) == owner)
     leader = await cluster.until_led(victim)
     await cluster.members[leader].lose_power()
     for raft_group in (SOURCE, DESTINATION):

@@ -12,6 +12,7 @@ import pytest
 from strata_mq.layout.rows import RowKind
 from strata_multiraft import Replica
 from strata_state.memory_store import MemoryStore
+from strata_testing import until
 from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import small_config
@@ -57,7 +58,7 @@ async def expect_young_messages(cluster: ClusterUnderTest) -> None:
     """What is retained is read from every node, as a leader."""
     for node_id in cluster.applied(GROUP):
         cluster.stub.prefer(GROUP, node_id)
-        await cluster.until(lambda node_id=node_id: cluster.leader_of(GROUP) == node_id)  # type: ignore[misc]
+        await until(lambda node_id=node_id: cluster.leader_of(GROUP) == node_id)  # type: ignore[misc]
         fetched = await cluster.fetch(GROUP, 1)
         assert b"young" in [message.message for message in fetched.messages]
 
@@ -80,7 +81,7 @@ async def replace_a_replica(cluster: ClusterUnderTest) -> None:
     gone = next(name for name in cluster.applied(GROUP) if name != leader)
     cluster.stub.move_replica(GROUP, gone, new)
     writing = asyncio.ensure_future(fill(cluster, 5, 2))
-    await cluster.until(lambda: GROUP not in cluster.members[gone].node.hosted(), 30)
+    await until(lambda: GROUP not in cluster.members[gone].node.hosted(), 30)
     await writing
     assert replica(cluster, new).first_index > 1
     await cluster.check_rows_equal(GROUP)
@@ -117,7 +118,7 @@ async def test_rows_that_came_by_a_snapshot_are_rebuilt_from_their_checkpoint(
     await cluster.until_quiet(GROUP)
     checkpoints = cluster.members[away].node._checkpointer
     replica_id = replica(cluster, away).replica_id
-    await cluster.until(lambda: checkpoints.indexes.get(replica_id, 0) > 0)
+    await until(lambda: checkpoints.indexes.get(replica_id, 0) > 0)
     await cluster.members[away].stop()
     cluster.members[away].store = MemoryStore()
     await cluster.start(away)

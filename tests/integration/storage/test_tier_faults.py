@@ -20,6 +20,7 @@ from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.tier_state import StaleEntryError
 from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
+from strata_testing import until
 from strata_tier.objects.names import DEFAULT_SPACE
 from strata_tier.objects.spaces import Stores
 from strata_tier.objects.state import CommitRanges, encode_change
@@ -186,10 +187,12 @@ async def test_an_uploader_that_is_overtaken_looks_anew(
 
         monkeypatch.setattr(Proposer, "propose", twice)
         expected = await fill(node, rng, 26)
-        async with asyncio.timeout(30):
-            while not is_uploaded(node):
-                node.clock.advance(1)
-                await asyncio.sleep(0.05)
+
+        def is_uploaded_later() -> bool:
+            node.clock.advance(1)
+            return is_uploaded(node)
+
+        await until(is_uploaded_later, step_s=0.05)
         assert doubled == 1
         assert sets_in(tier) == committed_keys(node)
         await empty_log(node)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.integration.storage.tiered_cluster import (
     GROUP,
@@ -35,9 +36,9 @@ async def test_a_new_replica_serves_what_only_the_tier_has(cluster: ClusterUnder
     cluster.stub.move_replica(GROUP, gone, new)
     await cluster.until_quiet(GROUP)
     cluster.stub.prefer(GROUP, new)
-    await cluster.until(lambda: cluster.leader_of(GROUP) == new)
+    await until(lambda: cluster.leader_of(GROUP) == new)
     assert await read_all(cluster) == messages
     more = await fill(cluster, 3, 2)
-    await cluster.until(lambda: is_uploaded(cluster), 30)
+    await until(lambda: is_uploaded(cluster), 30)
     assert await read_all(cluster) == messages + more
     await cluster.check_rows_equal(GROUP)

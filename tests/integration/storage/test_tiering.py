@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.metrics import Metrics
 from strata_storage.tiering.parts import FixedTierPolicies
+from strata_testing import until
 from strata_tier.objects.costs import OTHER_TOPICS
 from strata_tier.objects.spaces import Stores
 from strata_tier.store.drivers.memory import MemoryStore
@@ -279,10 +279,8 @@ async def test_segments_leave_the_disk_once_the_tier_has_them_verified(tmp_path:
     rng, tier = random.Random(9), Tier()
     async with tiered_node(tmp_path, tier) as node:
         expected = await fill(node, rng, 26)
-        async with asyncio.timeout(30):
-            # Three segments, and the next one, which is made in the background.
-            while disk_bytes(tmp_path) < 32 * MIB:  # noqa: ASYNC110 - a thread makes it
-                await asyncio.sleep(0.01)
+        # Three segments, and the next one, which is made in the background.
+        await until(lambda: disk_bytes(tmp_path) >= 32 * MIB)
         full = disk_bytes(tmp_path)
         await retain(node)
         assert disk_bytes(tmp_path) >= full, "nothing is in the tier"

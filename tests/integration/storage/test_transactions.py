@@ -11,6 +11,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import PartKind
 from strata_mq.layout.hashing import pack_message_id
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
@@ -19,15 +20,7 @@ from tests.integration.storage.storage_node import (
     NodeUnderTest,
     small_config,
 )
-from tests.integration.storage.waiting import (
-    append,
-    end,
-    half,
-    let_pass,
-    pop_bodies,
-    until,
-    waiting_batch,
-)
+from tests.integration.storage.waiting import append, end, half, let_pass, pop_bodies, waiting_batch
 
 COMMIT, ROLLBACK, GIVE_UP = (
     pb.TRANSACTION_END_COMMIT,

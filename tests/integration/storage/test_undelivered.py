@@ -13,6 +13,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_multiraft.replica.replica import Replica
 from strata_storage.base.errors import Refused
 from strata_storage.reads.reader import Location, MessageReader
+from strata_testing import until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
@@ -49,9 +50,7 @@ async def lose_broker(node: NodeUnderTest) -> None:
 async def parked(node: NodeUnderTest) -> None:
     """Wait until a pop waits for messages."""
     (engine,) = node.app.node.engines()
-    # There is no event to wait for: what is waited for happens inside the node.
-    while not len(engine.leading().waiters):  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(engine.leading().waiters))
 
 
 async def attempts_of_the_next_pop(node: NodeUnderTest) -> list[int]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from strata.meta.v1 import meta_pb2 as meta
 from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
 from strata_storage.tiering.config import TierConfig
+from strata_testing import until
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import TOPIC, small_config
 
@@ -73,7 +74,7 @@ async def read_all(cluster: ClusterUnderTest) -> list[bytes]:
 
 async def give_up_logs(cluster: ClusterUnderTest) -> None:
     """Let every node's log give up what the tier has."""
-    await cluster.until(lambda: is_uploaded(cluster), 30)
+    await until(lambda: is_uploaded(cluster), 30)
     await asyncio.sleep(0.05)
     leader = await cluster.until_led(GROUP)
     node = cluster.members[leader].node

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import google_crc32c
 
@@ -90,13 +89,6 @@ def let_pass(node: NodeUnderTest, seconds: float) -> None:
     for engine in node.app.node.engines():
         if engine.leader is not None:
             engine.leader.pending.timers.wake()
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    """Wait for something to become true."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 - there is no event for what is looked at
-            await asyncio.sleep(0.005)
 
 
 async def pop_bodies(node: NodeUnderTest, **fields: object) -> list[bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from strata_testing import until
 from strata_tier.store.drivers.gs import GsStore
 from strata_tier.store.drivers.hdfs import HdfsStore
 from strata_tier.store.drivers.posix import PosixStore
@@ -120,7 +121,7 @@ async def test_a_new_leader_finishes_what_was_dispatched(
     await cluster.members[leader].lose_power()
     await cluster.until_led(GROUP)
     messages += await fill(cluster, 2, 4)
-    await cluster.until(lambda: is_uploaded(cluster), LIMIT_S)
+    await until(lambda: is_uploaded(cluster), LIMIT_S)
     new_leader = await cluster.until_led(GROUP)
     assert await objects_in(place) == committed_keys(cluster, new_leader)
     assert await read_all(cluster) == messages
@@ -135,12 +136,12 @@ async def test_two_leaders_upload_at_once(cluster: ClusterUnderTest, first_put: 
     old = await cluster.until_led(GROUP)
     new = next(name for name in cluster.members if name != old)
     cluster.stub.prefer(GROUP, new)
-    await cluster.until(lambda: cluster.leader_of(GROUP) == new)
-    await cluster.until(lambda: is_uploaded(cluster), LIMIT_S)
+    await until(lambda: cluster.leader_of(GROUP) == new)
+    await until(lambda: is_uploaded(cluster), LIMIT_S)
     before = committed_keys(cluster, new)
     first_put.goes_on.set()
     messages += await fill(cluster, 2, 6)
-    await cluster.until(lambda: is_uploaded(cluster), LIMIT_S)
+    await until(lambda: is_uploaded(cluster), LIMIT_S)
     assert before <= committed_keys(cluster, new)
     await give_up_logs(cluster)
     assert await read_all(cluster) == messages

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing import until
 from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from tests.integration.storage.tiered_node import (
@@ -87,28 +88,29 @@ async def node(
         yield running
 
 
-async def until(holds: Callable[[], bool], node: NodeUnderTest) -> None:
+async def passing(holds: Callable[[], bool], node: NodeUnderTest) -> None:
     """Wait until something holds, while the node's time goes on."""
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            while not holds():
-                node.clock.advance(0.2)
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise AssertionError(
-            f"{node.app.node.tiering.status(node.app.node.engine(GROUP))}"
-        ) from None
+
+    def holds_later() -> bool:
+        if not (held := holds()):
+            node.clock.advance(0.2)
+        return held
+
+    def tell() -> object:
+        return holds, node.app.node.tiering.status(node.app.node.engine(GROUP))
+
+    await until(holds_later, LIMIT_S, step_s=POLL_S, tell=tell)
 
 
 async def uploaded(node: NodeUnderTest) -> None:
     """Wait until the tier has everything."""
-    await until(lambda: is_uploaded(node), node)
+    await passing(lambda: is_uploaded(node), node)
 
 
 async def failing(node: NodeUnderTest) -> None:
     """Wait until an upload has failed and the node says so."""
     uploader = uploader_of(node)
-    await until(lambda: bool(uploader.last_failure), node)
+    await passing(lambda: bool(uploader.last_failure), node)
     status = node.app.node.tiering.status(node.app.node.engine(GROUP))
     assert status.last_failure == uploader.last_failure
     assert status.uploading_queues

@@ -16,6 +16,7 @@ from strata_mq.filters.filters import FilterKind, parse_filter
 from strata_mq.layout.batch import BatchView, PartKey, PartKind
 from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import SLOT_COUNT
+from strata_testing import until
 from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
 from tests.unit.broker.fake_pending import STORED_MS, FakePending, Pending
 
@@ -481,11 +482,3 @@ class FakeStorage:
                 raft_group=raft_group, state=storage_pb2.REPLICA_STATE_SERVING, leader=True
             )
         return response
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Let other tasks run until something holds; fails after 30 s."""
-    async with asyncio.timeout(30):
-        # There is no event to wait for: what is waited for happens inside the broker.
-        while not true():  # noqa: ASYNC110
-            await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from strata_broker.storage_client.node_reports import NodeReports
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from tests.unit.broker.fake_storage import until
+from strata_testing import until
 
 
 class FakeChannel:

@@ -17,11 +17,11 @@ from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 from tests.unit.broker.conftest import message
 from tests.unit.broker.fake_cluster import NODES, FakeCluster
 from tests.unit.broker.fake_edge import ADMIN, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import until
 
 CHECK = "/grpc.health.v1.Health/Check"
 

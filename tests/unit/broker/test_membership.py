@@ -14,10 +14,11 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage, until
+from tests.unit.broker.fake_storage import FakeStorage
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.metadata.metadata import MetadataView, Name
 from strata_mq.slots import slot_of, striped_slots
+from strata_testing import until
 from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import until
 
 
 def view_of(meta: FakeMeta) -> MetadataView:

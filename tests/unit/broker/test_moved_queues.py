@@ -21,7 +21,7 @@ from strata_broker.storage_client.epochs import epoch_of
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
-from tests.unit.broker.fake_storage import until
+from strata_testing import until
 
 TOPIC_ID = 7
 LONG_MS = 60_000

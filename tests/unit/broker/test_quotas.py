@@ -19,10 +19,10 @@ from strata_broker.metadata.quotas import CONNECTIONS, CONSUMER_GROUPS, TOPICS, 
 from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
 from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import until
 
 KB = 1024
 

@@ -11,6 +11,7 @@ from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, Ang
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import text_hash
+from strata_testing import until
 from tests.unit.broker.conftest import (
     BASE_CONFIG,
     Client,
@@ -22,7 +23,7 @@ from tests.unit.broker.conftest import (
 )
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage, until
+from tests.unit.broker.fake_storage import FakeStorage
 
 
 async def test_a_delivered_message_is_what_was_sent_plus_its_delivery(

@@ -11,9 +11,9 @@ from strata_broker.base.metrics import METRICS
 from strata_broker.base.refusal_pace import RefusalPace
 from strata_mq.requests import Code
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_edge import FakeCall, FakeEdge
-from tests.unit.broker.fake_storage import until
 from tests.unit.broker.test_acks import ack_request, answered, forged, take_one
 
 HOSTILE, OTHER = "127.0.0.1:6666", "127.0.0.1:7777"

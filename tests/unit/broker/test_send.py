@@ -13,10 +13,11 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_mq.slots import fifo_queue
+from strata_testing import until
 from tests.unit.broker.conftest import Client, message, watermarks
 from tests.unit.broker.fake_edge import FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage, until
+from tests.unit.broker.fake_storage import FakeStorage
 
 
 async def test_a_message_is_stored_with_digest_and_answered(

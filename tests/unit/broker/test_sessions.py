@@ -11,9 +11,10 @@ from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.requests import Caller
 from strata_mq.layout.hashing import text_hash
 from strata_mq.requests.errors import Code, RequestError
+from strata_testing import until
 from tests.unit.broker.conftest import Client
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage, until
+from tests.unit.broker.fake_storage import FakeStorage
 
 
 class ManualClock:

@@ -15,7 +15,7 @@ from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_runtime.clock import SystemClock
-from tests.unit.broker.fake_storage import until
+from strata_testing import until
 
 TOPIC_ID, OTHER_TOPIC_ID = 7, 8
 

@@ -16,6 +16,7 @@ from strata_broker.receives.deliver import Given
 from strata_broker.receives.takebacks import Takebacks
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
+from strata_testing import until
 from tests.unit.broker.conftest import (
     BASE_CONFIG,
     Client,
@@ -25,7 +26,7 @@ from tests.unit.broker.conftest import (
     watermarks,
 )
 from tests.unit.broker.fake_edge import METADATA, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage, until
+from tests.unit.broker.fake_storage import FakeStorage
 
 LONG_GRACE = BrokerConfig.model_validate(BASE_CONFIG | {"receive": {"gone_grace_ms": 60_000}})
 

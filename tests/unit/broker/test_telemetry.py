@@ -16,10 +16,10 @@ from strata_broker.clients.sessions import Client
 from strata_broker.clients.telemetry import TelemetryStream
 from strata_broker.metadata.requests import Caller
 from strata_edge.ports import CallError
+from strata_testing import until
 from tests.unit.broker.conftest import BASE_CONFIG, resource
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import until
 
 TELEMETRY = MESSAGING + "Telemetry"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -26,15 +26,6 @@ def topic(name: str, topic_id: int = 1, retention_ms: int = 1_000) -> meta_pb2.C
     return meta_pb2.Change(
         topic=meta_pb2.Topic(name=name, topic_id=topic_id, retention_ms=retention_ms)
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(30):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.001)
 
 
 class Source:

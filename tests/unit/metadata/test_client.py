@@ -12,11 +12,11 @@ from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError
 from strata_metadata import MetadataClient, MetadataClientOptions, MetaRefused
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 
 if TYPE_CHECKING:
     from tests.unit.metadata.conftest import Source
 
-from tests.unit.metadata.conftest import until
 
 OPTIONS = MetadataClientOptions(
     call_timeout_ms=300, try_timeout_ms=40, first_retry_ms=1, max_retry_ms=4

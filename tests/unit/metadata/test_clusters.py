@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,15 +27,10 @@ from strata_metadata.view import ClusterView
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MemoryMetadataStore
+from strata_testing import until
 
 NODE = meta_pb2.Node(node_id="storage-1", kind=meta_pb2.NODE_KIND_STORAGE, boot_id=1)
 QUICK = PresenceOptions(interval_ms=5, timeout_ms=500, register_timeout_ms=500, retry_ms=5)
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not holds():  # noqa: ASYNC110 (the condition has no event)
-            await asyncio.sleep(0)
 
 
 class Nameserver(CachedMetaServicer):
@@ -124,7 +119,7 @@ async def test_a_stranger_is_passed_over(world: World) -> None:
     follower = world.follower(view, own, "inproc:theirs", "inproc:mine")
     with capture_logs() as lines:
         task = asyncio.ensure_future(follower.run())
-        await eventually(lambda: view.revision == 3)
+        await until(lambda: view.revision == 3)
         task.cancel()
     assert (view.cluster_id, [node.node_id for node in view.nodes()]) == ("mine", ["of-mine"])
     # One line at each end; it is the source that refuses first.
@@ -139,7 +134,7 @@ async def test_a_copy_remembers_whose_rows_it_has(world: World) -> None:
     task = asyncio.ensure_future(
         world.follower(cache, ClusterId("mine"), "inproc:mine").run()  # type: ignore[arg-type]
     )
-    await eventually(lambda: cache.revision == 3)
+    await until(lambda: cache.revision == 3)
     task.cancel()
     again = ClusterView()
     MetadataCache(store, WatchOptions(), Metrics.disabled(), sinks=[again])
@@ -162,7 +157,7 @@ async def test_a_node_learns_its_cluster_from_who_takes_it_in(world: World) -> N
     own = ClusterId()
     presence = world.presence(own, "inproc:mine")
     task = asyncio.ensure_future(presence.run())
-    await eventually(lambda: len(nameserver.told) >= 3)
+    await until(lambda: len(nameserver.told) >= 3)
     task.cancel()
     assert (own.value, nameserver.told[:3]) == ("mine", ["", "mine", "mine"])
 
@@ -174,7 +169,7 @@ async def test_a_node_that_a_stranger_takes_in_does_not_believe_it(world: World)
     presence = world.presence(own, "inproc:theirs")
     with capture_logs() as lines:
         task = asyncio.ensure_future(presence.run())
-        await eventually(lambda: len(nameserver.told) >= 5)
+        await until(lambda: len(nameserver.told) >= 5)
         task.cancel()
     assert own.value == "mine" and not presence.registered.is_set()
     assert [line["event"] for line in lines] == ["not registered"]

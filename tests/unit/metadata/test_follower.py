@@ -23,11 +23,12 @@ from strata_metadata import (
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MemoryMetadataStore
+from strata_testing import until
 
 if TYPE_CHECKING:
     from tests.unit.metadata.conftest import Source
 
-from tests.unit.metadata.conftest import topic, until
+from tests.unit.metadata.conftest import topic
 
 OPTIONS = MetadataFollowerOptions(
     first_response_timeout_ms=60,

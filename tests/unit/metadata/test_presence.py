@@ -18,11 +18,11 @@ from strata_metadata import (
     PresenceOptions,
 )
 from strata_runtime.metrics import Metrics
+from strata_testing import until
 
 if TYPE_CHECKING:
     from tests.unit.metadata.conftest import Source
 
-from tests.unit.metadata.conftest import until
 
 OPTIONS = PresenceOptions(interval_ms=2, timeout_ms=40, register_timeout_ms=50, retry_ms=2)
 
@@ -75,11 +75,12 @@ async def test_a_lost_heartbeat_makes_the_next_one_complete(
     """Its deltas may be lost with it."""
     async with running(presence):
         await until(lambda: len(sources[0].calls) >= 3)
+        assert sources[0].calls[2:] == ["delta"] * (len(sources[0].calls) - 2)
         sources[0].paused.clear()
-        await until(lambda: sources[0].calls[-2:] == ["delta", "delta"])
-        await asyncio.sleep(OPTIONS.timeout_ms / 1_000)
+        before = len(sources[0].calls)
+        await until(lambda: "full" in sources[0].calls[before:])
+        assert sources[0].calls[before] == "delta", "the one that is lost"
         sources[0].paused.set()
-        await until(lambda: sources[0].calls[-1] == "full" or "full" in sources[0].calls[3:])
 
     assert sources[0].calls.count("register") == 1
 
