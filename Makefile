@@ -6,18 +6,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SPARK := build/spark/venv
-# What the data source imports; straight reads from the tier need the tier's own packages.
+# Packages that the data source imports; direct reads from the tier need the tier's packages.
 SPARK_PACKAGES := libs/proto libs/runtime libs/raft libs/mq libs/state libs/tier services/placement
 PROJECTS := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
 PACKAGES := $(PROJECTS:/pyproject.toml=)
 PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services testing tests bench scripts
-# How `make test` runs: cluster tests mostly wait, the others mostly compute. LANES= for one by one.
+# Lanes of `make test`: cluster tests mostly wait, other tests mostly compute. LANES= for one lane.
 LANES := -n 3
 # Packages whose tests `make quick` runs.
 PURE := raft mq kv state seglog metadata
 
-# Stamps carry a hash of what they installed, so a changed lock file installs again.
+# The names of stamps have a hash of the lock file, so a changed lock file installs again.
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock $(PROJECTS) | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock testing/pyproject.toml | cksum | cut -d' ' -f1)
 
@@ -45,56 +45,56 @@ $(DEV_STAMP): $(RUNTIME_STAMP)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e testing
 	@rm -f $(VENV)/.dev-* && touch $@
 
-setup: $(RUNTIME_STAMP) ## make the environment; after it the command is .venv/bin/strata
+setup: $(RUNTIME_STAMP) ## create the environment; the command is then .venv/bin/strata
 
-setup-dev: $(DEV_STAMP) ## the same with tools for tests and checks
+setup-dev: $(DEV_STAMP) ## create the environment with tools for tests and checks
 
-run: setup ## start a standalone node, send and receive real messages, stay up (ARGS=--once ends after)
+run: setup ## start a standalone node, send and receive messages, keep running (ARGS=--once ends)
 	@$(BIN)/python -m strata_cli.demo $(ARGS)
 
-quick: setup-dev ## the pure packages: half a minute
+quick: setup-dev ## test the pure packages: half a minute
 	@$(BIN)/pytest -n 2 --stage quick $(addprefix tests/unit/,$(PURE)) $(ARGS)
 
-unit: setup-dev ## tests without processes and sockets: 3 minutes
+unit: setup-dev ## run tests without processes and sockets: 3 minutes
 	@$(BIN)/pytest -n 2 --stage unit tests/unit tests/repo tests/e2e/test_history.py $(ARGS)
 
-test: setup-dev compat-python ## what every change needs, each kind of fault once: 10 minutes on two cores
+test: setup-dev compat-python ## run the tests for every change, each kind of fault once: 10 minutes on two cores
 	@$(BIN)/pytest $(LANES) --stage test $(ARGS)
 
-test-full: setup-dev ## what `make test` leaves out, and its faults with full counts: 40 minutes
+test-full: setup-dev ## run the tests that `make test` skips, and its faults with full counts: 40 minutes
 	@$(BIN)/pytest $(LANES) --stage full $(ARGS)
 
-coverage: setup-dev ## lines that `make unit` reaches: a table, and build/coverage/index.html
+coverage: setup-dev ## measure the lines that `make unit` reaches: a table, and build/coverage/index.html
 	@$(BIN)/coverage run -m pytest -q --stage unit tests/unit tests/e2e/test_history.py $(ARGS)
 	@$(BIN)/coverage html -q -d build/coverage
 	@$(BIN)/coverage report
 
-e2e: setup-dev ## full fault counts: 100 kills, 20 rounds per fault
+e2e: setup-dev ## run end-to-end tests with full fault counts: 100 kills, 20 rounds per fault
 	@STRATA_TEST_ROUNDS=100 $(BIN)/pytest tests/e2e --timeout 3600 $(ARGS)
 
-sim: setup-dev ## seeded simulations; SEED=n replays one
+sim: setup-dev ## run seeded simulations; SEED=n replays one
 	@$(if $(SEED),STRATA_SIM_SEED=$(SEED)) $(BIN)/pytest tests/sim $(ARGS)
 
-mutations: setup-dev ## plant each known mistake into our code: the test that it names must fail
+mutations: setup-dev ## put each known mistake into our code and check that its test fails
 	@$(BIN)/pytest $(LANES) tests/mutations/planted.py $(ARGS)
 
-soak: setup-dev ## whole clusters under faults for long; SEEDS=n says how many runs
+soak: setup-dev ## run simulated clusters under faults for long; SEEDS=n sets the number of runs
 	@STRATA_SIM_SEEDS=$(or $(SEEDS),10000) $(BIN)/pytest tests/sim/test_cluster.py \
 	  -k survive $(ARGS)
 
-chaos: setup-dev ## everything at work on a cluster under faults; MINUTES=, SEED= (needs root, iproute2)
+chaos: setup-dev ## run all workloads on a cluster under faults; MINUTES=, SEED= (needs root, iproute2)
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-abuse: setup-dev ## hostile clients against a node, judged by a witness who works beside them
+abuse: setup-dev ## run hostile clients against a node while a normal client checks its service
 	@$(BIN)/pytest tests/abuse/hostile_*.py $(ARGS)
 
-bench: setup-dev bench-load ## measure; JSON into bench/results, table on the screen
+bench: setup-dev bench-load ## run the benchmarks; JSON in bench/results, a table on the screen
 	@$(BIN)/python bench/run.py $(ARGS)
 
 bench-load: ## build the load generator (needs Go)
 	@bench/load/build.sh
 
-check: setup-dev ## everything that reads and judges, nothing that writes
+check: setup-dev ## run all linters and checks; changes no file
 	@$(BIN)/ruff check $(CODE)
 	@$(BIN)/ruff format --check $(CODE)
 	@$(BIN)/mypy $(CODE)
@@ -103,17 +103,17 @@ check: setup-dev ## everything that reads and judges, nothing that writes
 	@$(MAKE) --no-print-directory proto-check
 	@$(BIN)/python scripts/generate_kv_client.py --check
 
-fix: setup-dev ## format and mend what tools can mend
+fix: setup-dev ## format, and fix everything that tools can fix
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
 
 proto: setup-dev ## generate libs/proto from protos
 	@$(BIN)/python scripts/generate_protos.py libs/proto
 
-proto-check: setup-dev ## fail when libs/proto is not what protos give
+proto-check: setup-dev ## fail if libs/proto differs from the generated code
 	@$(BIN)/python scripts/generate_protos.py --check libs/proto
 
-kv-client: setup-dev ## generate the client of tables that blocks from the one for asyncio
+kv-client: setup-dev ## generate the blocking client of tables from the asyncio client
 	@$(BIN)/python scripts/generate_kv_client.py
 
 docs: setup-dev ## write the generated pages: docs/{cli,configuration,metrics}.md
@@ -126,45 +126,45 @@ lock: setup-dev ## pin requirements*.in into host-free lock files
 
 compat: compat-python compat-node compat-java compat-go ## install all official clients for tests/compat
 
-compat-python: setup-dev ## the official Python client, in an environment of its own
+compat-python: setup-dev ## install the official Python client, in its own environment
 	@tests/compat/install/python.sh
 
-compat-node: ## the official Node client (needs Node 20)
+compat-node: ## install the official Node client (needs Node 20)
 	@tests/compat/install/node.sh
 
-compat-java: ## the official Java client (needs JDK 17 and Maven)
+compat-java: ## install the official Java client (needs JDK 17 and Maven)
 	@tests/compat/install/java.sh
 
-compat-go: ## the official Go client (needs Go 1.24 or newer)
+compat-go: ## install the official Go client (needs Go 1.24 or newer)
 	@tests/compat/install/go.sh
 
-tier-parts: tier-s3 tier-hdfs tier-gcs ## install the object stores that tests of the tier run against
+tier-parts: tier-s3 tier-hdfs tier-gcs ## install the object stores for the tests of the tier
 
-tier-s3: ## versitygw, an S3 server (needs Go 1.25 or newer)
+tier-s3: ## install versitygw, an S3 server (needs Go 1.25 or newer)
 	@tests/parts/install/s3.sh
 
-tier-hdfs: ## a NameNode and DataNodes (needs JDK 17 and Maven)
+tier-hdfs: ## install an HDFS NameNode and DataNodes (needs JDK 17 and Maven)
 	@tests/parts/install/hdfs.sh
 
-tier-gcs: ## an emulator of Google Cloud Storage (needs Go 1.26 or newer)
+tier-gcs: ## install an emulator of Google Cloud Storage (needs Go 1.26 or newer)
 	@tests/parts/install/gcs.sh
 
-# pyspark comes as source: without setuptools and wheel at hand pip cannot build it.
-setup-spark: | $(BIN)/python ## Spark and the data source, in build/spark/venv (running it needs JDK 17)
+# pyspark is published as source: pip needs setuptools and wheel to build it.
+setup-spark: | $(BIN)/python ## install Spark and the data source in build/spark/venv (running it needs JDK 17)
 	@$(PYTHON) -m venv $(SPARK)
 	@$(SPARK)/bin/pip install --quiet --disable-pip-version-check 'setuptools<82' 'wheel<1'
 	@$(SPARK)/bin/pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
 	@$(SPARK)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation $(addprefix -e ,$(SPARK_PACKAGES))
 	@java -version >/dev/null 2>&1 || echo "Spark is installed; to run it install JDK 17 (openjdk-17-jre-headless)"
 
-porcupine: ## porcupine (needs Go), which the linearizability checker is held against
+porcupine: ## install porcupine (needs Go), the reference for the linearizability checker
 	@mkdir -p build && cd tests/sim/porcupine && go build -o ../../../build/porcupine .
 
-raftos: setup-dev ## raftos, the known-bad subject of the safety checker
+raftos: setup-dev ## install raftos, a faulty Raft that the safety checker must catch
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/raftos raftos==0.2.6
 
-dist: setup-dev ## wheel, source archive, chart and checksums in dist/ (IMAGE=1: the image, too)
+dist: setup-dev ## build wheel, source archive, chart and checksums in dist/ (IMAGE=1: the image, too)
 	@$(BIN)/python scripts/make_dist.py dist $(if $(IMAGE),--image)
 
-clean: ## remove everything that was made here
+clean: ## remove everything that make created
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
