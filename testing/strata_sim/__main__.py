@@ -1,7 +1,7 @@
 """Runs seeds of the cluster's simulation: `python -m strata_sim --seeds 1-100`.
 
 One line of JSON per seed on standard output; `--show` prints the events of a run as they happen.
-Names hash the same in every run: the process starts itself again with a fixed hash seed.
+Names hash the same in every run: the process restarts itself with a fixed hash seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sources of chance: one per purpose, so that what one of them draws moves no other."""
+"""Sources of chance: one per purpose, so that draws from one source do not change another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A v2 client on the simulated network: what official clients do, without their background work.
+"""A v2 client on the simulated network: it acts like official clients without background work.
 
-A send is tried up to three times with the same bytes, on another broker after a broken
-connection. Everything else is tried once; what to do about a failure is the workload's choice.
+A send is tried up to three times with the same bytes, on another broker after a broken connection.
+Every other call is tried once; the workload decides what to do about a failure.
 """
 
 from __future__ import annotations

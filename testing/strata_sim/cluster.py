@@ -4,7 +4,7 @@
     cluster.run(scenario(cluster))      # until the scenario's end; then look at cluster.trace
 
 The same seed and scenario give the same run, to the last message. Real services run unchanged on
-simulated machines (`hosts.py`); what is simulated is below their ports.
+simulated machines (`hosts.py`); only adapters below their ports are simulated.
 """
 
 from __future__ import annotations

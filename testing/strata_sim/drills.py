@@ -1,7 +1,7 @@
-"""What operators do while clients work and things fail: restarts, members, leaders, queues, slots.
+"""Operations of operators during faults: restarts, members, leaders, queues, slots.
 
-A drill is a coroutine over a cluster. Calls that fail are let be: what an operator asked for in
-the middle of a fault may be refused. Afterwards nothing of it may be left half done.
+A drill is a coroutine over a cluster. Failed calls are ignored: a request of an operator during a
+fault may be refused. Afterwards no request may be left half done.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Whole drivers under random faults, over logs and rows in memory: every run follows its seed.
 
-Four nodes host a replica of one raft group each, three of them vote at first. Each turn does one
-random thing: time passes, a client proposes, links are cut, a node crashes and loses what was not
-durable, a log is trimmed so that a follower needs a snapshot, a transfer is cut, the leadership or
-the membership changes, a disk is full for a moment. At the end all heals, and what was acknowledged
-must stand in the rows of every voter, in the order of the entries.
+Each of four nodes hosts a replica of one raft group; three of them vote at first. Each turn does
+one random thing: time passes, a client proposes, links are cut, a node crashes and loses what was
+not durable, a log is trimmed so that a follower needs a snapshot, a transfer is cut, the leadership
+or the membership changes, a disk is full for a moment. At the end everything heals, and the rows of
+every voter must contain all acknowledged values in the order of the entries.
 
 The event loop decides the order of callbacks; nothing here reads a clock, so a seed repeats.
 """

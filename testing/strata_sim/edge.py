@@ -1,7 +1,7 @@
 """A broker's edge on the simulated network, and the clients' side of it.
 
-A call is bytes there and bytes back, with headers: what HTTP/2 would carry. A client that goes
-away, a reset and a broker's death look to both sides as they do over a real connection.
+A call is request bytes and response bytes with headers, as over HTTP/2. A client that goes away, a
+reset and a broker's death look to both sides as they do over a real connection.
 """
 
 from __future__ import annotations

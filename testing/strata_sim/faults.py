@@ -1,6 +1,6 @@
-"""Faults: what goes wrong in a simulated cluster, each a small class with a begin and an end.
+"""Faults of a simulated cluster, each a small class with a begin and an end.
 
-A fault names its victims, so that a schedule (`storm.py`) never has more of them at once than the
+A fault names its victims, so that a schedule (`storm.py`) never has more victims at once than the
 cluster promises to survive. After its end the cluster must recover by itself.
 """
 

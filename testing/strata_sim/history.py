@@ -1,12 +1,12 @@
-"""What clients did and saw over crashes, and the checks of what the server promised.
+"""History of clients' calls and deliveries over crashes, and checks of the server's promises.
 
 A history holds facts only: sends attempted, sends answered, deliveries, acknowledgements answered.
 The checks return violations as text and know nothing of servers or time.
 
-What must hold (rules 1 and 23): an answered send is there, at the offset that was answered; a
-delivery is of a message somebody sent, with its body; a message is at one position only, and a
-position holds one message only; an acknowledged message does not come again; a message group
-keeps its order; nobody gets a message that somebody else holds.
+These must hold (rules 1 and 23): an answered send is stored at the answered offset; a delivered
+message was sent, with the same body; a message is at one position only, and a position holds one
+message only; an acknowledged message is not delivered again; a message group keeps its order; no
+client gets a message that another client holds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Machines with a nameserver, a storage node or a broker: what they run and what survives it.
+"""Machines with a nameserver, a storage node or a broker: their process and its lasting state.
 
 A host composes its service as the process of the same name does (`strata_cli`), with simulated
 ports: network, disk, rows, clock, chance. Its identity is what a data folder would hold: it
-survives everything but `empty`. A process that fails for good is started again, as a supervisor
-would.
+survives everything but `empty`. A failed process is started again, as by a supervisor.
 """
 
 from __future__ import annotations

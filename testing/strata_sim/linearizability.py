@@ -1,10 +1,10 @@
 """Is a history of concurrent operations linearizable?
 
 Wing and Gong's search with Lowe's memory of configurations that led nowhere: choose an operation
-that may come first, apply it to the model, go on; take it back when it cannot be. An operation
+that may come first, apply it to the model and continue; undo it when that fails. An operation
 without an answer may have happened at any time after its call, or never.
 
-It knows models, not systems: whoever records a history says what its operations mean.
+It knows models, not systems: the recorder of a history defines the meaning of its operations.
 """
 
 from __future__ import annotations

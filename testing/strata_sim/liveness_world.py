@@ -1,10 +1,11 @@
 """Store liveness and raft cores of several nodes under virtual time, with a bad network.
 
 Frames are lost, delayed, repeated and overtake each other; links are cut in one direction or both;
-nodes crash, restart with a new boot id and stand still for a while. Disks are perfect: what raft
-does with bad ones is `raft_cluster.py`'s concern. Everything follows from the seed.
+nodes crash, restart with a new boot id and pause for a while. Disks are perfect: `raft_cluster.py`
+simulates bad disks. Everything follows from the seed.
 
-What is watched all the time: no follower rests under a node that died a while ago.
+One invariant is checked all the time: no follower stays quiesced under a node that died a while
+ago.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Machines of a simulated cluster: a process that can be killed, paused and started again.
 
-A machine keeps what a real one keeps over a crash: its disks. Everything else belongs to an
-incarnation and is gone with it. Its clock drifts and jumps.
+A machine keeps its disks over a crash, like a real machine. All other state belongs to an
+incarnation and ends with it. Its clock drifts and jumps.
 """
 
 from __future__ import annotations

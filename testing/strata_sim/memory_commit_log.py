@@ -1,7 +1,7 @@
 """A CommitLog in memory, with faults, for tests of the multi-raft driver.
 
-It keeps what was synced as frames and forgets the rest at a "crash". It has the reading side that
-the driver uses, rule 9's superseding and a `trim`, nothing else of `strata_seglog.log.CommitLog`.
+It keeps synced frames and forgets the rest at a "crash". It has the reading side that the driver
+uses, rule 9's superseding and a `trim`, nothing else of `strata_seglog.log.CommitLog`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A simulated network: Angelia's channels and servers over links that delay, lose and reset.
 
-A link is one direction between two machines. A channel behaves as over TCP: what it carries
-arrives in order or not at all; a reset ends everything under way with UNAVAILABLE, and whether a
-request was served nobody knows. A cut link holds what is under way back until it is mended, as
-retransmission does, and takes no new connection: the caller learns by its deadline.
-Messages are serialised, so that no two machines share an object.
+A link is one direction between two machines. A channel behaves as over TCP: its bytes arrive in
+order or not at all; a reset ends everything under way with UNAVAILABLE, and the caller does not
+know whether its request was served. A cut link holds bytes under way back until it is repaired, as
+retransmission does, and takes no new connection: the caller learns by its deadline. Messages are
+serialised, so that no two machines share an object.
 """
 
 from __future__ import annotations

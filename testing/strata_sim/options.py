@@ -1,7 +1,7 @@
-"""How large a simulated cluster is and how its services are configured.
+"""Size of a simulated cluster and configuration of its services.
 
-Times are those of the product where a rule gives them; limits are small, so that a short run
-reaches them: flushes, new segments, leases that run out.
+Times are the product's where a rule gives them; limits are small, so that a short run reaches them:
+flushes, new segments, expiring leases.
 """
 
 from __future__ import annotations

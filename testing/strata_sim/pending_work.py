@@ -1,8 +1,8 @@
-"""Clients of what is delivered later, or never: delays, recalls, transactions, dead letters, bulk.
+"""Clients of late or refused deliveries: delays, recalls, transactions, dead letters, bulk.
 
-Each worker sends to a topic of its own, has one consumer group, and knows what must become of
-every message. Answers that are lost are asked for again with the same ids and handles; a repeat
-must get the answer of the first (rule 37).
+Each worker sends to its own topic, has one consumer group, and knows the required outcome of every
+message. A call whose answer is lost is repeated with the same ids and handles; a repeat must get
+the answer of the first call (rule 37).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Appends and reads of queue ends with their times, judged by linearizability.
 
-A stored message is an append of one to its queue. Where it was stored is known from its delivery,
-so the check comes after everything was drained.
+A stored message is an append of one to its queue. Its delivery shows where it was stored, so the
+check runs after everything was drained.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A raft group under random faults: every run is a function of its seed.
 
 Each turn does one random thing: time passes somewhere, a message arrives (late, twice, out of order
-or never), a sync ends, a client proposes or reads, somebody crashes and loses what was not synced,
-the network splits, the leadership or the membership changes, a log is compacted. The invariants are
-told everything. Then `quiesce` heals all and lets the raft group come to rest.
+or never), a sync ends, a client proposes or reads, a replica crashes and loses unsynced data, the
+network splits, the leadership or the membership changes, a log is compacted. The invariants see
+every step. Then `quiesce` heals everything and lets the raft group settle.
 """
 
 from __future__ import annotations

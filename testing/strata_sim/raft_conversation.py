@@ -1,7 +1,7 @@
-"""Runs a raft group by a script and writes down what is said: data for `tests/vectors/raft`.
+"""Runs a raft group by a script and records its messages: data for `tests/vectors/raft`.
 
-A script is lines that begin with `> `; what follows each is what happened. Time passes and messages
-arrive only when the script says so.
+A script is lines that begin with `> `; the lines after each record its effects. Time passes and
+messages arrive only when the script says so.
 
     voters 1 2 3 [learners 4]   begin; election timeouts are 6 ticks for replica 1, 7 for 2, ...
     elect N                     let N win an election, without writing down how

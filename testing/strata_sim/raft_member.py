@@ -1,7 +1,7 @@
-"""One `RawNode` with a disk that can forget: what a replica is made of in simulations.
+"""One `RawNode` with a disk that can forget: a replica in simulations.
 
-Writes wait in `pending` until `sync`; a crash keeps a prefix of them or none. What a sync would
-let go (messages, applied entries) is handed back to the caller, which is the network.
+Writes wait in `pending` until `sync`; a crash keeps a prefix of them or none. Effects that a sync
+releases (messages, applied entries) are returned to the caller, which is the network.
 
 A snapshot is installed in two steps, as on a real disk: from `begin_install` on entries and rows
 are void, and a crash before `finish_install` leaves an empty replica with its term, vote and floor.

@@ -1,4 +1,4 @@
-"""A state machine with rows, of which only flushed ones outlive a crash; for tests of the driver.
+"""A state machine with rows, for tests of the driver; only flushed rows survive a crash.
 
 Each normal entry becomes one row: key = its index, value = its payload. It gives and takes
 snapshots and can be crashed at every step of an install.

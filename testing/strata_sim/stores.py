@@ -1,9 +1,9 @@
-"""Row stores in memory that lose what real ones lose when a process dies or the power goes.
+"""Row stores in memory that lose the same rows as real ones when a process dies or power fails.
 
-- Replicated state has no write-ahead log: a dead process leaves what was flushed, and maybe some
-  of what was written since, always a whole prefix of the batches.
-- Metadata have one: a dead process leaves everything, a power loss what was synced, and maybe some
-  of what was written since.
+- Replicated state has no write-ahead log: a dead process leaves the flushed batches, and maybe some
+  later batches, always a whole prefix.
+- Metadata has a write-ahead log: a dead process leaves everything, a power loss leaves the synced
+  batches and maybe some later ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A seeded schedule of faults.
 
 It never does more at once than the cluster promises to survive: one nameserver, one storage node
-and one broker at a time, data destroyed on one machine only; power goes everywhere at once, but
-then nothing else happens. What it does is in the trace.
+and one broker at a time, data destroyed on one machine only; power fails everywhere at once, but
+then nothing else happens. The trace records every fault.
 """
 
 from __future__ import annotations

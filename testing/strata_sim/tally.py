@@ -1,4 +1,4 @@
-"""How much of each kind of work a run did, from the counters of all services in all their lives."""
+"""Amount of each kind of work in a run, from the counters of all incarnations of all services."""
 
 from __future__ import annotations
 

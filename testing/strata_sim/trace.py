@@ -1,4 +1,4 @@
-"""What happened in a simulation: the newest events as text, and a checksum over all of them.
+"""Trace of a simulation: the newest events as text, and a checksum over all events.
 
 Two runs of one seed have the same checksum. A violation is an event that must not happen.
 """

@@ -1,10 +1,10 @@
-"""An asyncio loop whose time is a number: it jumps to the next timer when nothing else is to do.
+"""An asyncio loop whose time is a number: it jumps to the next timer when it has no other work.
 
 Services run on it unchanged. Invariants:
 - The same seed gives the same run: one thread, no real clock, work for other threads runs inline.
-- A callback belongs to the `Incarnation` in whose context it was scheduled. Of a dead incarnation
-  nothing runs any more, not even `finally` blocks: that is what kill -9 means. What a paused one
-  would have run waits, in order, until it goes on: SIGSTOP.
+- A callback belongs to the `Incarnation` in whose context it was scheduled. Nothing of a dead
+  incarnation runs any more, not even `finally` blocks, as after kill -9. Callbacks of a paused
+  incarnation wait, in order, until it continues, as after SIGSTOP.
 
 It does not know what machines are for; `machine.py` does.
 """

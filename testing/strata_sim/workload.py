@@ -1,8 +1,8 @@
-"""What clients do while a simulated cluster suffers, and the history they write down.
+"""Work of clients in a simulated cluster under faults, and the history that they record.
 
-Producers send to a normal and to a FIFO topic; consumers pop, hold, acknowledge most and let the
-rest run out; a reader asks for the ends of queues. Clients know nothing of faults: an error is
-noted as an unknown outcome and they go on.
+Producers send to a normal and to a FIFO topic; consumers pop, hold, acknowledge most messages and
+let the other leases expire; a reader asks for the ends of queues. Clients know nothing of faults:
+they record an error as an unknown outcome and continue.
 """
 
 from __future__ import annotations

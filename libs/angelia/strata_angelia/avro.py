@@ -12,11 +12,11 @@
 | enum | int, its number: protobuf's enums are open, Avro's are not |
 | bool, string, bytes, float, double | the same |
 
-Both sides derive the schema from the same protos, so none travels. What a newer peer adds is
-understood by nobody older: use protobuf or JSON between versions.
+Both sides derive the schema from the same protos, so no schema travels. An older peer does not
+understand fields that a newer peer adds: use protobuf or JSON between versions.
 
-Invariant: bytes that are no record raise `AvroError`, after at most as many values as there are
-bytes; hence no array of a message without fields, whose items would take none.
+Invariant: bytes that are no record raise `AvroError` after at most as many values as there are
+bytes. An array of a message without fields is therefore refused: its items take no bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What is under way of each class of calls, and what may be.
+"""Budgets per class of calls: calls and bytes under way, and their limits.
 
-A connection has one `Budgets` at each of its ends; all of a server's add up in its `Usage`, which
-is what the metrics show.
+A connection has one `Budgets` at each end. The budgets of a server's connections add up in its
+`Usage`, which the metrics show.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Budgets:
         """
         limit = self._limits[call_class].max_calls
         if self._calls[call_class] >= limit:
-            self._refuse(call_class, f"{limit} calls of class {call_class.value} under way")
+            self._refuse(call_class, f"{limit} calls of class {call_class.value} are under way")
 
     def check_bytes(self, call_class: CallClass) -> None:
         """Check that the budget of bytes is not used up.
@@ -101,7 +101,7 @@ class Budgets:
         """
         limit = self._limits[call_class].max_bytes
         if self._bytes[call_class] >= limit:
-            self._refuse(call_class, f"{limit} bytes of class {call_class.value} under way")
+            self._refuse(call_class, f"{limit} bytes of class {call_class.value} are under way")
 
     def take(self, call_class: CallClass, request_bytes: int) -> None:
         """A call begins."""

@@ -1,8 +1,8 @@
-"""Classes of calls, and which RPC is in which: the one place that says so (rules 15 and 34).
+"""Classes of calls: the one place that assigns each RPC to a class (rules 15 and 34).
 
-Each class has a budget of its own on every hop, in calls and in bytes, so that a lower class can
-never use a higher one's share: receives that wait never keep a send out, sends never an ack, and
-nothing ever what keeps the cluster together. `Lane` says which classes share a connection.
+Each class has its own budget on every hop, in calls and in bytes, so a lower class never uses the
+share of a higher class: waiting receives never block a send, sends never block an ack, and nothing
+blocks the control calls. `Lane` says which classes share a connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 
 class CallClass(enum.Enum):
-    """What a call is for, the most important first."""
+    """Purpose of a call, the most important first."""
 
     CONTROL = "control"
     """Raft, membership, metadata, moves, operators."""
@@ -35,7 +35,7 @@ class CallClass(enum.Enum):
 
 
 class Lane(enum.Enum):
-    """A connection of a channel. What is small never stands behind what is large in a socket."""
+    """A connection of a channel. A small message never waits behind a large one in a socket."""
 
     SMALL = 0
     APPEND = 1

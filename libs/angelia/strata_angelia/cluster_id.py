@@ -1,8 +1,8 @@
-"""Which cluster a process belongs to, compared at every connection between processes (rule 32).
+"""Cluster of a process, compared at every connection between processes (rule 32).
 
-Each side of a handshake says its cluster; two that know theirs and do not agree part at once, and
-each writes a line about it now and then. A process that belongs to none yet says nothing: it may
-ask whoever it was told to ask, and joins whoever takes it in.
+Each side of a handshake names its cluster. If both know their clusters and these differ, the
+connection ends at once and each side logs it, at a limited rate. A process without a cluster names
+none: it may ask the nodes in its configuration and joins the cluster that accepts it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WrongCluster(StrataError):
 
 
 class ClusterId:
-    """What a process knows of its cluster; one object for all its channels and servers.
+    """The cluster of a process; one object for all its channels and servers.
 
     Args:
         value: the id; empty: it belongs to none yet.
@@ -53,11 +53,11 @@ class ClusterId:
             WrongCluster: it is known, and another one.
         """
         if not self.agrees(value):
-            raise WrongCluster(f"this process is of cluster {self._value}, not {value}")
+            raise WrongCluster(f"this process belongs to cluster {self._value}, not {value}")
         self._value = self._value or value
 
     def agrees(self, other: str) -> bool:
-        """Whether a peer's id does not contradict; one that says none does not."""
+        """Whether a peer's id does not contradict; an empty id does not."""
         return not other or not self._value or other == self._value
 
     def check(self, other: str, peer: str) -> None:
@@ -75,7 +75,7 @@ class ClusterId:
         other = other[:_SHOWN]
         self._warn(other, peer)
         raise AngeliaError(
-            WRONG_CLUSTER, f"{peer} is of cluster {other}, this process of {self._value}"
+            WRONG_CLUSTER, f"{peer} belongs to cluster {other}, this process to {self._value}"
         )
 
     def _warn(self, other: str, peer: str) -> None:

@@ -1,4 +1,4 @@
-"""How a message becomes bytes: a port, chosen by the caller of a connection or call.
+"""Port for turning messages into bytes; the caller of a connection or call chooses the codec.
 
 Every server takes every codec; the caller names one in the handshake (tcp) or in a header (http2).
 """

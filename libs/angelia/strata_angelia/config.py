@@ -1,4 +1,4 @@
-"""The section `[angelia]`: what each class of calls between processes may have under way."""
+"""The section `[angelia]`: limits of each class of calls between processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _calls(call_class: CallClass, what: str) -> int:
     limit: int = Field(
         default=CLASS_LIMITS[call_class].max_calls,
         ge=1,
-        description=f"Calls under way per connection for {what}; more are refused and repeated.",
+        description=f"Most calls per connection for {what}; further calls are refused and retried.",
     )
     return limit
 
@@ -22,14 +22,14 @@ def _bytes(call_class: CallClass, what: str) -> int:
     limit: int = Field(
         default=CLASS_LIMITS[call_class].max_bytes,
         ge=1,
-        description=f"Bytes of requests under way per connection for {what}; more wait.",
+        description=f"Most bytes of requests per connection for {what}; further calls wait.",
     )
     return limit
 
 
 _CONTROL = "raft, membership, metadata and operators"
-_RELEASE = "acks and what else lets go of messages"
-_REPORT = "reports of who lives"
+_RELEASE = "acks and other calls that release messages"
+_REPORT = "heartbeats and liveness reports"
 _APPEND = "sends"
 _READ = "receives and other reads"
 

@@ -1,6 +1,6 @@
-"""What both ends of a tcp connection share: frames in and out, pings, the end with a reason.
+"""Common part of both ends of a tcp connection: frames in and out, pings, the end with a reason.
 
-Invariant: `on_lost` is called exactly once for every connection that was made, with the reason.
+Invariant: `on_lost` is called exactly once, with the reason, for every connection that was made.
 """
 
 from __future__ import annotations

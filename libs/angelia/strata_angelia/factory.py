@@ -40,7 +40,7 @@ def open_channel(
         ValueError: an unknown transport or codec.
     """
     if codec not in CODECS:
-        raise ValueError(f"unknown codec {codec!r}, there are {', '.join(CODEC_NAMES)}")
+        raise ValueError(f"unknown codec {codec!r}; choose one of {', '.join(CODEC_NAMES)}")
     kind = TcpChannel if _checked(transport) == "tcp" else Http2Channel
     return kind(
         endpoint,
@@ -79,5 +79,5 @@ def open_server(
 
 def _checked(transport: str) -> str:
     if transport not in TRANSPORTS:
-        raise ValueError(f"unknown transport {transport!r}, there are {', '.join(TRANSPORTS)}")
+        raise ValueError(f"unknown transport {transport!r}; choose one of {', '.join(TRANSPORTS)}")
     return transport

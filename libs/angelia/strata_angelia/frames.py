@@ -22,7 +22,7 @@ From the server:
 From both: PING and PONG, empty; GOODBYE: code, newline, reason; the connection ends.
 
 A method id is the method's line number in WELCOME. Call ids are the caller's, not reused while a
-call runs. Pure: no socket, no time.
+call runs. The module is pure: no socket, no clock.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class FrameReader:
         if not Kind.HELLO <= kind <= Kind.GOODBYE:
             raise FrameError(f"unknown frame kind {kind}")
         if length > self.max_payload_bytes:
-            raise FrameError(f"frame of {length} bytes, limit {self.max_payload_bytes}")
+            raise FrameError(f"a frame has {length} bytes, the limit is {self.max_payload_bytes}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Transport http2: the same services as gRPC, so that any language can call them.
 
-The server adds health checking (grpc.health.v1) and reflection; an `AngeliaError`'s code travels
-as a trailer beside the gRPC status, which foreign callers read. A caller names its codec in the
-header `angelia-codec`; without one, as from foreign callers, it is protobuf. A caller that belongs
-to a cluster says so with every call, in `angelia-cluster`.
+The server adds health checking (grpc.health.v1) and reflection; an `AngeliaError`'s code travels as
+a trailer beside the gRPC status, which foreign callers read. A caller names its codec in the header
+`angelia-codec`; without one, as from foreign callers, it is protobuf. A caller that belongs to a
+cluster says so with every call, in `angelia-cluster`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Transport inside a process: a call is the handler's coroutine, nothing is serialised.
 
-Rule for both sides: request and response objects are handed over as they are. Whoever sent a
-message must not change it afterwards, whoever received one must not change it at all; a handler
-that wants to keep a changed request copies it. The other transports give each side its own copy.
+Rule for both sides: request and response objects are passed without a copy. The sender of a message
+must not change it afterwards, and the receiver must not change it at all; a handler that keeps a
+changed request copies it. The other transports give each side its own copy.
 
 Deadlines, errors, the limits on calls and the death of the peer are as on the other transports.
-Message sizes are not limited here: nothing is buffered, and to measure a message is to
-serialise it.
+Message sizes are not limited here: nothing is buffered, and measuring a message means serialising
+it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class InprocNetwork:
             ValueError: not an in-process endpoint.
         """
         if not endpoint.startswith(_PREFIX):
-            raise ValueError(f"{endpoint} is no in-process endpoint")
+            raise ValueError(f"{endpoint} is not an in-process endpoint")
         name = endpoint.removeprefix(_PREFIX)
         return InprocChannel(self._servers, name, trace_parent)
 

@@ -1,6 +1,6 @@
-"""From a service's descriptor and its handler to a table of callable methods.
+"""Table of callable methods, built from a service's descriptor and its handler.
 
-The one place that knows how an RPC's name becomes a handler's method name.
+Only this module knows how an RPC's name becomes a handler's method name.
 """
 
 from __future__ import annotations

@@ -23,14 +23,14 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_angelia_request_bytes",
         "gauge",
         "bytes",
-        "Requests of the calls under way at a server.",
+        "Bytes of requests of the calls under way at a server.",
         ("transport", "class"),
     ),
     MetricSpec(
         "strata_angelia_refused_calls_total",
         "counter",
         "1",
-        "Calls a server refused because the budget of their class was used up.",
+        "Calls that a server refused because the budget of their class was exhausted.",
         ("transport", "class"),
     ),
     MetricSpec(

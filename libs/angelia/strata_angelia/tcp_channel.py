@@ -1,11 +1,11 @@
 """Calling side of the tcp transport: a connection per lane, many calls in flight on each.
 
-An ack never stands behind 64 MiB of messages in a socket, nor an answer behind those of reads:
-classes of calls that differ in size have connections of their own (`classes.Lane`).
+An ack never waits in a socket behind 64 MiB of messages, nor a small answer behind answers of
+reads: classes of calls that differ in size have their own connections (`classes.Lane`).
 
-A lane connects at its first call and again at the first call after a loss; after a failed attempt,
-its calls fail at once for `reconnect_pause_s`. It never repeats a call: whether that is safe is the
-caller's knowledge. It always reads, since what may arrive is bounded by calls and windows.
+A lane connects at its first call and again at the first call after a loss. After a failed attempt,
+its calls fail at once for `reconnect_pause_s`. It never repeats a call: only the caller knows
+whether that is safe. It always reads, because calls and windows bound the bytes that can arrive.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class TcpChannel:
         data = self._codec.encode(request)
         limit = min(connection.max_message_bytes, self._options.max_message_bytes)
         if len(data) > limit:
-            raise AngeliaError(TOO_LARGE, f"request of {len(data)} bytes, limit {limit}")
+            raise AngeliaError(
+                TOO_LARGE, f"the request has {len(data)} bytes, the limit is {limit}"
+            )
         return data
 
     def _decode(self, data: bytes, response_type: type[Response]) -> Response:
@@ -169,7 +171,9 @@ class _Lane:
             return self._connection
         if self._connecting is None:
             if asyncio.get_running_loop().time() < self._retry_at_s:
-                raise AngeliaError(UNAVAILABLE, f"{self._endpoint} could not be reached just now")
+                raise AngeliaError(
+                    UNAVAILABLE, f"the last connection attempt to {self._endpoint} failed"
+                )
             self._connecting = self._tasks.spawn("connect", self._connect())
         try:
             # Shielded: the caller's deadline must not end the attempt that others wait for.

@@ -1,7 +1,7 @@
-"""Calling end of a tcp connection: the calls under way on it and what arrives for them.
+"""Calling end of a tcp connection: its calls under way and the responses that arrive for them.
 
-Bounded: calls and request bytes by the budgets of their classes; what may arrive, by the windows
-of streams and the size of a message.
+Bounds: the budgets of the classes limit calls and request bytes; stream windows and the message
+size limit arriving bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_CALL_ID = 0xFFFFFFFF
 
 
 class Pending:
-    """A call that has not ended: what arrived for it and whoever waits."""
+    """A call that has not ended: its received responses and its waiting caller."""
 
     __slots__ = (
         *("_waiter", "arrived", "call_class", "call_id", "ended", "error", "request_bytes"),
@@ -73,7 +73,7 @@ class Pending:
             self.wake()
 
     def wake(self) -> None:
-        """Let whoever waits look."""
+        """Wake the waiting caller."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -1,8 +1,8 @@
 """Serving side of the tcp transport.
 
-Bounded: connections per server; calls and request bytes per connection and class of calls; stream
-items by the caller's window; while the peer does not take responses, nothing more is read. A call
-is in `_calls` of its connection from its request to the end of its task.
+Bounds: connections per server; calls and request bytes per connection and class of calls; stream
+items by the caller's window. While the peer does not read its responses, the server reads nothing
+more from it. A call is in `_calls` of its connection from its request to the end of its task.
 """
 
 from __future__ import annotations
@@ -346,7 +346,9 @@ class _ServerConnection(Connection):
         data = codec.encode(message)
         limit = self._max_response_bytes
         if len(data) > limit:
-            raise AngeliaError(TOO_LARGE, f"response of {len(data)} bytes, limit {limit}")
+            raise AngeliaError(
+                TOO_LARGE, f"the response has {len(data)} bytes, the limit is {limit}"
+            )
         return data
 
     def _send_error(self, call_id: int, error: AngeliaError) -> None:

@@ -1,4 +1,4 @@
-"""Until when the certificate is good: a metric, a problem and warnings before it ends."""
+"""Watch on the end of the certificate: a metric, a problem and warnings before it expires."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ class CertificateWatch:
         days = self.days_left()
         file = str(self._certificate.certificate_file)
         if days < 0:
-            self._log.error("certificate has ended", file=file, days_ago=round(-days, 1))
+            self._log.error("certificate has expired", file=file, days_ago=round(-days, 1))
         elif days < _URGENT_DAYS:
-            self._log.error("certificate ends within days", file=file, days_left=round(days, 1))
+            self._log.error("certificate expires within days", file=file, days_left=round(days, 1))
         elif days < _WARN_DAYS:
-            self._log.warning("certificate ends soon", file=file, days_left=round(days, 1))
+            self._log.warning("certificate expires soon", file=file, days_left=round(days, 1))
 
     def health(self) -> Health:
         """Return what is wrong with the certificate; nothing while its end is far away."""
@@ -74,13 +74,13 @@ class CertificateWatch:
             return Health()
         name = str(self._certificate.certificate_file)
         if days < 0:
-            detail = f"it ended {-days:.1f} days ago: clients that check it are refused"
+            detail = f"it expired {-days:.1f} days ago: clients that verify it cannot connect"
             return Health(problems=(Problem(_KIND, name, "ENDED", Severity.DOWN, detail),))
-        detail = f"it ends in {days:.1f} days; a new one in its place is read at once"
+        detail = f"it expires in {days:.1f} days; replace the file, it is read at once"
         return Health(problems=(Problem(_KIND, name, "ENDS_SOON", Severity.DEGRADED, detail),))
 
     async def run(self) -> None:
-        """Warn now and then, for ever."""
+        """Warn now and then, forever."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             self.warn()

@@ -1,7 +1,7 @@
-"""What a client's frames ask of the server, told from their headers, chunk by chunk.
+"""Cost of a client's frames for the server, read from the frame headers chunk by chunk.
 
-Most calls are HEADERS and one DATA frame that ends the request: of these nothing is kept. A request
-of several frames is followed through its messages, since each says its length before its bytes.
+Most calls are HEADERS and one DATA frame that ends the request: nothing is kept for them. A request
+of several frames is followed through its messages, since each message begins with its length.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What one connection may ask of the server beside its calls, and when its turn comes.
+"""Limits on the frames of one connection beside its calls, and its turn for large requests.
 
-- Frames that are no requests (resets, pings, settings, long headers) cost a connection time: it may
-  be in debt for a while, then nothing of it is read until the debt is paid. An address pays, too.
-- A large request comes when there is room (`LargeRequests`): until then the client is not told
-  that the server would take more of it (flow control, RFC 9113, 5.2).
-- Headers without end, and a request that holds room and does not go on, end the connection.
+- Frames that are not requests (resets, pings, settings, long headers) cost a connection time. It
+  may be in debt for a while; then it is not read until the debt is paid. Its address pays, too.
+- A large request is received when there is room (`LargeRequests`). Until then the client gets no
+  window for more of it (flow control, RFC 9113, 5.2).
+- Headers without end, and a request that holds room and makes no progress, end the connection.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The process that owns the advertised port: TLS and plaintext on one port, told by the first byte.
+"""The process that owns the advertised port: TLS or plaintext, by the first byte.
 
 `python -m strata_edge.front CONFIG` is started by `front_process.FrontProcess`, which hands it
 the listening socket and one end of a control socket. It is a process of its own because a relay
 inside the server would share the server's GIL.
 
 - A connection costs one socket until its first byte: the server is connected to only then.
-- It has a limited time, from its acceptance on, for its first byte and the TLS handshake; every
-  HTTP/2 client speaks at once. After that it may be idle for as long as it likes.
-- The first byte 0x16 begins a TLS handshake, which is finished here; anything else is plaintext.
-- It dies with its parent: SIGKILL by the kernel, and the control socket's end.
+- A connection has a limited time, from its acceptance on, for its first byte and the TLS handshake;
+  every HTTP/2 client speaks at once. After that it may be idle without limit.
+- The first byte 0x16 begins a TLS handshake, which the front finishes; any other byte is plaintext.
+- The front dies with its parent: by SIGKILL from the kernel and by the end of the control socket.
 
 When it drains it tells clients to make their next calls elsewhere; that is all it knows of HTTP/2.
-It imports neither grpc nor an event loop: it starts in a moment and stays small.
+It imports neither grpc nor an event loop: it starts quickly and stays small.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
-    """What the parent tells the front on its command line, as JSON."""
+    """Settings that the parent passes to the front on its command line, as JSON."""
 
     listen_descriptor: int
     control_descriptor: int
@@ -80,7 +80,7 @@ class FrontConfig:
 
 @dataclass(slots=True)
 class FrontReport:
-    """What the front tells its parent, one JSON line at a time; totals since its start."""
+    """Report of the front to its parent, one JSON line at a time; totals since its start."""
 
     connections: int = 0
     refused: int = 0
@@ -239,7 +239,7 @@ class Front:
         self._draining = True
         self._stop_accepting()
         self._listener.close()
-        # Who is about to speak gets the time for it.
+        # A client that is about to speak gets the time for it.
         latest_s = self._monotonic_s() + _DRAIN_HANDSHAKE_S
         for descriptor, (client, deadline_s) in list(self._newcomers.items()):
             self._newcomers[descriptor] = _Newcomer(client, min(deadline_s, latest_s))

@@ -1,8 +1,8 @@
 """Keeps the front process running: hands it the port, restarts it, reads its reports.
 
 The listening socket belongs to this process, so that the port stays and clients queue while the
-front is restarted. The front is started by a way that forks no copy of this process: uvloop's own
-forks, which runs gRPC's fork handlers in the midst of its threads, and now and then that aborts.
+front is restarted. The front is started without forking this process: uvloop's own way forks, which
+runs gRPC's fork handlers among its threads, and that sometimes aborts.
 """
 
 from __future__ import annotations
@@ -131,10 +131,10 @@ class FrontProcess:
                 await self._decided.wait()
         except TimeoutError:
             await self.stop()
-            raise FrontError("the front process did not come up") from None
+            raise FrontError("the front process did not start") from None
         if not self._ready.is_set():
             await self.stop()
-            raise FrontError(f"the front process did not come up: {self._failure}")
+            raise FrontError(f"the front process did not start: {self._failure}")
         self._watching = self._tasks.spawn("watch certificate", self._watch.run())
 
     def health(self) -> Health:
@@ -143,7 +143,7 @@ class FrontProcess:
         if not error:
             return health
         # It stays the old one, whose end has its own problem, under the name of its file alone.
-        detail = f"the new files cannot be used, the old certificate stays: {error}"
+        detail = f"the new files cannot be used, the old certificate remains: {error}"
         problem = Problem("certificate", self._files, "NOT_READ", Severity.DEGRADED, detail)
         return Health(problems=(*health.problems, problem))
 
@@ -184,7 +184,9 @@ class FrontProcess:
             self._restarts.add()
             came_up = self._ready.is_set()
             pause_s = _MIN_RESTART_PAUSE_S if came_up else min(2 * pause_s, _MAX_RESTART_PAUSE_S)
-            self._log.error("front died, restarting", pause_s=pause_s, reason=self._failure)
+            self._log.error(
+                "front process died, restarting it", pause_s=pause_s, reason=self._failure
+            )
             await asyncio.sleep(pause_s)
 
     async def _run_once(self) -> None:
@@ -244,11 +246,11 @@ class FrontProcess:
         self._pauses.add(max(0, report.pauses - self._report.pauses))
         self._ended.add(max(0, report.ended - self._report.ended))
         if report.certificates != self._report.certificates:
-            self._log.warning("certificate read again, new connections get it", file=self._files)
+            self._log.warning("certificate reloaded for new connections", file=self._files)
             self._watch.read()
         if report.certificate_error and report.certificate_error != self._report.certificate_error:
             self._log.warning(
-                "new certificate cannot be used, the old one stays",
+                "new certificate cannot be used, the old one remains",
                 reason=self._why_not(report.certificate_error),
             )
         self._report = report

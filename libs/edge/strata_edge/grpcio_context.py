@@ -1,4 +1,4 @@
-"""What grpcio knows of a call, in the words of the port."""
+"""Adapter from grpcio's context of a call to the context of the port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 
 from strata_edge.ports import CallError
 
-MISTAKE = "the server failed at this call by a mistake of its own"
+MISTAKE = "the server failed at this call because of a bug"
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 

@@ -1,8 +1,8 @@
 """The edge on grpcio: a `grpc.aio` server over raw bytes behind the front process.
 
-What a call costs here is what limits a broker, so a hot call is a future in a list: no
-(de)serialiser, no metadata and no deadline is touched unless the broker asks. Hot calls of one
-turn of the loop reach the broker as one batch.
+The cost of a call here limits a broker, so a hot call is a future in a list: no (de)serialiser, no
+metadata and no deadline is touched unless the broker asks. Hot calls of one turn of the loop reach
+the broker as one batch.
 
 With a front, the server listens on a unix socket in a private folder and the front owns the
 advertised port (front.py); it knows nothing of TLS. Without one it listens itself, plaintext.

@@ -1,8 +1,8 @@
-"""What every call of a grpcio edge passes: its request on the way in, its answer on the way out.
+"""Checks for every call of a grpcio edge: its request on the way in, its answer on the way out.
 
-In: the size its method allows, checked before anybody parses a byte. grpcio has one limit for all
-methods while it collects a request; the limit of the method is looked at when the request is here.
-Out: the bytes that wait for their clients, of all kinds of calls, within shares.
+In: the size that the method allows is checked before anything is parsed. grpcio has one limit for
+all methods while it collects a request; the limit of the method is checked once the request is
+complete. Out: the bytes of all kinds of calls that wait for their clients are bounded, in shares.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Gate:
         except TooSlowError as slow:
             await self.refuse(context, "upload", str(slow))
         if request is None:
-            await abort(context, CallError("INVALID_ARGUMENT", "there is no request"))
+            await abort(context, CallError("INVALID_ARGUMENT", "the request is empty"))
         if (size_bytes := len(request)) > limits.max_request_bytes:
             del request  # as above
             await self._refuse_size(context, size_bytes, limits.max_request_bytes)
@@ -78,7 +78,7 @@ class Gate:
     async def check_unread(self, context: Context) -> None:
         """End a call with a large answer while there is too much that clients have not read."""
         if self.unread.held and not self.unread.has_room(peer_of(context)):
-            await self.refuse(context, "unread", "clients have not read what they were answered")
+            await self.refuse(context, "unread", "clients have too many unread answers")
 
     async def check_unread_of_connection(self, context: Context) -> None:
         """End a call whose own connection has too much to read.
@@ -86,7 +86,7 @@ class Gate:
         Those of others keep no send and no ack out.
         """
         if self.unread.held and not self.unread.connection_has_room(peer_of(context)):
-            await self.refuse(context, "unread", "this client has not read what it was answered")
+            await self.refuse(context, "unread", "this client has too many unread answers")
 
     def hold_until_done(self, context: Context, size_bytes: int) -> None:
         """Count the answer of a unary call until the transport has taken it."""
@@ -104,5 +104,5 @@ class Gate:
         await abort(context, CallError("RESOURCE_EXHAUSTED", reason))
 
     async def _refuse_size(self, context: Context, size_bytes: int, limit_bytes: int) -> NoReturn:
-        reason = f"request of {size_bytes} bytes, limit {limit_bytes}"
+        reason = f"the request has {size_bytes} bytes, the limit is {limit_bytes}"
         await self.refuse(context, "size", reason)

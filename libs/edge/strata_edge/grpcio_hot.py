@@ -1,7 +1,7 @@
-"""Hot calls on grpcio: each is a future in a list, those of one turn of the loop are one batch.
+"""Hot calls on grpcio: each is a future in a list; the calls of one loop turn are one batch.
 
-A call ends in one of four ways: its answer was taken by the transport; its answer was not taken,
-which whoever gave it is told; it failed with a status; the client went before the answer.
+A call ends in one of four ways: the transport took its answer; the transport did not take it, and
+the broker learns of it; the call failed with a status; the client left before the answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rare calls on grpcio: a coroutine each, with a boundary that no mistake of a handler passes."""
+"""Rare calls on grpcio: one coroutine each, behind a boundary that no handler's bug crosses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Requests on their way in: one that does not end holds memory that nobody asked for.
+"""Limits for requests on their way in: a request that never ends holds memory.
 
-grpcio collects a request before anybody sees a byte of it, so what can be bounded here is how
-many are unfinished for long: so many of an address and of all, each for a limited time. Those that
-were first may finish; the one that is too many is refused. It does not know how large they are.
+grpcio collects a request before the edge sees a byte of it. The edge therefore bounds how many
+requests are unfinished for long, per address and in total, and for how long. Earlier requests may
+finish; the request above the limit is refused. This module does not know their sizes.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Uploads:
             address = peer_of(upload.context).rpartition(":")[0]
             of_address[address] += 1
             if age_s >= self._max_s:
-                self._expel(upload, f"the request did not come within {self._max_s:g} s")
+                self._expel(upload, f"the request did not arrive within {self._max_s:g} s")
             elif slow > self._shares.total or of_address[address] > self._shares.per_address:
-                self._expel(upload, "too many requests that do not end")
+                self._expel(upload, "too many unfinished requests")
         self._sweeping = bool(self._pending)
         if self._sweeping:
             loop.call_later(self._slow_s, self._sweep)

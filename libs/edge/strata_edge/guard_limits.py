@@ -1,4 +1,4 @@
-"""What a connection may ask of the server beside its calls, in numbers."""
+"""Limits of the frames that one connection may send in addition to its calls."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """grpc.health.v1 over an edge, as bytes handlers.
 
-Load balancers and orchestrators ask `Check`; a service that is not known is NOT_FOUND, as the
-health protocol says. The broker sets what it serves; "" is the process as a whole.
+Load balancers and orchestrators ask `Check`; an unknown service gets NOT_FOUND, as the health
+protocol says. The broker sets the services; "" is the process as a whole.
 """
 
 from __future__ import annotations

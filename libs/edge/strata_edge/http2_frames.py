@@ -1,10 +1,10 @@
-"""Just enough of HTTP/2 to stand between a client and a server: where frames end, and a few kinds.
+"""The part of HTTP/2 that a relay needs: where frames end, and a few kinds of frames.
 
-A frame of one's own may stand where a frame has ended (RFC 9113, 4.1), but not in the midst of a
-block of headers: nothing may come between HEADERS and its CONTINUATIONs (6.10).
+A relay may insert its own frame after the end of a frame (RFC 9113, 4.1), but not inside a block of
+headers: no frame may come between HEADERS and its CONTINUATIONs (6.10).
 
-A server that drains has to tell its clients to take their next calls elsewhere while it still
-serves the ones that are on their way. grpcio says so only when it has stopped serving.
+A draining server has to tell its clients to make their next calls elsewhere while it still serves
+the calls that are on their way. grpcio does so only after it has stopped serving.
 """
 
 from __future__ import annotations

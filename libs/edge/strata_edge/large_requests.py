@@ -1,8 +1,8 @@
-"""Large requests on their way to the server or unanswered, of all connections, in bytes.
+"""Bytes of large requests of all connections that are being received or not yet answered.
 
-A server collects a request before anybody sees it, copies it and holds it until it is answered. So
-many bytes of large requests may be under way; the others wait their turn at their clients, in the
-order in which they began. Small ones are not counted: a stream's first window is theirs.
+A server collects a request, copies it and holds it until it is answered, so the bytes of large
+requests under way are limited. Further large requests wait at their clients, in the order in which
+they began. Small requests are not counted: they fit in a stream's first window.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LargeRequests:
 
     @property
     def waiting(self) -> int:
-        """How many wait their turn."""
+        """Number of requests that wait for their turn."""
         return len(self._waiting)
 
     def ask(self, who: Uploader, stream: int, size_bytes: int) -> bool:

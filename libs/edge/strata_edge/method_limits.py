@@ -1,4 +1,4 @@
-"""What one call of a method may bring and how long it may ask to wait."""
+"""Limits of one call of a method: the size of its request and the wait that it may ask for."""
 
 from __future__ import annotations
 

@@ -1,22 +1,22 @@
 """The port in front of a broker: hot calls as batches of bytes, the rest as coroutines.
 
-An edge owns HTTP/2, TLS and connections, and what clients may use of them. It hands the broker
-whole batches of serialised requests and takes serialised responses, so that another HTTP/2
-implementation can take its place without touching broker logic (docs/adr: edge port). The first
-adapter is `grpcio_edge`.
+An edge owns HTTP/2, TLS, connections and the limits of clients on them. It gives the broker whole
+batches of serialised requests and takes serialised responses, so that another HTTP/2 implementation
+can take its place without touching broker logic (docs/adr: edge port). The first adapter is
+`grpcio_edge`.
 
 Every adapter holds to `tests/contract/test_edge*.py`:
-- A request is refused by its size with RESOURCE_EXHAUSTED, from its length where the adapter sees
-  that first, and before anybody parses it; what is unfinished is bounded.
-- Requests are not compressed: one that says so is refused (UNIMPLEMENTED) and never inflated.
+- A request that is too large is refused with RESOURCE_EXHAUSTED before it is parsed, by its
+  announced length where the adapter sees that; unfinished requests are bounded.
+- Requests are not compressed: a compressed request is refused (UNIMPLEMENTED), never inflated.
 - Connections, calls and unread answers have limits, and no connection and no address has more
   than its share.
-- Large requests have so many bytes of room from their first byte until they are answered; those
-  above wait at their clients, in order, and keep no small one back.
-- Who resets streams, pings or sends headers without end is not read for a while, or is cut off.
-- Times that clients choose are clamped.
-- Each call is answered or ended, whatever a handler does; whoever answers learns what was not
-  taken.
+- Large requests share a limited number of bytes from their first byte until they are answered;
+  further large requests wait at their clients, in order, and never delay a small request.
+- A client that resets streams, pings or sends headers without end is paused or disconnected.
+- Times chosen by clients are clamped.
+- Each call is answered or ended, whatever a handler does; the broker learns of answers that were
+  not taken.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class HotCall(Protocol):
 
 
 class HotHandler(Protocol):
-    """What the broker gives to the edge for hot calls."""
+    """The broker's handler for hot calls."""
 
     def handle(self, calls: Sequence[HotCall]) -> None:
         """Take all hot calls that arrived in one turn of the loop; never blocks, never raises.
@@ -112,7 +112,7 @@ class HotHandler(Protocol):
 
 
 class CallInfo(Protocol):
-    """What a handler of a rare RPC knows of its call."""
+    """View of a call for the handler of a rare RPC."""
 
     @property
     def metadata(self) -> Mapping[str, str]:

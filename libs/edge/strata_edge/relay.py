@@ -1,15 +1,15 @@
 """Moves bytes between a client's socket and the server's, both ways, without waiting for either.
 
 One thread, epoll, non-blocking sockets, one read buffer for all connections: a chunk is received
-into the buffer and sent from it at once; only what the other side does not take is copied and
-kept. While a direction keeps something, its source is not read, so that a slow reader costs at
-most one buffer per direction and slows nobody but its own peer.
+into the buffer and sent from it at once; only the bytes that the other side does not take are
+copied and kept. While a direction keeps bytes, its source is not read, so a slow reader costs at
+most one buffer per direction and slows only its own peer.
 
 TLS is invisible here: `ssl.SSLSocket` receives and sends like a socket, with other exceptions for
 "not now". The end of one direction is passed on as a half-close; an error ends both. A relay can
-say frames of its own to its client between two of the server's: to go elsewhere (HTTP/2's GOAWAY).
-What the client may ask is its guard's matter (connection_guard.py): the relay does not read it for
-a while, or ends it.
+insert its own frames between two frames of the server, to send the client elsewhere (HTTP/2's
+GOAWAY). The client's guard (connection_guard.py) limits the client: the relay does not
+read it for a while, or ends it.
 """
 
 from __future__ import annotations

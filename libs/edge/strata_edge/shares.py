@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """How much of something may be held at once.
+    """Limits on the amount of something that is held at once.
 
     Attributes:
         total: by all clients together.
@@ -22,9 +22,9 @@ class Shares:
 
 
 class SharedBudget:
-    """What is held of a budget, by connection and by address. Used on the event loop.
+    """Use of a budget, by connection and by address. Used on the event loop.
 
-    Invariant: `held` is the sum of what all connections hold; who holds nothing has no entry.
+    Invariant: `held` is the sum over all connections; a connection that holds nothing has no entry.
 
     Args:
         shares: the limits.

@@ -2,5 +2,5 @@
 
     decider (leader) --KV_WRITE entry--> machine (apply) --> rows, and an engine for the items
 
-`client` and `aio` are what applications use; they import nothing of the rest but names.
+Applications use `client` and `aio`, which import only names from the other modules.
 """

@@ -5,10 +5,10 @@
         written = await positions.put(b"source-1", b"0")
         await positions.compare_and_set(b"source-1", b"17", version=written.version)
 
-Reads are repeated while a broker cannot be reached and time is left. Writes are not: one whose
-answer is lost raises `KvUnknownOutcomeError`, for it may have been carried out.
+Reads are repeated while a broker cannot be reached and time is left. Writes are not repeated: a
+write whose answer is lost raises `KvUnknownOutcomeError`, since it may have been carried out.
 
-`client`, the one that blocks, is generated from this file (`make kv-client`).
+`client`, the blocking client, is generated from this file (`make kv-client`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
         written = positions.put(b"source-1", b"0")
         positions.compare_and_set(b"source-1", b"17", version=written.version)
 
-Reads are repeated while a broker cannot be reached and time is left. Writes are not: one whose
-answer is lost raises `KvUnknownOutcomeError`, for it may have been carried out.
+Reads are repeated while a broker cannot be reached and time is left. Writes are not repeated: a
+write whose answer is lost raises `KvUnknownOutcomeError`, since it may have been carried out.
 
 Generated from `aio` by `make kv-client`.
 """

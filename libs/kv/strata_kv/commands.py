@@ -1,6 +1,6 @@
 """KV_WRITE: the one command of key-value tables. Layout: docs/data-layout.md section 4.
 
-It carries what a leader decided for one batch of requests: per table and request the changes of
+It carries a leader's decision about one batch of requests: per table and request the changes of
 items and the table's row afterwards, and the answer, which a repeat of the batch gets again.
 """
 
@@ -109,7 +109,7 @@ def decode_kv_write(payload: bytes) -> KvWrite:
     except struct.error as error:
         raise CommandError(f"KV_WRITE is cut: {error}") from error
     if at != len(payload):
-        raise CommandError(f"KV_WRITE has {len(payload) - at} bytes too many, or too few")
+        raise CommandError(f"KV_WRITE has {len(payload) - at} bytes too many (negative: too few)")
     return KvWrite(group_time_ms, boot_id, sequence, reply, sections)
 
 

@@ -1,4 +1,4 @@
-"""How both clients connect, and how long they pause."""
+"""Connections and pauses of both clients."""
 
 from __future__ import annotations
 

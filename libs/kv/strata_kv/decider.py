@@ -1,8 +1,8 @@
-"""What a leader decides about tables (rule 1): conditions, versions, revisions, what ends.
+"""The leader's decisions about tables (rule 1): conditions, versions, revisions, expiry.
 
-It works on speculative state: applied rows and, above them, what its own entries in flight will
-make of them. Nothing here waits or writes; a decision becomes speculative state only by `accept`,
-so a proposal that is refused leaves no trace.
+It works on speculative state: applied rows and, above them, the changes of its own entries in
+flight. Nothing here waits or writes. A decision becomes speculative state only by `accept`, so a
+refused proposal leaves no trace.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WriteRefused(Exception):
 
 
 class _InFlight(NamedTuple):
-    """What the entry with a number will make of an item."""
+    """Effect of the entry with a number on an item."""
 
     number: int
     item: ItemRow | None
@@ -51,7 +51,7 @@ class _InFlight(NamedTuple):
 
 @dataclass(slots=True)
 class Decision:
-    """What becomes of some requests, in their order.
+    """Decision about some requests, in their order.
 
     Attributes:
         results: the answers.
@@ -203,10 +203,10 @@ class Decider:
     def _check(self, request: kv_storage_pb2.TableWrite) -> None:
         options = self._options
         if len(request.operations) > options.max_operations:
-            raise _invalid(f"more than {options.max_operations} operations in one batch")
+            raise _invalid(f"a batch has at most {options.max_operations} operations")
         keys = {operation.key for operation in request.operations}
         if len(keys) < len(request.operations):
-            raise _invalid("a key stands twice in one batch")
+            raise _invalid("a batch contains a key twice")
         limit = min(options.max_key_bytes, MAX_KEY_BYTES)
         for operation in request.operations:
             if not 0 < len(operation.key) <= limit:
@@ -216,7 +216,7 @@ class Decider:
                     f"a value has at most {options.max_value_bytes} bytes, not {len(operation.put)}"
                 )
             if operation.WhichOneof("change") is None:
-                raise _invalid("an operation puts, deletes or checks")
+                raise _invalid("an operation must put, delete or check")
 
     def _after(
         self, table: TableRow, changes: Sequence[ItemChange], olds: Mapping[bytes, ItemRow | None]

@@ -1,4 +1,4 @@
-"""What a call of the client fails with."""
+"""Errors of the client's calls."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Apply of key-value tables in one raft group: KV_WRITE entries become rows, blindly (rule 1).
 
-What an entry says was decided by the leader (`decider`). Invariant: a table's revision only rises;
-an entry that contradicts it stops the replica. It equals the last one plus one, but where a repair
-of the log gave up entries.
+The leader decided the content of each entry (`decider`). Invariant: a table's revision only rises;
+an entry that contradicts this stops the replica. A revision is the previous one plus one, except
+where a repair of the log gave up entries.
 
-It does not know which raft group, which leader, or who reads; a table's id is a topic's.
+It does not know the raft group, the leader or the readers; a table's id is the id of a topic.
 """
 
 from __future__ import annotations

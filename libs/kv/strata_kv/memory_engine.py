@@ -1,8 +1,9 @@
 """Items in memory, for small state: reads touch no file, a write stores no row at once.
 
-What changed since the last settling is known by key and written to the row store by the next one;
-until then the log has it. Invariant: the store's rows of these tables are those of one applied
-index, the one that was settled last; what the log holds beyond it is applied to them again.
+The engine knows the keys that changed since it last settled and writes them to the row store at the
+next settling; until then only the log has these changes. Invariant: the store's rows of these
+tables are those of one applied index, the last settled one; later entries of the log are applied to
+them again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What clients of tables work with, and how it becomes requests and comes out of responses."""
+"""Values that clients of tables use, and their conversion to requests and from responses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from strata.kv.v1 import kv_pb2
 
 
 class Consistency(IntEnum):
-    """What a read may answer."""
+    """Guarantee of a read."""
 
     LEADER = kv_pb2.CONSISTENCY_LEADER
     """Everything acknowledged before the call, read at the leader."""
@@ -22,14 +22,14 @@ class Consistency(IntEnum):
 
 
 class Engine(IntEnum):
-    """Where a table's items are."""
+    """Engine that holds a table's items."""
 
     ROCKSDB = kv_pb2.ENGINE_ROCKSDB
     MEMORY = kv_pb2.ENGINE_MEMORY
 
 
 class ChangeKind(IntEnum):
-    """What happened to an item."""
+    """Kind of a change of an item."""
 
     PUT = kv_pb2.CHANGE_KIND_PUT
     DELETE = kv_pb2.CHANGE_KIND_DELETE
@@ -55,7 +55,7 @@ class Item(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of a put or of a compare-and-set.
+    """Outcome of a put or of a compare-and-set.
 
     Attributes:
         done: whether the item was written.
@@ -71,7 +71,7 @@ class Written(NamedTuple):
 
 
 class BatchWritten(NamedTuple):
-    """What became of a batch.
+    """Outcome of a batch.
 
     Attributes:
         done: whether all of it happened; else nothing did.
@@ -111,7 +111,7 @@ class Page(NamedTuple):
 
 
 class TableInfo(NamedTuple):
-    """What is known of a table."""
+    """State of a table."""
 
     name: str
     engine: Engine | None
@@ -149,7 +149,7 @@ class Operation:
             ValueError: it says two things at once.
         """
         if self.delete and self.value is not None:
-            raise ValueError("an operation puts or deletes, not both")
+            raise ValueError("an operation must put or delete, not both")
         operation = kv_pb2.Operation(key=self.key, ttl_ms=milliseconds(self.ttl_s))
         condition = condition_of(self.version, self.expected)
         if condition is not None:
@@ -170,7 +170,7 @@ def condition_of(version: int | None, expected: bytes | None) -> kv_pb2.Conditio
         ValueError: both are given.
     """
     if version is not None and expected is not None:
-        raise ValueError("say a version or a value, not both")
+        raise ValueError("give a version or a value, not both")
     if version is not None:
         return kv_pb2.Condition(version=version)
     return None if expected is None else kv_pb2.Condition(value=expected)
@@ -282,7 +282,7 @@ def swap_request(
     """
     condition = condition_of(version, expected)
     if condition is None:
-        raise ValueError("say which version or value is expected")
+        raise ValueError("give the expected version or value")
     request = kv_pb2.CompareAndSetRequest(
         table=table, key=key, expected=condition, ttl_ms=milliseconds(ttl_s)
     )

@@ -1,7 +1,7 @@
-"""What stands for a table in the metadata: a topic with one queue and a name of its own.
+"""A table in the metadata is a topic with one queue and a name of its own.
 
-So a table has an id that is never reused, a slot, a raft group that owns it, and goes with a
-tombstone, by the same rules as queues (rules 17 and 19).
+So a table has an id that is never reused, a slot, a raft group that owns it, and a tombstone after
+its deletion, by the same rules as queues (rules 17 and 19).
 """
 
 from __future__ import annotations

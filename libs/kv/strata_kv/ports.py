@@ -1,4 +1,4 @@
-"""The port of an engine: where the items of tables are.
+"""The port of an engine, which holds the items of tables.
 
 Two adapters: `store_engine` (RocksDB, far more than memory) and `memory_engine` (small state,
 written to the store from time to time). One contract suite runs over both.

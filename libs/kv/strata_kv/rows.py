@@ -1,7 +1,7 @@
 """Keys and values of the rows of key-value tables. Layout: docs/data-layout.md, "Key-value tables".
 
 A table's id is the id of the topic that stands for it (`names`). Builders trust their arguments,
-parsers trust their bytes: limits are checked by who takes requests.
+parsers trust their bytes: the receiver of a request checks limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Items in the row store: RocksDB without write-ahead log, brought back from the CommitLog."""
+"""Items in the row store: RocksDB without write-ahead log, restored from the CommitLog."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A table in a file: what an export writes and an import reads. Layout: docs/data-layout.md.
+"""A table in a file, written by an export and read by an import. Layout: docs/data-layout.md.
 
-Items are in the order of their keys, so equal tables give equal files, whatever cluster they come
-from. Every byte is under a checksum; a file without its end is not taken for a whole one.
+Items are in key order, so equal tables of any cluster give equal files. A checksum covers every
+byte; a file without its end is refused.
 """
 
 from __future__ import annotations

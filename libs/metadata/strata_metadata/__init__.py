@@ -1,4 +1,4 @@
-"""The metadata as everybody but its nameservers sees it.
+"""The metadata as every process except the nameservers sees it.
 
 `MetadataClient` calls the leader, `MetadataFollower` keeps sinks up to date (`ClusterView` in
 memory, `MetadataCache` on disk), `CachedMetaServicer` serves a copy, `NodePresence` registers a

@@ -1,11 +1,11 @@
-"""A durable copy of the metadata: so that a node knows its peers with no nameserver (rule 16).
+"""A durable copy of the metadata, so that a node knows its peers without a nameserver (rule 16).
 
-Rows lie in a metadata store under the keys of the nameservers' own, the revision in the applied
-row (index and term stay 0), in one batch with the rows it counts. The copy lags behind the
-nameservers; whoever reads it gets what was true a moment ago.
+Rows are in a metadata store under the same keys as at the nameservers. The revision is in the
+applied row (index and term stay 0), written in one batch with the rows it counts. The copy lags
+behind the nameservers: a reader gets rows that were true a moment ago.
 
-A snapshot is taken in part by part (see `install`); what tells where things are changes in one
-batch with the revision.
+A snapshot is installed part by part (see `install`); placement rows change in one batch with the
+revision.
 """
 
 from __future__ import annotations

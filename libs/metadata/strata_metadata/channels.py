@@ -1,4 +1,4 @@
-"""Channels to endpoints, made when first needed; the one unused for longest goes when too many."""
+"""Channels to endpoints, opened at first use; above a limit the least recently used is closed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls of MetaService: they find the leader, and try again while there is none.
+"""Calls of MetaService: they find the leader and retry while there is no leader.
 
-A try that got no answer may have been carried out all the same: a repeated creation can be told
-ALREADY_EXISTS although this very call made it.
+An attempt without an answer may have been carried out: a repeated creation can get ALREADY_EXISTS
+although the same call created the object.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""Whether a cluster is well: the ONE place where states of raft groups and nodes are decided.
+"""Health of a cluster: the ONE place where states of raft groups and nodes are decided.
 
-A nameserver that leads and every broker give what they know (rows, who says that it leads, what
-storage nodes say of themselves, whom they cannot reach) and get the same picture: it is what
-`strata cluster health`, `/ready`, gRPC health, log lines and metrics show.
+The leading nameserver and every broker pass in their facts (rows, claimed leaders, reports of
+storage nodes, unreachable nodes) and get the same picture. `strata cluster health`, `/ready`, gRPC
+health, log lines and metrics show it.
 
-- LEADERLESS: nobody has led the raft group for a moment. Nothing can be sent to it or received.
-- DEGRADED: it is led, and a replica is missing, or a disk that it needs is too full.
-- SERVING: it is led and whole.
+- LEADERLESS: the raft group has had no leader for a moment. It serves no sends or receives.
+- DEGRADED: it has a leader, but a replica is missing or a disk that it needs is too full.
+- SERVING: it has a leader and all replicas.
 
-A change of leaders takes a moment and is no outage: it shows once it lasts. The end shows at once.
+A change of leaders takes a moment and is not an outage: it is shown only if it lasts. Recovery is
+shown at once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class HealthOptions:
 
 
 class Facts(NamedTuple):
-    """What the one who looks knows.
+    """Facts that the observer knows.
 
     Attributes:
         nodes: rows.
@@ -76,7 +77,7 @@ class Facts(NamedTuple):
 
 
 class GroupCondition(NamedTuple):
-    """How a raft group does.
+    """Health of a raft group.
 
     Attributes:
         state: SERVING, DEGRADED or LEADERLESS.
@@ -99,7 +100,7 @@ class GroupCondition(NamedTuple):
 
 
 class NodeCondition(NamedTuple):
-    """How a node does; `state` as in `NodeState`, lower case, or "unknown"."""
+    """Health of a node; `state` as in `NodeState`, lower case, or "unknown"."""
 
     node_id: str
     kind: str
@@ -109,7 +110,7 @@ class NodeCondition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterPicture:
-    """How a cluster did at one moment.
+    """Health of a cluster at one moment.
 
     Attributes:
         groups: by number.
@@ -180,7 +181,7 @@ class ClusterJudge:
         ) or any(at_s - since_s < options.suspect_after_s for since_s in self._suspect_s.values())
 
     def is_stale(self, metadata_age_s: float) -> bool:
-        """Whether metadata of this age are old."""
+        """Whether metadata of this age is old."""
         return metadata_age_s > self._options.stale_after_s
 
     def judge(self, facts: Facts) -> ClusterPicture:
@@ -235,7 +236,7 @@ class ClusterJudge:
         if not leader:
             since_s = self._leaderless_s[number]
             if now_s - since_s >= self._options.leaderless_after_s:
-                reason = f"no leader, {live} of {wanted} replicas can be reached"
+                reason = f"no leader; {live} of {wanted} replicas can be reached"
                 reason += _names("; missing: ", missing)
                 reason += f"; {told.stopped[number]}" if number in told.stopped else ""
                 return GroupCondition(
@@ -306,7 +307,7 @@ def _node(row: meta_pb2.Node, facts: Facts, *, is_stale: bool) -> NodeCondition:
         elif row.node_id in facts.told and is_stale:
             state = "up"
     elif is_stale:
-        state, reason = "unknown", f"no nameserver has told for {facts.metadata_age_s:.0f} s"
+        state, reason = "unknown", f"no report from a nameserver for {facts.metadata_age_s:.0f} s"
     if state in ("down", "suspect") and not reason:
         reason = "no sign of life from " + _where(row)
     return NodeCondition(row.node_id, kind, state, reason)

@@ -1,4 +1,4 @@
-"""Why a call of MetaService is refused; raised where it is decided and again at the caller."""
+"""Reasons for refusing a call of MetaService, raised where decided and again at the caller."""
 
 from __future__ import annotations
 

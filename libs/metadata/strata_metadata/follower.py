@@ -1,17 +1,18 @@
-"""Follows the metadata for the process's life, from whichever source answers.
+"""Follows the metadata for the life of the process, from any source that answers.
 
-A lost stream is taken up again, at the same source or another, after the last revision taken in;
-what was taken in stays true meanwhile, so whoever depends on the sink serves on with no nameserver
-reachable (rule 16). Nameservers come first; fallback sources (storage nodes with their durable
-copies) are only asked what they know, once per round, while no nameserver answers.
+After a lost stream the follower continues after the last revision it has, at the same source or at
+another. The known rows stay valid meanwhile, so users of the sink keep serving while no nameserver
+can be reached (rule 16). Nameservers are asked first; fallback sources (storage nodes with durable
+copies) are asked once per round, only while no nameserver answers.
 
-Invariants: the sink's revision never goes back, a source that knows less is left, and so is one of
-another cluster before anything it says is taken in (rule 32). A large snapshot
-comes to the sink in parts, so that other work goes on between two of them.
+Invariants: the sink's revision never decreases. A source that knows less is left, and so is a
+source of another cluster, before anything from it is accepted (rule 32). A large snapshot reaches
+the sink in parts, so that other work runs between two parts.
 
-Nameservers that were put back to an older state (an old backup in their folders) are not followed:
-their rows would name other things by ids that are in use. That is told, and once they know more
-than what is known here, all of it is taken in anew: the same revision is not the same change.
+Nameservers that were restored to an older state (an old backup in their folders) are not followed:
+their rows would reuse ids for other things. The follower reports this. Once these nameservers have
+a higher revision than this process, it loads everything anew, since equal revisions are then
+different changes.
 """
 
 from __future__ import annotations

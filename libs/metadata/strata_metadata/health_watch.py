@@ -1,7 +1,7 @@
-"""Looks at a cluster several times a second: log lines, metrics and whoever asks share one look.
+"""Examines a cluster several times a second; log lines, metrics and callers share one result.
 
-Looking at thousands of raft groups costs something, so nothing is judged anew while nothing is
-new: the facts' version tells, and the judge, which may wait for a moment to pass.
+Examining thousands of raft groups is expensive, so nothing is judged again while the version of the
+facts is unchanged and the judge waits for no moment to pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_cluster_status",
         "gauge",
         "1",
-        "How the cluster does, as this process sees it: 0 healthy, 1 degraded, 2 down.",
+        "Health of the cluster, as this process sees it: 0 healthy, 1 degraded, 2 down.",
     ),
     MetricSpec(
         "strata_cluster_raft_groups",
@@ -106,7 +106,7 @@ class HealthWatch:
         return self.picture
 
     def is_stale(self, metadata_age_s: float) -> bool:
-        """Whether metadata of this age are old; a part of the facts' version."""
+        """Whether metadata of this age is old; a part of the facts' version."""
         return self._judge.is_stale(metadata_age_s)
 
     def aged(self, metadata_age_s: float) -> ClusterPicture:

@@ -1,4 +1,4 @@
-"""Whether metadata rows know a node: those of its cluster do, no others can (rule 32)."""
+"""Whether metadata rows contain a node: only rows of its own cluster can (rule 32)."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Replaces all rows of a durable copy by those of a snapshot, part by part.
 
-Topics, consumer groups and tombstones are many: they are written as they come, and what the
-snapshot leaves out is deleted on the way. Every single one is true, so a crash between leaves rows
-that are newer than the revision that is told; the change that would bring them does no harm. What
-tells where things are is few, and makes sense as a whole only: it is written at the end, in one
-batch with the revision.
+Topics, consumer groups and tombstones are many: they are written as they arrive, and rows that the
+snapshot leaves out are deleted on the way. Each of these rows is true by itself, so a crash in
+between leaves rows newer than the stored revision; the change that brings them again does no harm.
+Placement rows are few and make sense only as a whole: they are written at the end, in one batch
+with the revision.
 
-Invariant: no row that the snapshot brought is ever deleted, in whatever order they come.
+Invariant: a row of the snapshot is never deleted, in whatever order rows arrive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics of whoever talks to the nameservers."""
+"""Metrics of clients of the nameservers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_metadata_tries_total",
         "counter",
         "1",
-        "Tries of calls at nameservers, by how they ended.",
+        "Attempts to call a nameserver, by outcome.",
         ("result",),
     ),
     MetricSpec(
-        "strata_metadata_followed_revision", "gauge", "1", "Revision of the metadata known here."
+        "strata_metadata_followed_revision",
+        "gauge",
+        "1",
+        "Revision of the metadata that this process knows.",
     ),
     MetricSpec(
         "strata_metadata_sources_total",
         "counter",
         "1",
-        "Watch streams that were begun, by kind of source.",
+        "Watch streams that this process opened, by kind of source.",
         ("kind",),
     ),
     MetricSpec(
@@ -32,13 +35,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_metadata_heartbeats_total",
         "counter",
         "1",
-        "Heartbeats of this node, by how they ended.",
+        "Heartbeats of this node, by outcome.",
         ("result",),
     ),
     MetricSpec(
         "strata_metadata_age_ms",
         "gauge",
         "ms",
-        "Time since a nameserver with a majority last confirmed what this process knows.",
+        "Time since a nameserver with a majority last confirmed the metadata of this process.",
     ),
 )

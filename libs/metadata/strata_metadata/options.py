@@ -1,4 +1,4 @@
-"""Limits and times of whoever talks to the nameservers."""
+"""Limits and times of clients of the nameservers."""
 
 from __future__ import annotations
 

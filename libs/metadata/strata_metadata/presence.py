@@ -1,12 +1,12 @@
-"""A node among the nameservers: registered, then heard of several times a second.
+"""Presence of a node at the nameservers: registration, then several heartbeats a second.
 
-Rows tell every nameserver leader who is registered, so a registered node that is told NOT_FOUND
-was removed. A broker registers again: one that was silent for long is forgotten. A storage node
-that was removed stays out until its process is started again: an operator drained it to switch
-it off, and it must not get replicas once more.
+Every nameserver leader knows the registered nodes from its rows, so a registered node that gets
+NOT_FOUND was removed. A broker registers again: nameservers forget a broker that was silent for
+long. A removed storage node stays out until its process is restarted: an operator drained it to
+switch it off, and it must not get replicas again.
 
-The first nameserver that takes a node in gives it its cluster; one of another cluster is refused
-from then on, and asked again all the same: addresses change hands (rule 32).
+The first nameserver that accepts a node gives it its cluster. The node then refuses nameservers of
+another cluster but keeps asking them, since addresses change hands (rule 32).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows and changes: the same thing as bytes in the store and as messages in a watch."""
+"""Rows and changes, as bytes in the store and as messages in a watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MetaService over a durable copy: reads and watches; everything else goes to a nameserver."""
+"""MetaService over a durable copy: reads and watches; a nameserver serves all other calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READ_ONLY = meta_pb2.MetaStatus(
     reason="this node has a copy of the metadata; changes go to a nameserver",
 )
 _NOTHING_KNOWN = meta_pb2.MetaStatus(
-    outcome=meta_pb2.META_OUTCOME_UNAVAILABLE, reason="nothing is known yet"
+    outcome=meta_pb2.META_OUTCOME_UNAVAILABLE, reason="this node has no metadata yet"
 )
 _RESPONSE_TYPES: dict[str, type[Message]] = {
     snake_case(rpc.name): message_factory.GetMessageClass(rpc.output_type)

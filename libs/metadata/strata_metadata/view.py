@@ -1,7 +1,7 @@
-"""Where things are: nodes, raft groups, slots, moved queues; of topics what storage must know.
+"""View of placement: nodes, raft groups, slots, moved queues; of topics only what storage needs.
 
-A sink in memory for whoever needs placement and not the names of all topics: a storage node, a
-command line. Used on the event loop only; a response is taken in whole before anyone looks.
+A sink in memory for users of placement that do not need the names of all topics: storage nodes and
+the command line. Used on the event loop only; a response is applied whole before it is read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Watch streams: every watcher is a revision on its way to the newest one.
+"""Watch streams: each watcher is a revision that advances to the newest one.
 
-Used by nameservers and by whoever serves a durable copy of the metadata. A watcher holds no queue:
-it reads the recent revisions that all watchers share, falls back to the rows of kind "change" when
-it is further behind, and to a snapshot when it is too far behind for those too. A slow watcher
-therefore costs one number, however slow it is.
+Used by nameservers and by servers of a durable copy of the metadata. A watcher holds no queue: it
+reads the recent revisions that all watchers share, then rows of kind "change" when it lags further,
+and a snapshot when it lags too far for those rows too. A slow watcher therefore costs one number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a message queue means. Pure: values in, values out; no clock, no I/O, no randomness.
+"""Semantics of a message queue. Pure: values in, values out; no clock, no I/O, no randomness.
 
 Reading order: `errors` and `types` (words of the protocol); `validation`, `names`, `filters` and
 `retry` (what a request may say); `hashing` and `slots` (where a message goes); `batch`, `commands`,

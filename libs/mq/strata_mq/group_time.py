@@ -1,9 +1,9 @@
 """Group time: the one clock of a raft group (rule 4).
 
-Stamped by the leader into entries. It never goes back, whoever leads: a new leader starts at or
+The leader stamps it into entries. It never goes back, even under a new leader, which starts at or
 above the last committed stamp. Within a term it follows the monotonic clock and is slewed towards
-wall time by at most 0.1 %, so a jump of the wall clock moves no deadline at once. Reads no clock:
-both readings are passed in.
+wall time by at most 0.1 %, so a jump of the wall clock moves no deadline at once. This module reads
+no clock: both readings are passed in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a queue lives: slots, the FIFO queue of a message group, rendezvous hashing.
+"""Placement of queues: slots, the FIFO queue of a message group, rendezvous hashing.
 
 Pure arithmetic (rules 19 and 23); the results are part of the stored layout and never change.
 """

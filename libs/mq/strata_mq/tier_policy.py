@@ -1,6 +1,6 @@
-"""When messages of a topic are read from the tier, and how long the local log keeps them.
+"""Policy of a topic: when its messages are read from the tier, and how long the log keeps them.
 
-A topic's attributes say so. It does not know where the tier is, nor whether there is one.
+A topic's attributes set it. The policy does not know where the tier is, nor whether it exists.
 """
 
 from __future__ import annotations

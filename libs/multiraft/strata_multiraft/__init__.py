@@ -1,7 +1,7 @@
 """Many raft groups over one CommitLog.
 
-Make a `MultiRaft`, add replicas with their state machines, `start` it; then `Replica.propose` and
-`Replica.read_barrier` are all a service needs.
+Make a `MultiRaft`, add replicas with their state machines, `start` it; then a service needs only
+`Replica.propose` and `Replica.read_barrier`.
 """
 
 from strata_multiraft.base.errors import (

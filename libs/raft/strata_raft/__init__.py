@@ -3,7 +3,7 @@
 In order of use:
 
 1. Give a replica its stored log through a `LogReader`, its configuration and a source of election
-   timeouts. Time is a tick of whatever length the owner likes.
+   timeouts. Time is a tick of any length.
 
     >>> from strata_raft import Campaign, Configuration, MemoryLog, Persisted, Propose, RawNode
     >>> stored = MemoryLog()
@@ -38,8 +38,8 @@ In order of use:
     3
 
 6. Reads (`Read`), leadership transfer (`TransferLeadership`) and membership (`ChangeMembership`,
-   always through a joint configuration) are events too. What is impossible now raises `Refused`
-   and changes nothing.
+   always through a joint configuration) are events too. An event that is impossible now raises
+   `Refused` and changes nothing.
 """
 
 from strata_raft.events import (

@@ -9,7 +9,7 @@ from strata_raft.types import Role
 
 
 class Candidate:
-    """One campaign. Its methods return the role to take next, or None to go on waiting.
+    """One campaign. Its methods return the role to take next, or None to keep waiting.
 
     A pre-vote campaign changes nothing that lasts: it asks who would vote in the next term. A real
     one has already entered that term and voted for itself; its requests leave after that is
@@ -47,7 +47,7 @@ class Candidate:
         return None
 
     def tick(self) -> Role | None:
-        """Begin again with pre-votes when nobody won in time."""
+        """Begin again with pre-votes when no replica won in time."""
         self._ticks += 1
         return Role.PRE_CANDIDATE if self._ticks >= self._timeout_ticks else None
 

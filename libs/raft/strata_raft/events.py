@@ -1,4 +1,4 @@
-"""What goes into a `RawNode` (events) and what comes out of it (effects).
+"""Events, the input of a `RawNode`, and effects, its output.
 
 An owner steps one event at a time and does the effects in the order of the fields of `Effects`.
 """
@@ -58,8 +58,8 @@ class Campaign:
 class ForgetLeader:
     """The leader is known to be gone: count on it no longer, and let others campaign at once.
 
-    Safe at any time: who may get a vote is decided by term and vote alone; a leader that still
-    stands is known again with its next message.
+    Safe at any time: only term and vote decide who may get a vote, and a leader that is still alive
+    is known again with its next message.
     """
 
 

@@ -1,4 +1,4 @@
-"""A replica that follows: takes entries from the leader and notices when it falls silent."""
+"""A replica that follows: it takes entries from the leader and notices a silent leader."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A replica that leads: it appends, replicates, commits, confirms reads and changes membership.
 
-Invariants: all entries from `term_start_index` on are of the leader's term, so an index from there
-on that a quorum holds is committed, and none below it is on its own (thesis 3.6.2). The leader
-counts itself in a quorum only up to what is durable here; its own sync runs beside replication.
+Invariants: all entries from `term_start_index` on are of the leader's term, so a quorum commits an
+index from there on, and never a lower index by itself (thesis 3.6.2). The leader counts itself in a
+quorum only up to what is durable here; its own sync runs beside replication.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Leader:
         return self._advance_commit()
 
     def write_failed(self, *, configuration_undone: bool) -> Role | None:
-        """Stay only if nobody else can have seen the lost entries (rule 11).
+        """Stay only if no other replica can have seen the lost entries (rule 11).
 
         Their indexes are used again in this term, so no other replica may hold them. With a
         configuration undone there were others before or after it.
@@ -351,7 +351,7 @@ class Leader:
             pass
 
     def _tell_commit(self, replica_id: int) -> None:
-        """Send the commit index if no request has carried it, and somebody waits for it."""
+        """Send the commit index if no request has carried it and a follower waits for it."""
         if not self._state.options.tells_commit_at_once:
             return
         if self.progress[replica_id].sent_commit < self._state.log.committed:

@@ -115,12 +115,12 @@ class RaftLog:
     def is_at_least(self, last_index: int, last_term: int) -> bool:
         """Tell whether a log that ends there is as up to date as this one (thesis 3.6.1).
 
-        A log that was voided counts as if it still ended where it did, or would have.
+        A truncated log counts as if it still had its former end, or the end it would have had.
         """
         return (last_term, last_index) >= max((self._last_term, self.last_index), self.floor)
 
     def is_whole(self) -> bool:
-        """Tell whether the log is as long again as it was when it was voided, if it ever was."""
+        """Tell whether the log is again as long as it was when it was truncated, if it ever was."""
         return (self._last_term, self.last_index) >= self.floor
 
     def entries(self, first: int, max_bytes: int) -> tuple[Entry, ...] | None:

@@ -1,8 +1,8 @@
-"""Who belongs to the raft group, entry by entry.
+"""Membership of the raft group, entry by entry.
 
 A configuration takes effect when its entry is appended and is undone when the entry is truncated
-(rule 12), so the history above the last committed one is kept. A change always goes through a
-joint configuration: `begin_change` gives the joint one, `finish_change` the final one.
+(rule 12), so the history above the last committed configuration is kept. A change always goes
+through a joint configuration: `begin_change` gives the joint one, `finish_change` the final one.
 """
 
 from __future__ import annotations

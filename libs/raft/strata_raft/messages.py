@@ -24,7 +24,7 @@ class VoteRequest:
     pre_vote: bool = False
     # Set when the leader itself asked for the election; a fresh leader is then no obstacle.
     transfer: bool = False
-    # Up to where the sender has applied: who is far ahead of it leads sooner.
+    # The sender's applied index: a replica that is far ahead of it leads sooner.
     applied: int = 0
 
 

@@ -1,4 +1,4 @@
-"""A follower as its leader sees it: how far it is, and how much may be sent to it.
+"""A follower as its leader sees it: its progress, and how much may be sent to it.
 
     PROBE --accepted--> REPLICATE --rejected, dropped--> PROBE
     PROBE, REPLICATE --entries are no longer in the log--> SNAPSHOT --delivered or not--> PROBE
@@ -20,7 +20,7 @@ _STALLED_TICKS = 2
 
 
 class ProgressState(StrEnum):
-    """How a follower is being sent entries."""
+    """The way in which entries are sent to a follower."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -29,7 +29,7 @@ class ProgressState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """How far a follower is, for those who ask.
+    """Progress of a follower, for observers.
 
     Attributes:
         replica_id: the follower.

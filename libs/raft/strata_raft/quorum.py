@@ -1,4 +1,4 @@
-"""Arithmetic of majorities, single and joint. Knows replica ids and numbers, nothing else."""
+"""Arithmetic of majorities, single and joint, over replica ids and numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata_raft.types import Configuration
 
 
 class VoteResult(Enum):
-    """How an election stands."""
+    """State of an election."""
 
     PENDING = 1
     WON = 2
@@ -17,7 +17,7 @@ class VoteResult(Enum):
 
 
 def quorum_index(configuration: Configuration, match: Mapping[int, int]) -> int:
-    """Return the highest index that a quorum holds durably; who is not in `match` holds 0."""
+    """Return the highest index that a quorum holds durably; a replica not in `match` holds 0."""
     index = _majority_index(configuration.voters, match)
     if configuration.outgoing:
         return min(index, _majority_index(configuration.outgoing, match))

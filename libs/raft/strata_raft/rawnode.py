@@ -1,8 +1,8 @@
 """`RawNode`: one replica of one raft group, as a state machine without time, threads or I/O.
 
 `step(event)` and `tick()` return `Effects`, to be done in order. Same inputs give same outputs.
-This file decides which role a message or timer leads to; the roles are in `follower.py`,
-`candidate.py` and `leader.py`, what they share in `state.py`.
+This file decides the role that follows from a message or timer; the roles are in `follower.py`,
+`candidate.py` and `leader.py`, their common state in `state.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from strata_raft.progress import ReplicaProgress
 from strata_raft.state import ReplicaState
 from strata_raft.types import NO_REPLICA, Configuration, HardState, Role, SnapshotMetadata
 
-# Then a replica that is behind may lead: who refused could not win, for whatever reason.
+# Then a replica that lags may lead: the replica that refused could not win.
 _PRE_VOTES_REFUSED = 3
 
 
@@ -342,10 +342,11 @@ class RawNode:
         )
 
     def _is_fitter_than(self, request: VoteRequest) -> bool:
-        """Tell whether this replica should lead instead of who asks for a pre-vote; it will try.
+        """Tell whether this replica should lead instead of the pre-candidate; then it will try.
 
-        Who has rows to rebuild would be silent until then (rule 1). Refused only if this replica
-        could win wherever the other one could, and only so often: somebody must lead.
+        A replica that has rows to rebuild would be silent until then (rule 1). A pre-vote is
+        refused only if this replica could win wherever the other could, and only a few times: some
+        replica must lead.
         """
         state = self._state
         if (

@@ -1,8 +1,8 @@
 """Reads that wait for a majority to confirm the leader (thesis section 6.4, rule 12).
 
 Each read is noted with the commit index at its arrival and a round; the round travels with
-heartbeats. An answer confirms its round and all earlier ones: whoever still follows this leader at
-a later round followed it at an earlier one.
+heartbeats. An answer confirms its round and all earlier ones: a replica that follows this leader at
+a later round also followed it at an earlier round.
 """
 
 from __future__ import annotations

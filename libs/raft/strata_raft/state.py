@@ -1,8 +1,8 @@
-"""What one replica is, whatever its role: term, vote, log, membership, and the effects so far.
+"""State of one replica in any role: term, vote, log, membership, and the effects so far.
 
-Roles change this state and put messages into it; `take_effects` turns what happened during one
-event into an `Effects` value. The one rule that lives here: a message may leave before the sync
-only if term and vote are already durable, else a crash could make the replica deny what it said.
+Roles change this state and put messages into it; `take_effects` turns the changes of one event into
+an `Effects` value. One rule is enforced here: a message may leave before the sync only if term and
+vote are already durable. Otherwise a crash could make the replica contradict its message.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ReplicaState:
         return self.membership.current.may_vote(self.replica_id)
 
     def may_campaign(self) -> bool:
-        """Tell whether this replica may stand for election; a learner or voided one may not."""
+        """Tell whether this replica may campaign; a learner or a truncated replica may not."""
         return self.membership.may_campaign(self.replica_id) and self.log.is_whole()
 
     def send(self, message: Message) -> None:
@@ -95,7 +95,7 @@ class ReplicaState:
         self._reads.extend(reads)
 
     def adopt_term(self, term: int, vote: int = NO_REPLICA) -> None:
-        """Enter a later term: nobody has this replica's vote there but `vote`."""
+        """Enter a later term: in it only `vote` has this replica's vote."""
         assert term > self.term
         self.term = term
         self.vote = vote
@@ -116,7 +116,7 @@ class ReplicaState:
         """Raise the commit index; return whether it moved."""
         moved = self.log.commit_to(index)
         if moved:
-            # What is not durable here may still be lost here, so it must stay undoable.
+            # Entries that are not durable here may still be lost, so they must stay undoable.
             self.membership.commit_to(min(index, self.log.persisted))
         return moved
 

@@ -1,8 +1,8 @@
 """Values that a replica keeps and agrees on: entries, hard state, configuration, snapshot.
 
 Pure: standard library value types only, no clock, no I/O, no randomness (rule 4 of "What must
-always hold" in ARCHITECTURE.md). Everything here is immutable. What goes in and out of the core
-is in `events.py`, what travels between replicas in `messages.py`.
+always hold" in ARCHITECTURE.md). Everything here is immutable. Inputs and outputs of the core are
+in `events.py`, messages between replicas in `messages.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_REPLICA = 0
 
 
 class EntryKind(IntEnum):
-    """What an entry's payload is."""
+    """Kind of an entry's payload."""
 
     NORMAL = 0
     NO_OP = 1
@@ -52,7 +52,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What a replica must not forget: thesis section 3.8."""
+    """State that a replica must not forget: thesis section 3.8."""
 
     term: int = 0
     vote: int = NO_REPLICA
@@ -80,7 +80,7 @@ class Configuration:
         return replica_id in self.voters or replica_id in self.outgoing
 
     def replicas(self) -> frozenset[int]:
-        """Return everyone who receives entries."""
+        """Return every replica that receives entries."""
         return self.voters | self.outgoing | self.learners
 
 

@@ -1,8 +1,8 @@
 """Time as a port: production reads the system's clocks, simulation and tests bring their own.
 
-Whoever needs time takes a `Clock` through its constructor. Durations and deadlines come from
-`monotonic_s`, stamps that other machines or people read from `wall_ms`; the two are never mixed
-(rule 4: wall time jumps, group time is built from both by the raft leader, not here).
+A class that needs time takes a `Clock` through its constructor. Durations and deadlines come from
+`monotonic_s`; stamps for other machines or people come from `wall_ms`. The two are never mixed
+(rule 4: wall time jumps; the raft leader builds group time from both, not this module).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What a component may know of time."""
+    """The clock that a component may read."""
 
     def monotonic_s(self) -> float:
         """Seconds since an arbitrary start; never goes back."""

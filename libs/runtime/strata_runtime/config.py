@@ -1,9 +1,8 @@
 """Configuration: sections of typed keys, from a TOML file, overridden by the environment.
 
-`STRATA_<SECTION>_<KEY>` overrides one key of one section, `STRATA_<KEY>` a key that is in none. An
-unknown key or a bad value ends the
-start with one line that names key and source. The environment is read by `main` only and passed
-in, so that nothing else depends on it.
+`STRATA_<SECTION>_<KEY>` overrides one key of one section, `STRATA_<KEY>` a key without a section.
+An unknown key or a bad value ends the start with one line that names key and source. The
+environment is read by `main` only and passed in, so that nothing else depends on it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors every process reports the same way: one line for the operator, an exit status."""
+"""Errors that every process reports in the same way: one line for the operator, an exit status."""
 
 from __future__ import annotations
 

@@ -2,14 +2,15 @@
 
 For each latency (appends, syncs, answers to other nodes) the logarithm is a quadratic function of
 the logarithm of the load: one regression over the node's peers, one over its own past, both with
-old windows forgotten exponentially. A window is suspicious when its latency lies above the band of
-both: above its peers at the same load, and above what it was itself. What is slow for all at once
-(a busy machine) shifts the peers' residuals too and is taken off. A score counts suspicious windows
-up and others down, so single outliers do nothing; suspicious windows are not learned from.
+old windows forgotten exponentially. A window is suspicious when its latency is above the band of
+both: above its peers at the same load, and above its own past. A slowdown of all nodes at once (a
+busy machine) shifts the peers' residuals too and is subtracted. A score counts suspicious windows
+up and other windows down, so single outliers have no effect; suspicious windows are not learned
+from.
 
-Only sums are kept per node (moments of the regression), so a window costs the same whatever the
-history. Pure: it is fed windows in the order of time. The nameserver runs it on heartbeats, jobs on
-metric windows; it does not know where they come from.
+Only sums are kept per node (moments of the regression), so the cost of a window does not depend on
+the history. Pure: callers pass windows in the order of time. The nameserver runs it on heartbeats,
+jobs run it on metric windows.
 """
 
 from __future__ import annotations

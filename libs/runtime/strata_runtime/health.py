@@ -1,8 +1,8 @@
-"""Health of a process: what is wrong now, told alike to probes, to the log and to metrics.
+"""Health of a process: its present problems, shown alike to probes, in the log and in metrics.
 
-Whoever looks (a broker, a nameserver, a storage node) gives the problems it sees at the moment;
-nothing here remembers more than is needed to log each change once. What a state means is decided
-where it is found: one place for each fact.
+A process (broker, nameserver, storage node) reports the problems that it sees at the moment; this
+module remembers only enough to log each change once. The reporter of a state decides what it means:
+one place for each fact.
 
 Three questions, three answers. *Live*: the event loop runs. *Serves*: calls can be carried out.
 *Ready*: it serves and has caught up, so that the next process may be stopped.
@@ -24,10 +24,12 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_problems",
         "gauge",
         "1",
-        "Problems that this process sees now: of what, in which state, how bad.",
+        "Problems that this process sees now, by component, state and severity.",
         ("kind", "state", "severity"),
     ),
-    MetricSpec("strata_process_serving", "gauge", "1", "Whether calls can be carried out."),
+    MetricSpec(
+        "strata_process_serving", "gauge", "1", "Whether calls can be carried out (1) or not (0)."
+    ),
     MetricSpec("strata_process_ready", "gauge", "1", "Whether it serves and has caught up."),
 )
 
@@ -47,7 +49,7 @@ KINDS = tuple(_WORDS)
 
 
 class Severity(IntEnum):
-    """How bad a problem is.
+    """Severity of a problem.
 
     NOTE is wanted by somebody (a node is drained). DEGRADED: all works, with less than there
     should be. DOWN: something does not work.
@@ -83,7 +85,7 @@ class Problem(NamedTuple):
 
 
 class Health(NamedTuple):
-    """How a process, or a part of it, does now."""
+    """Present health of a process or of a part of it."""
 
     serves: bool = True
     is_caught_up: bool = True
@@ -190,8 +192,8 @@ class HealthLog:
             self._log.warning(
                 f"{what} {state}", name=name, before=before, lasted_s=round(now_s - since_s, 1)
             )
-        self._summarise("more problems began", [problem.kind for problem in begun])
-        self._summarise("more problems ended", [kind for kind, _ in ended])
+        self._summarise("further problems began", [problem.kind for problem in begun])
+        self._summarise("further problems ended", [kind for kind, _ in ended])
         for problem in begun:
             self._known[problem.kind, problem.name] = (problem.state, now_s)
         for key in ended:

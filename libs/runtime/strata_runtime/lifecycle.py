@@ -1,4 +1,4 @@
-"""From start to stop of a process: services in order up, in reverse order down, signals, grace.
+"""Lifecycle of a process: services start in order and stop in reverse order; signals; grace period.
 
 The sequence is decided here, once: a service that fails to start undoes those before it, a fatal
 failure of a background task ends the process with its reason, a second signal ends it at once.
@@ -117,7 +117,7 @@ class Lifecycle:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            self._log.warning("second signal, ending at once", signal=number.name)
+            self._log.warning("second signal received, ending at once", signal=number.name)
             os._exit(128 + number)
         self._log.info("stopping", signal=number.name, grace_s=self._grace_s)
         self._stop.set()

@@ -1,7 +1,7 @@
-"""Named limits: how much may be held at once, how full it is, how often it was refused.
+"""Named limits: the maximum held at once, the use, and the number of refusals.
 
-A limit is a number that is taken and given back; it does not know what is counted. All limits of
-a process show up under three metric names with the label `limit`.
+A limit is a number that is taken and given back; it does not know what is counted. All limits of a
+process appear under three metric names with the label `limit`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,16 @@ from __future__ import annotations
 from strata_runtime.metrics import Metrics, MetricSpec
 
 METRICS: tuple[MetricSpec, ...] = (
-    MetricSpec("strata_limit_used", "gauge", "1", "What is held of a limit now.", ("limit", "of")),
-    MetricSpec("strata_limit_maximum", "gauge", "1", "How much a limit allows.", ("limit", "of")),
     MetricSpec(
-        "strata_limit_refused_total", "counter", "1", "Takes a limit refused.", ("limit", "of")
+        "strata_limit_used", "gauge", "1", "Amount of a limit that is in use now.", ("limit", "of")
+    ),
+    MetricSpec("strata_limit_maximum", "gauge", "1", "Most that a limit allows.", ("limit", "of")),
+    MetricSpec(
+        "strata_limit_refused_total",
+        "counter",
+        "1",
+        "Requests that a limit refused.",
+        ("limit", "of"),
     ),
 )
 

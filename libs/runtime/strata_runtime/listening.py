@@ -1,6 +1,6 @@
-"""Why a server cannot listen, told with its address: `cannot listen on HOST:PORT for metrics: ...`.
+"""Errors of listening, with the address: `cannot listen on HOST:PORT for metrics: ...`.
 
-What the operating system says names neither the port nor what it is for.
+The message of the operating system names neither the port nor its purpose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How often one event may be written to the log: a flood of requests is no flood of lines.
+"""Rate limit per log event, so that a flood of requests is not a flood of lines.
 
-Whoever sends bad requests decides how often they fail, so no line may be written once a failure.
-An event gets so many lines an interval; the next line after that says how many were left out.
+A client decides how often its bad requests fail, so a line per failure is not acceptable. An event
+gets a number of lines per interval; the first line after that says how many were left out.
 """
 
 from __future__ import annotations

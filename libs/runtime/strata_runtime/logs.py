@@ -1,11 +1,11 @@
 """Structured logging: lines for people on a terminal, one JSON object per line elsewhere.
 
-Events are short constant sentences, what varies is a key. Request and trace ids are context
+Events are short constant sentences; variable parts are keys. Request and trace ids are context
 variables, so that every line of a request carries them without being passed around.
 
-A stack is written without the local variables of its frames: bodies of messages, keys and signed
-requests are among them. Warnings and errors of one event are written so many times only
-(`log_limiter`), those of libraries too.
+A stack is written without the local variables of its frames, which can contain bodies of messages,
+keys and signed requests. Warnings and errors are limited per event (`log_limiter`), also those of
+libraries.
 """
 
 from __future__ import annotations

@@ -23,8 +23,15 @@ SWITCH_INTERVAL_S = 0.0001
 GC_THRESHOLDS = (50_000, 20, 1_000)
 
 METRICS: tuple[MetricSpec, ...] = (
-    MetricSpec("strata_loop_lag_ms", "histogram", "ms", "How late the event loop ran a timer."),
-    MetricSpec("strata_loop_lag_max_ms", "gauge", "ms", "Worst loop lag since the last scrape."),
+    MetricSpec(
+        "strata_loop_lag_ms", "histogram", "ms", "Delay with which the event loop ran a timer."
+    ),
+    MetricSpec(
+        "strata_loop_lag_max_ms",
+        "gauge",
+        "ms",
+        "Longest delay of the event loop since the last scrape.",
+    ),
 )
 
 

@@ -1,8 +1,8 @@
-"""What the C library does with memory that was freed.
+"""Settings for memory that the C library has freed.
 
 By default glibc gives buffers of megabytes back to the kernel when they are freed, and each new one
-costs a page fault per 4 KiB: in a process that moves large buffers all the time that took more than
-the moving (docs/performance.md, tier).
+costs a page fault per 4 KiB: in a process that always moves large buffers, the faults took longer
+than the moving (docs/performance.md, tier).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Memory that a burst took goes back to the system when the burst is over; a `Service`.
+"""Service that returns the memory of a burst to the system when the burst is over.
 
-The collector hardly ever looks at old objects (`loop.GC_THRESHOLDS`), and the C library keeps what
-was freed. Calls that ended badly leave cycles with whole requests in them: 80 clients with settings
-of 8 MiB left 690 MB behind. So whoever has grown is collected and trimmed, at most so often; a
-process that does not grow never pays for it.
+The collector hardly ever examines old objects (`loop.GC_THRESHOLDS`), and the C library keeps freed
+memory. Failed calls leave cycles that contain whole requests: 80 clients with settings of 8 MiB
+left 690 MB behind. So a process that has grown is collected and trimmed, at a limited rate; a
+process that does not grow pays nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_memory_returned_bytes_total",
         "counter",
         "bytes",
-        "Resident memory that went back to the system after the process had grown.",
+        "Resident memory returned to the system after the process had grown.",
     ),
 )
 

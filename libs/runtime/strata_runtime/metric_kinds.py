@@ -1,7 +1,7 @@
-"""What can be measured: counters, histograms and gauges, each with its labels; and their specs.
+"""Kinds of metrics: counters, histograms and gauges with their labels, and their specs.
 
-Counting costs a dictionary update; what `bound` gives looked at its labels once. `metrics.Metrics`
-hands these out and shows them.
+Counting costs a dictionary update; a `bound` metric resolves its labels once. `metrics.Metrics`
+creates these objects and exports them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Invariants:
 - At most `max_label_sets` label sets per metric; further ones are counted together under
   `otel_metric_overflow="true"`.
 
-It does not know what is measured: each package has its own `metrics.py` with `METRICS`.
+This module knows no metric: each package has its own `metrics.py` with `METRICS`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Puts our histograms beside what the OpenTelemetry SDK collected, on the way to an exporter.
+"""Adds our histograms to the metrics of the OpenTelemetry SDK on the way to an exporter.
 
 The SDK has no observable histogram and no port for finished buckets from elsewhere, and its own
-`record` is too slow for hot paths. An exporter, however, is a public port: one that wraps another
-can add metrics to each export. Counting costs nothing more, whether anybody exports or not.
+`record` is too slow for hot paths. An exporter, however, is a public port: a wrapper can add
+metrics to each export. Counting costs the same with and without an exporter.
 
-Invariant: totals since the start of the process (cumulative), whatever the exporter prefers: what
-an export missed, the next one has.
+Invariant: totals since the start of the process (cumulative), whatever the exporter prefers: the
+next export contains everything that a lost export missed.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `/live` answers when the event loop runs. `/ready` is 200 when the process serves and has caught
 up, else 503, both with the reasons as JSON. `/health` is 200 when it serves, else 503, in text.
 
-Gauges are read on the loop, where what they look at lives; the text is made in a thread. It
-speaks just enough HTTP/1.1 for a scraper or a probe: GET, one request per connection.
+Gauges are read on the event loop, as their sources live there; the text is built in a thread. The
+server supports just enough HTTP/1.1 for a scraper or a probe: GET, one request per connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a process shows of itself: the section `[observability]`, and its parts put together.
+"""Observability of a process: the section `[observability]`, and its assembled parts.
 
 Everything here is off by default and then costs nothing: no exporter, no thread, no span. The
 Prometheus port is `node.metrics_port`.
@@ -53,27 +53,29 @@ class ObservabilityConfig(Section):
     )
     otlp_endpoint: str = Field(
         default="",
-        description="host:port of an OpenTelemetry collector (OTLP over gRPC) that gets metrics "
-        "and spans; empty: none.",
+        description="host:port of an OpenTelemetry collector (OTLP over gRPC) that receives "
+        "metrics and spans; empty: no export.",
     )
-    otlp_insecure: bool = Field(default=True, description="Talk to the collector without TLS.")
+    otlp_insecure: bool = Field(default=True, description="Connect to the collector without TLS.")
     otlp_interval_ms: int = Field(
         default=10_000, ge=100, description="Time between two pushes of metrics."
     )
-    otlp_timeout_ms: int = Field(default=5_000, ge=100, description="Time for one push.")
+    otlp_timeout_ms: int = Field(default=5_000, ge=100, description="Longest time of one push.")
     trace_sample_ratio: float = Field(
         default=0.0,
         ge=0,
         le=1,
-        description="Share of the messages without a trace of their own for which one is begun.",
+        description="Share of the messages without a client trace for which a trace is started.",
     )
     trace_clients: bool = Field(
         default=False,
-        description="Go on with the traces that clients sampled (traceparent in the trace context "
-        "or the user properties of a message, or in the call's metadata).",
+        description="Continue the traces that clients sampled (traceparent in the trace context or "
+        "the user properties of a message, or in the metadata of the call).",
     )
     trace_max_spans: int = Field(
-        default=4_096, ge=1, description="Spans that wait for the collector; more are lost."
+        default=4_096,
+        ge=1,
+        description="Most spans that wait for the collector; further spans are lost.",
     )
     trace_span_interval_ms: int = Field(
         default=1_000, ge=10, description="Time between two pushes of spans."

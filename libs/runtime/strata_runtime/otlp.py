@@ -1,9 +1,9 @@
 """Pushes metrics and spans to an OpenTelemetry collector by OTLP over gRPC, if one is configured.
 
-Without a collector nothing of this is imported and no thread exists. With one, a task wakes on
-time, reads the gauges on the loop and exports in one worker thread; while a push is under way the
-next one waits. What a slow collector does not take stays within the tracer's buffer; metrics are
-totals, so the next push has what a lost one had.
+Without a collector no exporter is imported and no thread exists. With one, a task wakes on time,
+reads the gauges on the loop and exports in one worker thread; while a push is under way the next
+one waits. Spans that a slow collector does not take stay in the tracer's bounded buffer; metrics
+are totals, so the next push contains everything that a lost push had.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from strata_runtime.tracing import Span, SpanBuffer
 
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec(
-        "strata_otlp_pushes_total", "counter", "1", "Pushes to the collector.", ("what", "result")
+        "strata_otlp_pushes_total",
+        "counter",
+        "1",
+        "Pushes to the OpenTelemetry collector, by outcome.",
+        ("what", "result"),
     ),
 )
 

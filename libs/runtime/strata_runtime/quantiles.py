@@ -1,4 +1,4 @@
-"""Quantiles of a time window from a histogram that only grows: nothing more to count."""
+"""Quantiles of a time window, computed from a histogram that only grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata_runtime.metrics import Histogram
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Of the values of one window; zeros if there were none. In the histogram's unit."""
+    """Quantiles of the values of one window; zeros if there were none. In the histogram's unit."""
 
     count: int
     p50: float
@@ -20,7 +20,7 @@ class Quantiles:
 
 
 class HistogramWindow:
-    """What a histogram got since it was last asked.
+    """Values that a histogram received since the last call.
 
     Args:
         histogram: grows; None: there is none, all windows are empty.

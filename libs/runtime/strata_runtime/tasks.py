@@ -1,13 +1,13 @@
-"""Background tasks that have an owner: none is lost, none fails unseen, all end with the owner.
+"""Background tasks with an owner: no task is lost or fails unseen, and all end with the owner.
 
-There are two kinds of owner (rule 33). `Tasks` owns the permanent loops of a component: when one
-of them fails, the component cannot go on, so the process ends. `RequestTasks` owns what is done
-for one request: its failure ends that request and nothing else.
+There are two kinds of owner (rule 33). `Tasks` owns the permanent loops of a component: when one of
+them fails, the component cannot continue, so the process ends. `RequestTasks` owns the work of one
+request: its failure ends only that request.
 
-`asyncio.TaskGroup` must be entered and left by one task and cancels that task when a child
-fails. A service is started by one task and stopped by another, and a failure must reach its
-supervisor rather than whoever happened to call `start`; hence these owners, which give the same
-guarantees with `spawn` and `stop`. Invariant: a task is in `_running` until its end was examined.
+`asyncio.TaskGroup` must be entered and left by one task and cancels that task when a child fails. A
+service is started by one task and stopped by another, and a failure must reach its supervisor
+rather than the caller of `start`. These owners therefore give the same guarantees with `spawn` and
+`stop`. Invariant: a task is in `_running` until its end was examined.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_request_failures_total",
         "counter",
         "1",
-        "Requests that ended by an exception nobody expected: a mistake of ours, see the log.",
+        "Requests that ended with an unexpected exception: a bug, reported in the log.",
         ("component",),
     ),
 )

@@ -1,7 +1,8 @@
 """Server certificates: the operator's own, or a self-signed one made at the first start.
 
-RocketMQ's Java, Go and C# clients use TLS by default and do not verify; a node must therefore
-have a certificate without anybody making one. Own files always win and are never written to.
+RocketMQ's Java, Go and C# clients use TLS by default and do not verify, so a node must have a
+certificate even if the operator made none. The operator's files always win and are never written
+to.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Traces that follow a message through all tiers: spans, W3C `traceparent`, a bounded buffer.
 
-Role: say which messages are traced, keep the running context, collect spans for an exporter.
-Invariants:
-- What is not sampled costs a look at a text and no object: `Tracer.begin` returns None.
-- The buffer holds at most `max_spans`; what does not fit is counted and lost, nobody waits.
+The tracer decides which messages are traced, keeps the running context and collects spans for an
+exporter. Invariants:
+- An unsampled message costs one check of a text and no object: `Tracer.begin` returns None.
+- The buffer holds at most `max_spans`; further spans are counted and lost, and nothing waits.
 - A trace parent from outside is used only if it is well formed.
 
-It does not know gRPC, OTLP (see `otlp`) or messages. The OpenTelemetry SDK's spans take 20 us and
-more and a thread that exports them; a span here is one small object.
+It does not know gRPC, OTLP (see `otlp`) or messages. A span of the OpenTelemetry SDK takes 20 us or
+more, and a thread to export it; a span here is one small object.
 """
 
 from __future__ import annotations
@@ -28,10 +28,15 @@ from strata_runtime.metrics import Metrics, MetricSpec
 METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_trace_spans_total", "counter", "1", "Spans that ended."),
     MetricSpec(
-        "strata_trace_spans_lost_total", "counter", "1", "Spans that found the buffer full."
+        "strata_trace_spans_lost_total", "counter", "1", "Spans lost because the buffer was full."
     ),
     MetricSpec("strata_trace_buffered_spans", "gauge", "1", "Spans that wait to be exported."),
-    MetricSpec("strata_trace_buffered_spans_maximum", "gauge", "1", "Spans that may wait."),
+    MetricSpec(
+        "strata_trace_buffered_spans_maximum",
+        "gauge",
+        "1",
+        "Most spans that may wait to be exported.",
+    ),
 )
 
 Attribute = str | int | float | bool
@@ -48,7 +53,7 @@ _current: ContextVar[str] = ContextVar("strata_trace_parent", default="")
 
 
 class SpanKind(IntEnum):
-    """What a span is to its parent; the numbers are OpenTelemetry's."""
+    """Relation of a span to its parent; the numbers are OpenTelemetry's."""
 
     INTERNAL = 0
     SERVER = 1

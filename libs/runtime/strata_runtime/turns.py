@@ -1,8 +1,8 @@
-"""Long work of many callers in slices: one slice in each turn of the event loop, whoever's it is.
+"""Long work of many callers in slices: one slice in each turn of the event loop for all callers.
 
-Work counts what it costs in *steps*, told before each piece of it is done; no clock is asked. Who
-needs no more than the turn has left does not wait. Others line up, and between two slices the loop
-does everything else that is ready.
+Work announces its cost in *steps* before each piece; no clock is read. A caller that needs no more
+than the rest of the turn does not wait. Other callers queue, and between two slices the loop does
+everything else that is ready.
 """
 
 from __future__ import annotations

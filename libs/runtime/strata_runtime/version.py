@@ -1,3 +1,3 @@
-"""The one place that says which version this is; packages, image and chart take it from here."""
+"""The version of StrataMQ; packages, image and chart take it from here."""
 
 VERSION = "0.2.0"

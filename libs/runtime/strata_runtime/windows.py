@@ -1,16 +1,16 @@
-"""Metric windows: what a node measured in ten seconds, as columns, and their bytes on the wire.
+"""Metric windows: measurements of a node over ten seconds, as columns, and their bytes.
 
 Storage nodes and brokers send them to the internal topic `__strata_metrics`; placement reads them.
 One message holds the windows of one kind from one node over one time; its layout is section 10 of
 `docs/data-layout.md`.
 
 Invariants:
-- A batch names its columns, so that a reader skips those it does not know and gives the default
-  for those that an older writer did not send.
-- A batch is never larger than `MAX_BATCH_ROWS` rows; what is decoded is bounded before it is
+- A batch names its columns, so that a reader skips unknown columns and uses the default for columns
+  that an older writer did not send.
+- A batch is never larger than `MAX_BATCH_ROWS` rows; decoded data is bounded before it is
   allocated.
 
-It does not know where the values come from, nor how the bytes travel.
+This module does not know the source of the values or the transport of the bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MAX_TEXT_BYTES = 255
 
 
 class WindowKind(IntEnum):
-    """What a row of a batch is about."""
+    """Subject of the rows of a batch."""
 
     QUEUE = 1
     CONSUMER_GROUP = 2
@@ -75,12 +75,12 @@ class Column:
 
 _TRAFFIC = (
     Column("messages_in", "int", "Messages stored."),
-    Column("bytes_in", "int", "Their bytes as stored."),
-    Column("messages_out", "int", "Messages handed out, repeats too."),
-    Column("bytes_out", "int", "Their bytes as handed out."),
+    Column("bytes_in", "int", "Bytes of the messages stored."),
+    Column("messages_out", "int", "Messages delivered, with redeliveries."),
+    Column("bytes_out", "int", "Bytes of the messages delivered."),
 )
 _PLACE = (
-    Column("namespace", "text", "Of the topic; empty: the default one."),
+    Column("namespace", "text", "Namespace of the topic; empty: the default namespace."),
     Column("topic", "text", "Name of the topic."),
     Column("topic_id", "int", "Id of the topic."),
     Column("queue", "int", "Number of the queue."),
@@ -99,34 +99,34 @@ COLUMNS: Mapping[WindowKind, tuple[Column, ...]] = {
     WindowKind.CONSUMER_GROUP: (
         Column("consumer_group", "text", "Name of the consumer group."),
         *_PLACE,
-        Column("messages_out", "int", "Messages handed out, repeats too."),
+        Column("messages_out", "int", "Messages delivered, with redeliveries."),
         Column("lag_messages", "int", "Messages that are not acked, at the end of the window."),
-        Column("leases", "int", "Messages of these that a consumer holds."),
+        Column("leases", "int", "Unacked messages that a consumer holds."),
         Column("lag_ms", "int", "Age of the oldest message that is not acked; 0: none."),
-        Column("queueing_ms", "int", "Age of the oldest one never handed out; 0: none."),
+        Column("queueing_ms", "int", "Age of the oldest message never delivered; 0: none."),
     ),
     WindowKind.NODE: (
-        Column("node_kind", "text", "storage or broker."),
-        Column("rack", "text", "Failure domain; empty: none."),
+        Column("node_kind", "text", "Kind of the node: storage or broker."),
+        Column("rack", "text", "Failure domain of the node; empty: none."),
         *_TRAFFIC,
         Column("append_p50_ms", "float", "Median time of an append."),
-        Column("append_p95_ms", "float", "Its 95th percentile."),
-        Column("append_p99_ms", "float", "Its 99th percentile."),
+        Column("append_p95_ms", "float", "95th percentile of the time of an append."),
+        Column("append_p99_ms", "float", "99th percentile of the time of an append."),
         Column("appends", "int", "Appends that were timed."),
         Column("sync_p50_ms", "float", "Median time of an fdatasync."),
-        Column("sync_p95_ms", "float", "Its 95th percentile."),
-        Column("sync_p99_ms", "float", "Its 99th percentile."),
+        Column("sync_p95_ms", "float", "95th percentile of the time of an fdatasync."),
+        Column("sync_p99_ms", "float", "99th percentile of the time of an fdatasync."),
         Column("syncs", "int", "Calls of fdatasync that were timed."),
         Column("cpu_cores", "float", "CPU time over wall time of the process; 1.0 is one core."),
         Column("memory_bytes", "int", "Resident memory of the process."),
-        Column("loop_lag_max_ms", "float", "Worst lag of the event loop."),
-        Column("disk_free_bytes", "int", "Free room on the disk of the log."),
-        Column("disk_total_bytes", "int", "Size of that disk."),
+        Column("loop_lag_max_ms", "float", "Longest delay of the event loop."),
+        Column("disk_free_bytes", "int", "Free space on the disk of the log."),
+        Column("disk_total_bytes", "int", "Size of the disk of the log."),
         Column("log_bytes", "int", "Bytes of the log on the disk."),
         Column("raft_groups", "int", "Replicas on the node."),
-        Column("leaders", "int", "Raft groups it leads."),
-        Column("leases", "int", "Messages that consumers hold, of the raft groups it leads."),
-        Column("lag_messages", "int", "Messages not acked, over consumer groups it leads."),
+        Column("leaders", "int", "Raft groups that the node leads."),
+        Column("leases", "int", "Messages that consumers hold, of raft groups the node leads."),
+        Column("lag_messages", "int", "Messages not acked, of raft groups the node leads."),
         Column("clients", "int", "Clients of a broker."),
     ),
 }

@@ -1,4 +1,4 @@
-"""A file that takes room so that there is some to give back when the disk is full (rule 11)."""
+"""A file that reserves room, which is released when the disk is full (rule 11)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 """The position index of one replica in one segment: columns, no object per entry.
 
 Invariants:
-- Rows stand in file order; a row is never changed or removed, so a footer tells all that was
+- Rows are in file order; a row is never changed or removed, so a footer lists everything that was
   written.
-- The *live* rows are those that rule 9 leaves: a row with index i ends every earlier row with
-  index >= i; a moved row replaces a row of the same index and ends no other.
+- The *live* rows are the rows that rule 9 leaves: a row with index i ends every earlier row with
+  index >= i; a moved row replaces a row of the same index and ends no other row.
 - `cut`: this segment ends all rows with index >= `cut` of earlier segments.
 
-While every index is above the one before (the usual case) the live rows are all rows and nothing
-but the columns is kept.
+While every index is above the previous one (the usual case), all rows are live and only the columns
+are kept.
 """
 
 from __future__ import annotations

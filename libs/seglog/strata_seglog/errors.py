@@ -1,4 +1,4 @@
-"""What can go wrong with a CommitLog, as types: what is still possible afterwards differs.
+"""Errors of a CommitLog, as types that differ in what is still possible afterwards.
 
 | error | afterwards |
 |---|---|
@@ -34,7 +34,7 @@ class CorruptFrame(LogError):
 
 
 class DiskFull(LogError):
-    """No room. What was written since the last sync is gone, what was synced stands (rule 11)."""
+    """No room. Writes since the last sync are lost, synced writes remain (rule 11)."""
 
 
 class WriteFailed(LogError):

@@ -1,9 +1,9 @@
-"""What a segment holds, per replica, and how a sealed segment says so: footer and trailer.
+"""Contents of a segment per replica, and their form in a sealed segment: footer and trailer.
 
-Layout: docs/data-layout.md section 2. The `Contents` of the segment being written is in memory;
-that of a sealed one is read back from its footer on demand (rule 2).
+Layout: docs/data-layout.md section 2. The `Contents` of the segment being written is in memory; the
+`Contents` of a sealed segment is read back from its footer on demand (rule 2).
 
-It does not know other segments: what a later one supersedes is `index.py`'s.
+It does not know other segments: `index.py` knows what a later segment supersedes.
 """
 
 from __future__ import annotations

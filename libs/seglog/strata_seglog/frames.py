@@ -1,9 +1,9 @@
-"""The frame: how one thing stands in the CommitLog. Layout: docs/data-layout.md section 2.
+"""The frame, the unit of the CommitLog. Layout: docs/data-layout.md section 2.
 
 Invariants:
 - The header has its own CRC and names its own log position, so a stray or stale header is never
   taken for a frame, and the length of a frame with a bad payload can be trusted.
-- A payload is written as the buffers it came in, never joined.
+- A payload is written as its original buffers, never joined.
 
 It does not know segments, indexes or disks.
 """
@@ -37,7 +37,7 @@ _LAST_PART = 1
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """Content of a frame."""
 
     ENTRY = 1
     HARD_STATE = 2

@@ -1,13 +1,13 @@
-"""Where every live entry is: rule 9 over all segments.
+"""Index of every live entry: rule 9 over all segments.
 
 Invariants:
 - Segments are added in log order; the last one may be *active*: its contents grow.
-- Look-ups go from the newest segment to the oldest and stop where a newer one has cut the
-  index off, so what they find is what rule 9 leaves.
+- Look-ups search from the newest segment to the oldest and stop where a newer segment has cut the
+  index off, so they find exactly the entries that rule 9 leaves.
 - The writer thread changes the index; other threads look up at the same time. Spans are
   immutable and their tuple is replaced, the active columns are read under `lock`.
 
-It holds no columns of sealed segments: those come from their footers through `load`.
+It holds no columns of sealed segments: `load` reads them from their footers.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class ReplicaState:
             bound = min(bound, span.cut)
 
     def is_void(self) -> bool:
-        """Tell whether the log is shorter than it was when it was voided."""
+        """Tell whether the log is shorter than it was when it was truncated."""
         return self.last_index < self.void_until
 
     def first_index(self) -> int:

@@ -1,13 +1,12 @@
 """The CommitLog: one append-only log shared by all raft groups of a node. It *is* the raft log.
 
 Invariants:
-- Group commit: the frames of one `write` stand in one segment, go out in one `pwritev`, and are
-  durable, indexed and readable after the next `sync`, all together.
-- What a refused write left behind is gone: never read, never recovered.
+- Group commit: the frames of one `write` are in one segment, are written with one `pwritev`, and
+  become durable, indexed and readable together after the next `sync`.
+- The remains of a refused write are never read and never recovered.
 - Every segment begins with the hard state of every replica, so freeing one loses none.
 
-Threads: what is defined here belongs to the writer thread; what is inherited from `LogReader`
-says for itself.
+Threads: methods defined here belong to the writer thread; `LogReader` documents its own.
 
 It does not know what a payload means, except for the part number of a checkpoint frame.
 """

@@ -16,14 +16,14 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_log_refused_writes_total",
         "counter",
         "1",
-        "Writes that the disk refused and that were rewound.",
+        "Failed writes that were rewound.",
         _LOG,
     ),
     MetricSpec(
         "strata_log_corruptions_total", "counter", "1", "Corrupt frames and footers found.", _LOG
     ),
     MetricSpec(
-        "strata_log_scrubbed_bytes_total", "counter", "bytes", "Bytes that the scrub read.", _LOG
+        "strata_log_scrubbed_bytes_total", "counter", "bytes", "Bytes read by the scrub.", _LOG
     ),
     MetricSpec("strata_log_segments", "gauge", "1", "Segments on the disk.", _LOG),
     MetricSpec("strata_log_used_bytes", "gauge", "bytes", "Bytes of frames on the disk.", _LOG),
@@ -31,7 +31,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_log_recent_bytes",
         "gauge",
         "bytes",
-        "Memory that the ring of recent entries takes.",
+        "Memory used by the ring of recent entries.",
         _LOG,
     ),
     MetricSpec(

@@ -1,4 +1,4 @@
-"""Room made ahead of the writer, in a thread of its own: zeros in this segment, and the next one.
+"""Room prepared ahead of the writer in its own thread: zeros in this segment, and the next segment.
 
 Preallocated blocks are marked as unwritten; the first write to each makes fdatasync write the
 file system's journal as well. Bytes that were zeros before cost no journal: with zeros 16 MiB
@@ -6,9 +6,9 @@ ahead, a write and fdatasync of 6.4 KB took 0.12 ms instead of 0.31 ms and one o
 instead of 0.36 ms (medians on ext4, while the zeros were written in the same run).
 
 Invariants:
-- Zeros are only written at or above `_zeroed`, log bytes only below it: the writer claims what
-  it needs first. Who falls behind costs speed, never bytes.
-- A failed sync here is as final as one of the writer's: it may have been about its bytes.
+- Zeros are only written at or above `_zeroed`, log bytes only below it: the writer claims the range
+  it needs first. A lag costs speed, never bytes. A failed sync here is as final as one of the
+  writer's: it may concern the writer's bytes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A removed replica is put aside by its segments, and taken back from them (rule 32).
 
-Sealed segments never change. So whoever keeps a second name of those in which a replica has
-anything keeps the replica, at no cost until the log frees them; the files together are a log that
-can be read by itself (`ClosedLog`). To take the replica back is to write what is live of it behind
-the end of the log, and at last a frame that says so: until that one is durable the replica id has
-ended, and what was written before it counts for nothing.
+Sealed segments never change. So hard links to the segments that contain frames of a replica keep
+the replica, at no cost until the log frees these segments; the linked files are a log that can be
+read by itself (`ClosedLog`). Taking the replica back writes its live entries at the end of the log,
+and then a closing frame. Until that frame is durable the replica id has ended, and the entries
+written before it do not count.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 class ClosedLog(LogReader):
-    """A log that nobody writes to, opened to be read: not a byte of it changes."""
+    """A log that no process writes to, opened for reading only."""
 
     @classmethod
     def open(cls, disk: Disk, options: LogOptions, *, report: Callable[[Corruption], None]) -> Self:

@@ -1,11 +1,11 @@
 """Reading the CommitLog: entries by index, frames by position, checked on the way out.
 
-Invariant: every byte that leaves was checked against its CRC (rule 31; of a slice the header's);
-what fails is reported once and never returned.
+Invariant: every returned byte was checked against its CRC (rule 31; for a slice, the header's CRC);
+a bad frame is reported once and never returned.
 
-Threads: `recent` may be called anywhere, the event loop included, for it does no I/O and takes
-no lock. `replicas`, `segments` and the positions do no I/O. All else reads the disk; any thread but
-the event loop's may call it.
+Threads: `recent` may be called anywhere, the event loop included, since it does no I/O and takes no
+lock. `replicas`, `segments` and the positions do no I/O. All other methods read the disk; any
+thread except the event loop's may call them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class View(NamedTuple):
 
 
 class LogReader:
-    """What can be read of a CommitLog.
+    """The reading side of a CommitLog.
 
     Args:
         disk: the folder.

@@ -1,6 +1,6 @@
 """A folder of a real file system as a `Disk`.
 
-No mmap (rule 31): every read and write is a system call that gives up the GIL.
+No mmap (rule 31): every read and write is a system call that releases the GIL.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants:
 - One thread puts and evicts (the writer); any thread finds, without a lock: that is one
   dictionary look-up.
-- What is found is the newest synced entry of that index, or nothing.
+- A look-up finds the newest synced entry of that index, or nothing.
 """
 
 from __future__ import annotations

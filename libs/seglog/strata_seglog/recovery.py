@@ -1,10 +1,10 @@
-"""What the folder says when the log is opened: read everything, change nothing.
+"""State of the folder when the log is opened: recovery reads and changes nothing.
 
 Bounded time: of a sealed segment only trailer and footer are read; only the last segment that
 holds a frame, if it is not sealed, is read whole.
 
-Invariant used throughout: a segment takes its first frame only after the one before was sealed
-and synced. So an unsealed segment with frames after it is corrupt, and a bad frame there is
+Invariant used throughout: a segment takes its first frame only after the previous segment was
+sealed and synced. So an unsealed segment with frames after it is corrupt, and a bad frame there is
 never a torn tail.
 """
 

@@ -1,12 +1,12 @@
-"""What damage took from a CommitLog that no process has open, and making the log whole again.
+"""Finds the losses of a damaged CommitLog that no process has open, and repairs the log.
 
 Three steps, so that a crash at any point leaves a log that can be repaired again: `OfflineLog`
-reads and changes nothing; the caller appends frames that stand for what was lost (copies with the
-same index, flagged as moved, so the look-up finds them instead of the damaged ones); `fill` then
-turns damaged bytes into hole frames and seals anew what lost its footer. Good frames are never
-written over.
+reads and changes nothing; the caller appends frames that replace the lost ones (copies with the
+same index, flagged as moved, so the look-up finds them instead of the damaged frames); `fill` then
+turns damaged bytes into hole frames and seals again the segments that lost their footers. Good
+frames are never overwritten.
 
-It does not know what an entry means: that is its caller's.
+The meaning of an entry is known only to the caller.
 """
 
 from __future__ import annotations

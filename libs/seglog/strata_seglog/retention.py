@@ -1,10 +1,10 @@
-"""Which segments may go, and how the oldest one is emptied (rules 6 and 10).
+"""Choice of the segments to delete, and emptying of the oldest segment (rules 6 and 10).
 
-Choosing is here, doing is the log's: segments go from the oldest on, so that what a frame
-superseded never comes back.
+This module chooses, the log deletes: segments are deleted from the oldest on, so that a superseded
+frame never returns.
 
-A hard state never pins a segment: every segment begins with a copy of all of them. A checkpoint
-does, until its owner has written a newer one.
+A hard state never pins a segment: every segment begins with a copy of all hard states. A checkpoint
+pins its segment until its owner has written a newer one.
 """
 
 from __future__ import annotations

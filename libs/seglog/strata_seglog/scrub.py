@@ -1,7 +1,7 @@
-"""The background scrub: reads every frame again, a few at a time, and says what rotted.
+"""The background scrub: it reads every frame again, a few at a time, and reports damage.
 
-It goes from the oldest segment to the newest and begins again. It does not repair: the owner of
-a damaged replica does, from another replica.
+It reads from the oldest segment to the newest and begins again. It does not repair: the owner of a
+damaged replica repairs it from another replica.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strata_seglog.walk import Gap, walk
 
 @dataclass(frozen=True, slots=True)
 class ScrubResult:
-    """What one step read.
+    """Result of one step.
 
     Attributes:
         read_bytes: bytes of frames.

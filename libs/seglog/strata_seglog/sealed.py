@@ -1,6 +1,6 @@
-"""What a sealed segment holds, read back: from its footer, else from all its frames.
+"""Contents of a sealed segment, read from its footer, else from all its frames.
 
-Both ways give the same contents; the second is slow and tells what is corrupt.
+Both ways give the same contents; the second is slow and finds corrupt frames.
 """
 
 from __future__ import annotations

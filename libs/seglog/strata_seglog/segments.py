@@ -106,7 +106,7 @@ class OpenFiles:
             self._release(name, handle)
 
     def forget(self, name: str) -> None:
-        """Close a file that was deleted, as soon as nobody uses it."""
+        """Close a deleted file as soon as it is unused."""
         with self._lock:
             handle = self._handles.pop(name, None)
             if handle is not None and handle.users == 0:

@@ -1,6 +1,6 @@
-"""A disk in memory that fails as real ones do, from a seed.
+"""A disk in memory that fails like a real disk, from a seed.
 
-What it models:
+Model:
 - Bytes are durable after `sync`, names after `sync_folder`. A power loss keeps of the rest any
   subset of 4 KiB pages, each as it was after any of its writes, some torn between 512-byte
   sectors; files made or deleted since the last `sync_folder` may be there or not.

@@ -1,9 +1,9 @@
-"""The end of the log: the one place that writes.
+"""The end of the log: the only module that writes.
 
 Invariants:
-- A segment takes its first frame only after the one before was sealed and synced.
+- A segment takes its first frame only after the previous segment was sealed and synced.
 - A write that failed leaves bytes behind; they are overwritten with zeros and synced before the
-  next write (rule 7), so nothing of a refused write is ever found by recovery later on.
+  next write (rule 7), so recovery never finds anything of a refused write.
 - A failed sync is final: every later call raises `LogFailed`.
 
 It does not know replicas or indexes. One thread uses it.

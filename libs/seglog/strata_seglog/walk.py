@@ -1,11 +1,10 @@
-"""Reading a segment's frames in order, and what to do when one is bad.
+"""Reads a segment's frames in order and handles bad frames.
 
-A walk never skips silently: what it cannot read it yields as a `Gap`, then goes on at the next
-header. A header is only taken for one if its CRC is right and it names its own position, so the
-search for the next one may look at every byte.
+A walk never skips silently: it yields unreadable bytes as a `Gap` and continues at the next header.
+A header is valid only if its CRC is right and it names its own position, so the search for the next
+header may examine every byte.
 
-It does not judge whether a gap is corruption or the end of the log: that is rule 7, in
-`recovery.py`.
+`recovery.py` decides whether a gap is corruption or the end of the log (rule 7).
 """
 
 from __future__ import annotations

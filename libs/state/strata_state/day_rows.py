@@ -1,4 +1,4 @@
-"""Rows in day buckets: where the message with an id, or with a key, is; how one ended."""
+"""Rows in day buckets: the place of a message by id or by key, and the end of a message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DayRows(RowsOfKind):
 
 
 class IdRows(DayRows):
-    """Where the message with an id is."""
+    """Place of the message with an id."""
 
     KIND = RowKind.ID
     __slots__ = ()
@@ -108,7 +108,7 @@ class IdRows(DayRows):
 
 
 class KeyRows(DayRows):
-    """Which messages have a key."""
+    """Messages that have a key."""
 
     KIND = RowKind.KEY
     __slots__ = ()

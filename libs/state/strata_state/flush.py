@@ -1,4 +1,4 @@
-"""When replicated state becomes durable, and up to which entry it is (rules 5 and 6).
+"""Flushing of replicated state: when it becomes durable, and up to which entry (rules 5 and 6).
 
 `FlushPolicy` decides, `Flusher` performs. The store has no write-ahead log: rows survive a crash
 from the last completed flush on, so `persisted_index` of a raft group is the applied index that

@@ -1,7 +1,7 @@
 """A row store in memory, for tests and simulation, under the same contract as RocksDB.
 
-It knows what a crash would leave: `after_crash` has what the last flush had, as a RocksDB without
-write-ahead log does.
+It models a crash: `after_crash` has the rows of the last flush, like a RocksDB without write-ahead
+log.
 """
 
 from __future__ import annotations

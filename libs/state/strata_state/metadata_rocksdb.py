@@ -1,9 +1,9 @@
 """The metadata store in RocksDB with its write-ahead log on (rules 17 and 21).
 
 Every batch goes through the WAL, so it survives the death of the process. The WAL is synced by
-`sync` alone: the raft log, synced before anything is applied, is the truth, and what a power
-failure takes from the WAL's end is applied again from there. RocksDB recovers to a batch
-boundary, so the applied row always matches its rows.
+`sync` alone: the raft log, synced before anything is applied, is the truth, and changes that a
+power failure removes from the end of the WAL are applied again from there. RocksDB recovers to a
+batch boundary, so the applied row always matches its rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes on top of a store's rows that never reach it: what the rows will be, before they are."""
+"""Changes on top of a store's rows that never reach the store: a preview of future rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Rows of what a raft group owns, and of the queues that left it (rules 17 and 18).
+"""Rows of the slots and queues that a raft group owns, and of queues that left it (rules 17, 18).
 
-Slots as runs; queues that do not follow their slot one by one; see `rows` for the other kinds.
+Slots are stored as runs, queues that do not follow their slot one by one; see `rows` for the other
+kinds.
 """
 
 from __future__ import annotations

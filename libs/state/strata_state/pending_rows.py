@@ -1,4 +1,4 @@
-"""Rows of messages that wait, by due time, and the pins that find them by name."""
+"""Rows of pending messages, by due time, and the pins that find them by name."""
 
 from __future__ import annotations
 

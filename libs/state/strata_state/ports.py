@@ -1,10 +1,10 @@
 """The port of a row store: sorted bytes to bytes, changed by atomic batches.
 
-One store holds the replicated state of all raft groups of a storage node in one key space
-(rule 5): a batch that carries rows and the applied row is atomic, a scan is a consistent picture
-of a raft group, one range deletion drops it. There is no write-ahead log: what was written since
-the last completed `flush` may be lost in a crash, always a whole suffix of the batches, never a
-part of one. The CommitLog brings it back.
+One store holds the replicated state of all raft groups of a storage node in one key space (rule 5):
+a batch that carries rows and the applied row is atomic, a scan is a consistent picture of a raft
+group, one range deletion drops it. There is no write-ahead log: a crash may lose the batches
+written since the last completed `flush`, always a whole suffix of the batches, never a part of one.
+The CommitLog restores them.
 
 A store does not know what rows mean (`rows` does) nor when to flush (`flush` does).
 """

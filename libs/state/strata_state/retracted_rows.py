@@ -1,7 +1,7 @@
-"""Rows of offsets whose messages were taken back: they hold nothing (docs/data-layout.md).
+"""Rows of offsets whose messages were retracted; these offsets hold nothing (docs/data-layout.md).
 
-An object of the tier may hold such a message still, and the entry that stored it may be in the log;
-these rows say that neither gives it back when consume queue rows are made again.
+An object of the tier or an entry of the log may still hold such a message; these rows prevent its
+return when consume queue rows are rebuilt.
 """
 
 from __future__ import annotations

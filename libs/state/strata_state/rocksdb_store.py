@@ -4,18 +4,18 @@ Traps that shaped it, all measured with rocksdict 0.3.29:
 - One column family. With several families and no write-ahead log, flushing one left the applied
   row ahead of the rows it covers; closing the default handle while a family's handle lived lost
   everything (rule 5).
-- `flush(wait=True)` releases the GIL: another thread ran on without a gap while 1,000,000 rows
-  were flushed in 0.3 s. `write` does not, so apply keeps its batches small.
-- `close` does not flush what has no write-ahead log: the store flushes first.
-- An iterator's upper bound is memory of its `ReadOptions`: when that object went first, scans
+- `flush(wait=True)` releases the GIL: another thread ran without a gap while 1,000,000 rows were
+  flushed in 0.3 s. `write` does not release it, so apply keeps its batches small.
+- `close` does not flush rows without write-ahead log: the store flushes first.
+- An iterator's upper bound is memory of its `ReadOptions`: when that object was freed first, scans
   ended early or late. The generator holds both.
 - Every iterator pins the files it reads; iterators end before `close`.
-- Iterators of `Rdict.snapshot()` show rows written after it. An iterator of the database itself
-  is consistent, also after it was moved by `seek`: that is what a cursor is made of.
+- Iterators of `Rdict.snapshot()` show rows written after it. An iterator of the database itself is
+  consistent, also after a `seek`; a cursor is such an iterator.
 
-Invariant: RocksDB may flush a full memtable by itself. That is harmless here, because memtables
-of one family are flushed in the order they were filled and a batch lies in one of them, so what
-is durable is always a prefix of the batches.
+Invariant: RocksDB may flush a full memtable by itself. That is harmless here, because memtables of
+one family are flushed in the order they were filled and a batch is in one of them, so the durable
+state is always a prefix of the batches.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Rows of one raft group by kind (docs/data-layout.md section 5): one small class each.
 
-A class knows the ranges that rows of its kind fill and how they are found; their bytes are
-`strata_mq.layout.rows`, and why they are written is the state machine's matter. Every write goes
-into a batch that the caller writes, together with the applied row (rule 5). What the raft group
-owns is in `own_rows`, rows in day buckets are in `day_rows`, those of messages that wait in
-`pending_rows`.
+A class knows the key ranges of its rows and how to find them; `strata_mq.layout.rows` defines their
+bytes, and the state machine decides when to write them. Every write is put into a batch that the
+caller writes together with the applied row (rule 5). Rows of ownership are in `own_rows`, rows in
+day buckets in `day_rows`, rows of pending messages in `pending_rows`.
 """
 
 from __future__ import annotations

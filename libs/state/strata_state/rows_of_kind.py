@@ -1,4 +1,4 @@
-"""What all classes of rows share: the key range of one kind in one raft group."""
+"""Base of all classes of rows: the key range of one kind in one raft group."""
 
 from __future__ import annotations
 

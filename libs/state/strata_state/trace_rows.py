@@ -1,7 +1,7 @@
-"""Rows of what happened to messages, and of the names of who was given them.
+"""Rows of the events of messages, and of the names of clients that received them.
 
-In day buckets by the group time of what they tell. Values of the first kind are of
-`strata_mq.traces.traces`.
+They are in day buckets by the group time of the event. `strata_mq.traces.traces` defines the values
+of the first kind.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOLDER = struct.Struct(">Q")
 
 
 class TraceRows(DayRows):
-    """What LEASES commands did to messages."""
+    """Effects of LEASES commands on messages."""
 
     KIND = RowKind.TRACE
     __slots__ = ()

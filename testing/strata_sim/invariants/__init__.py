@@ -1,8 +1,8 @@
-"""What must hold inside a cluster at any time, one invariant per file.
+"""Invariants of a cluster at any time, one per file.
 
-An invariant looks at hosts and tells what it finds. Those of `EVERY_MESSAGE` look at the sender of
-every message, since what a replica believes matters once it tells others; all look at everything
-twice a second.
+An invariant examines hosts and reports violations. The invariants of `EVERY_MESSAGE` examine the
+sender of every message, since a replica's belief matters once it sends it; all invariants examine
+every host twice a second.
 """
 
 from __future__ import annotations

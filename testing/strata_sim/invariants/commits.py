@@ -1,7 +1,7 @@
-"""What was applied stays: same entry at every replica, and in the log of every later leader.
+"""Applied entries stay: the same at every replica, and in the log of every later leader.
 
 State machine safety, log matching at committed indexes, and leader completeness (thesis figure
-3.2). Entries are told apart by their term; that their payloads are equal shows in the rows.
+3.2). Entries are distinguished by their term; the rows show that their payloads are equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Committed never lost: what one replica applied stands at that index for good, everywhere.
+"""Committed never lost: an entry that one replica applied stays at its index at every replica.
 
 State machine safety (thesis 3.6.3), and rule 1 of "What must always hold" in ARCHITECTURE.md.
 """

@@ -1,6 +1,6 @@
 """Election safety: a server votes for one candidate per term, a term has at most one leader.
 
-Thesis 3.2 and figure 3.2. The first is why the second holds.
+Thesis 3.2 and figure 3.2. The second property follows from the first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replicas of a raft group have the same rows at the same applied index, byte for byte.
 
-Rows of what was trimmed are left out: ids and keys of such messages go with their day, or with the
-next rebuild, whichever is first. So are traces, which a rebuild has only where the log has them.
+Rows of trimmed messages are left out: their ids and keys are deleted with their day or by the next
+rebuild. Traces are left out too, since a rebuild restores only those that the log still has.
 """
 
 from __future__ import annotations

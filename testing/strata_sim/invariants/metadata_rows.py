@@ -1,4 +1,4 @@
-"""Everybody who keeps metadata rows has the same ones at the same revision."""
+"""All copies of the metadata have the same rows at the same revision."""
 
 from __future__ import annotations
 

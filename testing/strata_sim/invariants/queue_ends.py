@@ -1,4 +1,4 @@
-"""The end of a queue never falls: with a higher applied index the next offset is no lower."""
+"""The end of a queue never falls: at a higher applied index the next offset is not lower."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reads see commits: a confirmed read's index covers all that was committed when it was asked.
+"""Reads see commits: a confirmed read's index covers all entries committed when it was requested.
 
-Thesis 6.4, rule 3. A deposed leader that answers from what it knows would break this.
+Thesis 6.4, rule 3. A deposed leader that answers from its own state would break this.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """No slot is owned by two raft groups, whatever moves (rule 17).
 
-What a raft group owns is what its newest leader says, once it is ready: it has applied everything
-that was ever committed. A leader that was replaced may still believe that it owns what has gone; so
-one counts only if no replica has heard of a later term.
+The newest leader of a raft group knows its slots once it is ready, that is, has applied everything
+that was committed. A replaced leader may still believe that it owns moved slots, so a leader counts
+only if no replica has heard of a later term.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Commands: what raft entries of kind normal carry. Layout: docs/data-layout.md section 4.
+"""Commands: the payloads of raft entries of kind normal. Layout: docs/data-layout.md section 4.
 
-Encoding is done by the leader when it has decided; decoding by apply, which evaluates nothing
-(rule 1). APPEND and LEASES are here, with the lease row; those about messages that wait are in
-`pending_commands`, the rare ones in `rare_commands`.
+The leader encodes a command when it has decided; apply decodes it and evaluates nothing (rule 1).
+APPEND and LEASES are here, with the lease row. Commands about pending messages are in `pending`,
+rare commands in `rare`.
 """
 
 from __future__ import annotations

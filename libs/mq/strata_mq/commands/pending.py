@@ -1,8 +1,8 @@
-"""The commands about messages that wait, or that nobody got yet: RESOLVE and RETRACT.
+"""Commands about messages that are pending or not yet delivered: RESOLVE and RETRACT.
 
-Layout: docs/data-layout.md section 4. The leader decided who won (a commit against a rollback, a
-recall against the due time; rule 1); apply looks at nothing but whether the rows it changes are
-there. Decoding raises `CommandError` for bytes that are something else.
+Layout: docs/data-layout.md section 4. The leader decided which side won (commit or rollback, recall
+or due time; rule 1); apply only checks that the rows it changes exist. Decoding raises
+`CommandError` for other bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PLACE_BYTES_MIN = _ITEM.size + PENDING_ROW_BYTES_MIN
 
 
 class ResolveAction(IntEnum):
-    """What becomes of a pending message."""
+    """Outcome of a pending message."""
 
     # It takes an offset.
     PLACE = 1

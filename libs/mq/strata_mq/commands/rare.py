@@ -1,7 +1,7 @@
 """The commands of rare events: DEAD_LETTER, OWN, SEAL, OPEN, TRIM, DROP, LOST and REHASH.
 
 Layout: docs/data-layout.md section 4. Each is a frozen value, an `encode_` and a `decode_`
-function; decoding raises `CommandError` for bytes that are something else.
+function; decoding raises `CommandError` for other bytes.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class NextOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LostCommand:
-    """LOST: what stands for an entry whose bytes were damaged, after a repair (rule 8)."""
+    """LOST: replaces an entry whose bytes were damaged, after a repair (rule 8)."""
 
     # Queues go on at these offsets, or later.
     next_offsets: Sequence[NextOffset]

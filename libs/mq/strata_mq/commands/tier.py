@@ -1,6 +1,6 @@
 """The commands of tiering (rule 28). Layout: docs/data-layout.md section 4, kinds 30 to 33.
 
-TIER_DISPATCH says what the next object is to hold, TIER_CHANGE carries a change of the tier's own
+TIER_DISPATCH names the content of the next object. TIER_CHANGE carries a change of the tier's own
 state, which this package does not parse. Decoding raises `CommandError` for other bytes.
 """
 

@@ -1,7 +1,7 @@
 """Parsed filters by their expressions: consumers send the same one with every call.
 
-Bounded by number and by the length of all expressions, since what an expression becomes takes
-memory in proportion to it. Bad expressions are not remembered.
+Bounded by number and by the length of all expressions, since a parsed expression takes memory in
+proportion to its text. Bad expressions are not cached.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Filters of subscriptions: everything, tags, or SQL92 over the properties.
 
-A filter names hashes of tags, by which messages are passed over without being read, and decides on
-the bytes of those that are left: different tags can have one hash, and SQL92 asks for properties.
-Parsing is not cached here.
+A filter names hashes of tags, so that other messages are skipped unread, and decides on the bytes
+of the remaining messages: different tags can share a hash, and SQL92 needs properties. Parsing is
+not cached here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FilterKind(IntEnum):
 
 
 class MessageFilter(Protocol):
-    """Which messages a subscription wants."""
+    """Filter for the messages that a subscription wants."""
 
     @property
     def tag_hashes(self) -> frozenset[int] | None:

@@ -1,10 +1,11 @@
 """Append batches: built once by the broker, sliced by storage, parsed by nobody else.
 
 Byte layout: docs/data-layout.md section 3 (rule 22). A part is a run of messages of one queue;
-columns run over all messages of all parts. Knows bytes and numbers, not what a `Message` is.
+columns run over all messages of all parts. The module knows bytes and numbers, not the type
+`Message`.
 
-Messages of a part that is not plain are *pending*: they take no offset when they are stored, only
-when they are placed (`pending_commands`), and have a due time, in a column that plain batches
+Messages of a part that is not plain are *pending*: they get no offset when they are stored, only
+when they are delivered (`commands.pending`), and have a due time, in a column that plain batches
 lack.
 """
 

@@ -1,7 +1,7 @@
 """Consume queue rows: where the messages of a run are. Layout: docs/data-layout.md section 5.
 
-A run is stored by one entry and took its offsets by one entry. The two are the same, but for
-messages that were stored to wait: those were *placed* later.
+One entry stored a run and one entry gave it offsets. The two entries are the same, except for
+pending messages, which were *delivered* to the queue later.
 """
 
 from __future__ import annotations

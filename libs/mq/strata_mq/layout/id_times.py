@@ -1,8 +1,8 @@
-"""When a message was made, as its id says.
+"""Creation time of a message, read from its id.
 
-The ids of the official clients (version 1, 17 bytes) hold the second in which they were made, by
-the client's clock, and a retry repeats the id. So an id tells whether a message can be a repeat of
-one that was stored before some moment. The born time does not: clients take it anew for every try.
+The ids of the official clients (version 1, 17 bytes) hold the second of their creation, by the
+client's clock, and a retry repeats the id. So an id tells whether a message can be a repeat of a
+message stored before some moment. The born time does not: clients set it anew for every attempt.
 """
 
 from __future__ import annotations

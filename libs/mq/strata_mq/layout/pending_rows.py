@@ -1,9 +1,9 @@
-"""Rows of messages that wait: delayed and half ones. Layout: docs/data-layout.md section 5.
+"""Rows of pending messages: delayed and half messages. Layout: docs/data-layout.md section 5.
 
-A *pending row* stands for a message that has no offset yet; its key begins with the due time, so
-that the earliest are found first. A *pin* stands for the same message by its name, which is what
-handles carry: the raft index of the entry that stored it and its ordinal in that entry's batch.
-The pin stays when the message is placed, until the queue is trimmed beyond it (rules 10, 26).
+A *pending row* represents a message that has no offset yet; its key begins with the due time, so
+that the earliest rows come first. A *pin* represents the same message by its name, which handles
+carry: the raft index of the entry that stored it and its ordinal in that entry's batch. The pin
+stays after the message is delivered, until the queue is trimmed beyond it (rules 10, 26).
 """
 
 from __future__ import annotations

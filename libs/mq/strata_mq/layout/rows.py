@@ -1,9 +1,9 @@
 """Keys and values of the replicated state. Layout: docs/data-layout.md section 5.
 
-Key = raft group u32, kind u8, then what the kind says. The lease row's value is in `commands`,
-because commands carry it; consume queue rows are in `cq_rows`, those of messages that wait in
-`pending_rows`. Builders trust their arguments (`struct.error` for numbers that do not
-fit); parsers trust their bytes, which the store's own checksums cover.
+Key = raft group u32, kind u8, then fields of the kind. The lease row's value is in `commands`,
+because commands carry it; consume queue rows are in `cq_rows`, rows of pending messages in
+`pending_rows`. Builders trust their arguments (`struct.error` for numbers that do not fit); parsers
+trust their bytes, which the store's own checksums cover.
 """
 
 from __future__ import annotations

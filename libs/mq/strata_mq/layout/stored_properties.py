@@ -1,11 +1,11 @@
-"""Properties of a stored message, read from its bytes: no `Message` is made and no body copied.
+"""Properties of a stored message, read from its bytes without a `Message` or a copy of the body.
 
-A stored message is a serialised `apache.rocketmq.v2.Message` (docs/data-layout.md section 3). Its
-fields are gone over by their lengths; only what is asked for becomes text. A field that comes
-again replaces the earlier one, as everywhere in protobuf.
+A stored message is a serialised `apache.rocketmq.v2.Message` (docs/data-layout.md section 3). The
+reader skips from field to field by their lengths; only requested properties become text. A repeated
+field replaces the earlier one, as everywhere in protobuf.
 
 A filter knows system properties by RocketMQ's names: `TAGS`, `KEYS` and others. Users cannot set
-those, they are reserved (`validation.RESERVED_PROPERTIES`).
+these reserved properties (`validation.RESERVED_PROPERTIES`).
 """
 
 from __future__ import annotations

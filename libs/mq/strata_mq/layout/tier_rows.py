@@ -1,8 +1,8 @@
 """Rows about the tier that the storage node adds to the tier's own (docs/data-layout.md section 5).
 
-What is in which object is the tier's matter (`strata_tier`); here is what must be known of it
-locally: which offsets the log may give up, what is being uploaded, whether uploads are paused.
-Builders trust their arguments, parsers their bytes, which the store's own checksums cover.
+The tier knows the content of each object (`strata_tier`). These rows hold what the storage node
+must know locally: the offsets that the log may delete, the uploads under way, whether uploads are
+paused. Builders trust their arguments, parsers their bytes, which the store's own checksums cover.
 """
 
 from __future__ import annotations

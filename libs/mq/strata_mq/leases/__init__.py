@@ -1,4 +1,4 @@
-"""Leases of one queue and consumer group: who holds which message until when."""
+"""Leases of one queue and consumer group: the holder of each message and when its lease ends."""
 
 from strata_mq.leases.queue_leases import (
     Columns,

@@ -1,4 +1,4 @@
-"""Indexes over the leases of one (consumer group, queue): when they end, and whose they are.
+"""Indexes over the leases of one (consumer group, queue): by their end and by their holder.
 
 They hold offsets, never leases; `QueueLeases` owns the rows.
 """

@@ -1,8 +1,8 @@
-"""In which order rows of one (consumer group, queue) become deliverable again.
+"""Order in which rows of one (consumer group, queue) become deliverable again.
 
-Two orders over the same rows: `PlainOrder` (any visible row) and `FifoOrder` (only the first row
-of each message group). They hold offsets, never leases; `QueueLeases` owns the rows and tells
-what happened to them. Every step costs O(log n) of the rows that wait, amortised.
+Two orders over the same rows: `PlainOrder` (any visible row) and `FifoOrder` (only the first row of
+each message group). They hold offsets, never leases; `QueueLeases` owns the rows and reports their
+changes. Every step costs O(log n) of the waiting rows, amortised.
 """
 
 from __future__ import annotations

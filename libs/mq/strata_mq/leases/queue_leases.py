@@ -1,21 +1,21 @@
-"""Leases of one consumer group on one queue: who holds which message, and what comes next.
+"""Leases of one consumer group on one queue: the holder of each message, and what comes next.
 
 Pure. The leader keeps one `QueueLeases` per active (consumer group, queue) as speculative state
-(rule 1): every method decides and changes the object at once and returns a `LeaseChange`, which
-goes into a LEASES command and is later written as rows by apply, evaluating nothing.
+(rule 1): every method decides, changes the object at once and returns a `LeaseChange`. A LEASES
+command carries that change, and apply later writes it as rows without evaluating anything.
 
-State (rule 24): `head` is the next offset that was never looked at; below it every offset without
-a row is consumed (acked or filtered out). A row is LEASED (invisible until `visible_at_ms`, or as
-long as `holder` lives), WAITING (visible again), or BLOCKED (FIFO: looked at, never delivered,
-because its message group has an earlier message un-acked). cursor = lowest row, else head.
+State (rule 24): `head` is the first offset that was never examined; every lower offset without a
+row is consumed (acked or filtered out). A row is LEASED (invisible until `visible_at_ms`, or as
+long as `holder` lives), WAITING (visible again), or BLOCKED (FIFO: examined, never delivered,
+because its message group has an earlier unacked message). cursor = lowest row, else head.
 
 FIFO lock per message group: a message of a group is delivered only when no earlier message of the
 group is leased, waiting or blocked, except together with it in the same batch, in order. A batch
-that delivers a message again takes along what was delivered behind it and not acked, nothing new.
-A message without a message group in a FIFO consumer group counts as the group with hash 0.
+that redelivers a message also contains the unacked messages delivered after it, and no new ones. A
+message without a message group in a FIFO consumer group counts as the group with hash 0.
 
-Cost: no method looks at all rows, except construction, a switch between FIFO and plain, and
-`reset`. The rows and the indexes that make this so are in `lease_rows`.
+Cost: no method scans all rows, except construction, a switch between FIFO and plain, and `reset`.
+`rows` holds the rows and the indexes for this.
 """
 
 from __future__ import annotations

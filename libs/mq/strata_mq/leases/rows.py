@@ -1,7 +1,7 @@
-"""Rows of one (consumer group, queue) and the indexes over them; decides nothing.
+"""Rows of one (consumer group, queue) and the indexes over them, without decisions.
 
 Every row is in `_rows`; counts and indexes follow from the rows and are kept beside them. Indexes
-are lazy: they may name rows that are gone, and are rebuilt when more than half of them are.
+are lazy: they may name deleted rows, and are rebuilt when more than half of their entries do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values that go in and out of `QueueLeases`. Re-exported by `strata_mq.leases.queue_leases`."""
+"""Arguments and results of `QueueLeases`. Re-exported by `strata_mq.leases.queue_leases`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """RocketMQ's response codes and the one exception that carries them.
 
-Whatever a client did wrong, or cannot have, is a `RequestError`; the broker's servicers turn it
-into a `Status` and know no other mapping. Numbers are those of `apache.rocketmq.v2.Code`.
+Every error or refusal of a client's request is a `RequestError`; the broker's servicers turn it
+into a `Status` and have no other mapping. Numbers are those of `apache.rocketmq.v2.Code`.
 """
 
 from __future__ import annotations

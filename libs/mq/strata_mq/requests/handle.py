@@ -1,7 +1,7 @@
 """Receipt handles: 45 bytes as 60 characters of url-safe base64, opaque to clients.
 
-A handle names one lease, so that any broker can serve it (it needs no memory of who gave it).
-The checksum finds damage; it is no signature: whoever may ack for a group may ack what he likes.
+A handle names one lease, so that any broker can serve it without having issued it. The checksum
+finds damage; it is not a signature: a client that may ack for a group may ack any of its messages.
 """
 
 from __future__ import annotations

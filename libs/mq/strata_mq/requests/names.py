@@ -1,4 +1,4 @@
-"""Names of topics, consumer groups and namespaces: what is allowed, with RocketMQ's own texts."""
+"""Checks of names of topics, consumer groups and namespaces, with RocketMQ's own texts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Handles of messages nobody was given yet: transaction ids and recall handles.
+"""Handles of messages that are not yet delivered: transaction ids and recall handles.
 
 A handle names one message, so that any broker can end its transaction or recall it: opaque to
-clients, url-safe base64 without padding. The checksum finds damage; it is no signature: whoever may
-send to a topic may end any transaction of that topic.
+clients, url-safe base64 without padding. The checksum finds damage; it is not a signature: a client
+that may send to a topic may end any transaction of that topic.
 
-A producer's transaction id goes into the message itself, before the entry exists that stores it,
-so it names the message by id; a check and a recall name it by entry and ordinal.
+A producer's transaction id is written into the message before the entry that stores it exists, so
+it names the message by its id; a check and a recall name it by entry and ordinal.
 """
 
 from __future__ import annotations

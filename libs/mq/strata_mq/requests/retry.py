@@ -1,4 +1,4 @@
-"""Retry policies: how long to wait between deliveries, how many there are. Values only."""
+"""Retry policies: the pauses between deliveries and their number. Values only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of messages and topics, and which topic takes which message.
+"""Kinds of messages and topics, and the kinds of messages that each topic accepts.
 
 Knows numbers and names only; `MessageType` has the numbers of `apache.rocketmq.v2.MessageType`,
 `TopicType` those of `strata.meta.v1.TopicType`.

@@ -1,4 +1,4 @@
-"""What a request may say: limits and checks, with RocketMQ's own codes and texts.
+"""Limits and checks of requests, with RocketMQ's own codes and texts.
 
 Functions over primitive values; knows no protobuf type. `check_message` is on the path of every
 message, so the usual case is decided by C methods of `str` (`isascii`, `isprintable`).

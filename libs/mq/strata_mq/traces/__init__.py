@@ -1,4 +1,4 @@
-"""Traces of messages: what became of each delivery."""
+"""Traces of messages: the outcome of each delivery."""
 
 from strata_mq.traces.delivery import (
     DeadLetterOrigin,

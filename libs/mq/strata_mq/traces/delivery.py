@@ -1,9 +1,9 @@
 """Fragments of `apache.rocketmq.v2.SystemProperties` appended to those of a message.
 
-Protobuf lets a field appear again: the later one wins. So the broker adds what it knows when it
-stores (`store_fragment`) and when it delivers (`delivery_fragment`) and never parses the body.
-Every scalar is written, zero too: it must override whatever a client put there. Encoded by hand,
-because one fragment is made per message.
+In protobuf a later occurrence of a field wins. So the broker appends its fields when it stores
+(`store_fragment`) and when it delivers (`delivery_fragment`) and never parses the body. Every
+scalar is written, zero too, to override the client's value. Encoded by hand, because one fragment
+is made per message.
 """
 
 from __future__ import annotations

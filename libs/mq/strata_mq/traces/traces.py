@@ -1,9 +1,9 @@
-"""Trace rows: what LEASES commands did to each message, and the names of who did it.
+"""Trace rows: the effects of LEASES commands on each message, and the names of the clients.
 
-Layout: docs/data-layout.md section 5. One row holds what one section of a LEASES command did to
-the messages of one block of offsets, so that a pop or a batch of acks costs about one row, and all
-that happened to a message stands in few neighbouring rows. A lease is kept as the part of its row
-that tells who was given it, when, and until when; it is decoded when somebody asks.
+Layout: docs/data-layout.md section 5. One row holds the effects of one section of a LEASES command
+on the messages of one block of offsets. A pop or a batch of acks therefore costs about one row, and
+the history of a message is in few neighbouring rows. A lease is kept as the part of its row with
+holder, start and end; it is decoded on request.
 
 Apply writes these rows and never reads them.
 """

@@ -1,4 +1,4 @@
-"""Options, errors, ports, and what the other parts have in common."""
+"""Options, errors, ports and other common parts."""
 
 from strata_multiraft.base.errors import (
     DiskFull,

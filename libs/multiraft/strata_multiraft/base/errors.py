@@ -1,4 +1,4 @@
-"""Why something was not done. All mean: nothing was decided here, or it is unknown."""
+"""Errors of the driver: each means that nothing was decided here or the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MembershipRefused(Exception):
 
 
 class TransferFailed(Exception):
-    """This replica leads on: nobody could take over, or not in time."""
+    """This replica remains the leader: no replica could take over, or not in time."""
 
 
 class SnapshotRefused(Exception):

@@ -1,4 +1,4 @@
-"""How much of the node's shared limits is taken; one object for all raft groups."""
+"""Use of the node's shared limits; one object for all raft groups."""
 
 from __future__ import annotations
 

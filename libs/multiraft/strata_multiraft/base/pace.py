@@ -1,4 +1,4 @@
-"""Keeps work below a number of bytes per second, so that the foreground does not starve."""
+"""Limit on the bytes per second of background work, so that the foreground does not starve."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NodeOf = Callable[[int], str | None]
 
 
 class StateMachine(Protocol):
-    """What one replica of a raft group is for. All methods run on the event loop."""
+    """The state machine of one replica of a raft group. All methods run on the event loop."""
 
     def applied_index(self) -> int:
         """Return the index of the last entry whose rows are in the store (0: none)."""
@@ -123,7 +123,7 @@ class SnapshotStore(Protocol):
 
 
 class Log(Protocol):
-    """What the driver needs of `strata_seglog.log.CommitLog`; calls may block."""
+    """The part of `strata_seglog.log.CommitLog` that the driver uses; calls may block."""
 
     def replicas(self) -> Mapping[int, ReplicaLog]:
         """Return what the log holds now, by replica id."""

@@ -1,8 +1,8 @@
-"""What a snapshot is made of on its way: start, rows, entries, end; each part with its checksum.
+"""Parts of a snapshot in transit: start, rows, entries, end; each part has a checksum.
 
-A snapshot is the rows of a raft group as of one applied index, and the entries that these rows
-point at (rule 2): the retained ones up to that index. A call that was cut is made again and goes
-on after the last row, or at the next entry, that arrived.
+A snapshot is the rows of a raft group as of one applied index and the entries that these rows point
+at (rule 2): the retained entries up to that index. An interrupted call is repeated and continues
+after the last row that arrived, or at the next entry.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Gives committed entries to state machines, after the replies of that turn are on their way.
+"""Passes committed entries to state machines, after the replies of that turn are sent.
 
-All raft groups of a node take turns, a bounded slice each (rule 39): one that replays gigabytes
-holds up nobody. What is no longer in memory is read back from the log, in a thread and beside the
-others' turns. One raft group's failure stops that raft group alone (rule 11); a disk that fails to
-read is asked again (rule 40).
+All raft groups of a node take turns, a bounded slice each (rule 39): a raft group that replays
+gigabytes delays no other. Entries that are no longer in memory are read back from the log, in a
+thread, while other raft groups take their turns. A failure stops only its own raft group (rule 11);
+a failed disk read is retried (rule 40).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Applier:
         self._work.set()
 
     async def run(self) -> None:
-        """Apply for ever: round after round, one slice of each replica."""
+        """Apply forever: round after round, one slice of each replica."""
         turn_s = self._options.max_apply_ms / 1000
         while True:
             await self._work.wait()
@@ -119,7 +119,7 @@ class Applier:
         return ()
 
     async def run_read_backs(self) -> None:
-        """Read back for ever, a slice at a time, the raft groups in turn."""
+        """Read back forever, a slice at a time, the raft groups in turn."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()

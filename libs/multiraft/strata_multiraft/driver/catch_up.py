@@ -1,9 +1,9 @@
-"""Reads entries from the disk for followers that are behind, beside the writer and the apply.
+"""Reads entries from the disk for followers that lag, beside the writer and apply.
 
-One range of one append request per follower and turn, with a budget per node, so that a follower
-that comes back starves neither the foreground nor other raft groups (rule 39). What was trimmed
-meanwhile is not an error: the follower gets a snapshot. A range that the disk fails to read is left
-out and read again later (rule 40).
+Each follower gets one range of one append request per turn, within a budget per node, so that a
+returning follower starves neither the foreground nor other raft groups (rule 39). Entries trimmed
+meanwhile are not an error: the follower gets a snapshot. A range that the disk fails to read is
+skipped and read again later (rule 40).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CatchUp:
         self._work.set()
 
     async def run(self) -> None:
-        """Read for ever, the raft groups in turn."""
+        """Read forever, the raft groups in turn."""
         while True:
             await self._work.wait()
             self._work.clear()

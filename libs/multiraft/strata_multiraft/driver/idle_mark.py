@@ -1,7 +1,7 @@
-"""Marks the log's end once nothing came for a while (rule 7).
+"""Marks the end of the log once nothing has been written for a while (rule 7).
 
 Damage to the very last write cannot be told from a torn tail until a later frame says that it was
-durable. A busy log says so with every write; an idle one is told by a mark, once.
+durable. A busy log says so with every write; an idle log gets one mark.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class IdleMark:
         self._writes += 1
 
     async def run(self) -> None:
-        """Mark for ever; a failed sync ends the task, and with it the process (rule 7)."""
+        """Mark forever; a failed sync ends the task, and with it the process (rule 7)."""
         seen = marked = 0
         while True:
             await asyncio.sleep(self._interval_s)

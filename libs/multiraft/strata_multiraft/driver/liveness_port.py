@@ -1,4 +1,4 @@
-"""What the driver asks of store liveness, and what it looks like without any (one node alone)."""
+"""The port of store liveness that the driver needs, and its version for a node alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Liveness(Protocol):
         """Tell whether another node may be given a leadership, as far as is known here."""
 
     def tell_disk_mark(self) -> None:
-        """This node's disk mark has changed: whoever leads soon must know it (rule 11)."""
+        """This node's disk mark has changed: the next leaders must know it (rule 11)."""
 
 
 class NoLiveness:

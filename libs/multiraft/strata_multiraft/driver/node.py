@@ -3,15 +3,14 @@
 Tasks and what they own (all on one event loop, so steps need no locks):
 
 - `write` (`write_loop.py`): group commits; then it steps `Persisted`, which resolves the futures of
-  everything that committed, in one go. While a sync runs, steps go on and the next write
-  accumulates.
+  all committed entries at once. While a sync runs, steps continue and the next write accumulates.
 - `apply`, `read-back` (`apply_loop.py`): gives committed entries to state machines.
-- `catch-up` (`catch_up.py`): reads old entries for followers that are behind.
+- `catch-up` (`catch_up.py`): reads old entries for followers that lag.
 - `tick` (`ticker.py`): time for raft groups that need it.
 - `install-N`, `snapshot-*` (`installs.py`, `snapshot_source.py`): snapshots, few at once.
 
 Order of effects: messages that may leave early -> frames, one sync -> messages that had to wait ->
-futures -> apply -> readers. The driver looks into no payload and makes no raft decision.
+futures -> apply -> readers. The driver reads no payload and makes no raft decision.
 """
 
 from __future__ import annotations
@@ -390,7 +389,7 @@ class MultiRaft:
         if effects.role_change is not None:
             if effects.role_change.role is Role.LEADER:
                 self._elections_total.add(1)
-                # Who made it the leader may not know how full the disk is here.
+                # The replicas that elected it may not know how full this disk is.
                 asyncio.get_running_loop().call_soon(self._leave_full_disk)
             self.ticker.decide(replica)
         elif effects.entries and self.ticker.is_undecided(replica):
@@ -508,7 +507,7 @@ class MultiRaft:
                 self.ticker.leave(replica)
                 continue
             if self._writer.is_disk_full and replica.role is not Role.LEADER:
-                continue  # who cannot store a vote of its own must not campaign (rule 11)
+                continue  # a replica that cannot store its own vote must not campaign (rule 11)
             # Asked before the tick: the answers to its heartbeats would wake the leader again.
             if replica.is_ready_leader() and self.liveness.may_rest(replica):
                 self.ticker.rest(replica)

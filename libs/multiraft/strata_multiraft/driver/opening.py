@@ -1,8 +1,8 @@
-"""Makes a replica from what its machine and the log know: where its log ends, who belongs to it.
+"""Opens a replica from its state machine and the log: the end of its log and its membership.
 
-Rule 8 lives here: what contradicts itself is damaged and takes no part in elections. It reads
-footers and configuration entries, so it may block for a moment; a replica that the log has never
-seen costs nothing.
+Rule 8 is enforced here: a replica that contradicts itself is damaged and takes no part in
+elections. Opening reads footers and configuration entries, so it may block for a moment; a replica
+that is new to the log costs nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from strata_seglog.index import VOID_INDEX, ReplicaLog
 
 @dataclass(frozen=True, slots=True)
 class OpenedReplica:
-    """What a replica starts from.
+    """Starting point of a replica.
 
     Attributes:
         node: the raft core.
@@ -87,7 +87,7 @@ class Opener:
         floor = self._floor(spec.replica_id)
         if snapshots is not None and snapshots.is_installing():
             if found is not None:
-                # The crash may have come before the log was voided: what it ends in still binds.
+                # The crash may have come before the log was truncated: its last entries still bind.
                 floor = max(floor, (found.last_term, found.last_index))
             opened = self._open_empty(spec, _hard_state(found), floor, offer)
             return OpenedReplica(opened.node, opened.stored, "", floor, is_interrupted=True)

@@ -1,7 +1,7 @@
-"""Messages on their way out: kept until their sync is done, sent together per node and class.
+"""Outgoing messages: kept until their sync is done, sent together per node and class.
 
-Sending never awaits (rule 15). What a full peer queue drops is reported back, so that the raft
-core falls back to probing that follower.
+Sending never awaits (rule 15). Messages that a full peer queue drops are reported back, so that the
+raft core probes that follower again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Time for raft groups that need it: a tick at a fixed interval, late ones count once (rule 14).
+"""Time for raft groups that need it: a tick at a fixed interval; late ticks count once (rule 14).
 
-A sole voter that leads needs no time, so a node of idle one-voter raft groups does not wake at all;
-from the first newcomer on, learner or not, it does. Others may *rest* while store liveness answers
-for them: they are ticked again as soon as something happens to them. It does not know what a tick
-leads to.
+A sole voter that leads needs no time, so a node of idle one-voter raft groups does not wake at all
+until a second replica joins, learner or not. Other raft groups may *quiesce* while store liveness
+vouches for them: they are ticked again as soon as something happens to them. The ticker does not
+know the effects of a tick.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_late_answer(message: Message, term: int) -> bool:
 
 
 class Ticker:
-    """Knows which replicas are ticked and which rest; `run` is its task.
+    """Knows which replicas are ticked and which are quiesced; `run` is its task.
 
     Args:
         clock: monotonic time.
@@ -68,7 +68,7 @@ class Ticker:
         self._decided[replica.raft_group] = replica.node.configuration_index
 
     def is_undecided(self, replica: Replica) -> bool:
-        """Whether its membership has changed since: who was alone may have company."""
+        """Whether its membership has changed since: a sole replica may have new members."""
         return self._decided.get(replica.raft_group) != replica.node.configuration_index
 
     def follow(self, replica: Replica) -> None:
@@ -101,7 +101,7 @@ class Ticker:
             self.follow(replica)
 
     async def run(self) -> None:
-        """Tick for ever; sleep while there is nothing to tick."""
+        """Tick forever; sleep while there is nothing to tick."""
         while True:
             await self._work.wait()
             if not self.ticked:

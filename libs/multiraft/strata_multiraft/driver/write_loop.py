@@ -1,10 +1,10 @@
-"""The log's writer: everything that raft groups want durable, in group commits.
+"""Writer of the log: group commits of everything that raft groups make durable.
 
-It takes all frames that wait, writes and syncs them in one hop to the writer's thread, then tells
-its owner. While a sync runs more frames gather; there is no timer. It decides nothing about raft.
+It takes all waiting frames, writes and syncs them in one hop to the writer's thread, then informs
+its owner. More frames gather while a sync runs; there is no timer. It decides nothing about raft.
 
-Invariant: frames are written in the order in which they were added, so what was added before a
-control write is durable when that is.
+Invariant: frames are written in the order in which they were added, so frames added before a
+control write are durable when the control write is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from strata_seglog.frames import Frame
 
 
 class WriterOwner(Protocol):
-    """Who gives the writer its work and hears of it; all on the event loop."""
+    """The owner that gives the writer its work and receives the results, on the event loop."""
 
     def before_write(self) -> None:
         """Turn what was proposed since the last write into frames: a write is about to begin."""

@@ -1,4 +1,4 @@
-"""The thread that writes: log calls block, so they run here, one after another (rule 30)."""
+"""The writer's thread: log calls block, so they run here, one after another (rule 30)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Snapshots from other nodes over Angelia, on connections of their own (rule 15).
 
-A snapshot is large and may wait behind its own rate limit; it must not stand before raft
-messages. A connection lives for one call; a call that was cut is made again by the driver, from
-where it stopped.
+A snapshot is large and may wait for its own rate limit; it must not delay raft messages. A
+connection lasts for one call; the driver repeats an interrupted call from where it stopped.
 """
 
 from __future__ import annotations

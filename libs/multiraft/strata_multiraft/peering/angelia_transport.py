@@ -1,11 +1,11 @@
 """Raft messages to other nodes over Angelia: one connection per peer, frames of many raft groups.
 
-`send` and `send_beat` never await (rule 15). Everything handed over in one turn of the event loop
-leaves in one frame; a few frames are under way at a time, of which some only for control traffic,
-so that a slow peer that is sent entries still gets heartbeats. A frame that fails is lost: who
-sent it is told, a pause follows, and only beats try the connection again.
+`send` and `send_beat` never await (rule 15). All messages of one turn of the event loop leave in
+one frame. A few frames are under way at a time, some of them reserved for control traffic, so that
+a slow peer that receives entries still gets heartbeats. A failed frame is lost: its sender is
+informed, a pause follows, and only store heartbeats try the connection again.
 
-It does not know what raft is about, nor whether a peer is alive: that is `store_liveness.py`.
+The transport knows neither raft nor whether a peer is alive: that is `store_liveness.py`.
 Invariant: `_Peer.calls` counts exactly the tasks of `_deliver` that have not ended.
 """
 
@@ -39,7 +39,7 @@ OnLost = Callable[[Sequence[Envelope]], None]
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """Who sends: the node, and its life since the process started (rule 13)."""
+    """The sender: the node, and its boot id since the process started (rule 13)."""
 
     node_id: str
     boot_id: int
@@ -105,7 +105,7 @@ class AngeliaTransport:
         return True
 
     def send_beat(self, node_id: str, beat: raft_pb2.Beat) -> None:
-        """Send a beat with the next frame; a beat that still waits is replaced."""
+        """Send a heartbeat with the next frame; a heartbeat that still waits is replaced."""
         if not self._stopped:
             peer = self._peer(node_id)
             peer.beat = beat
@@ -234,7 +234,7 @@ class AngeliaTransport:
             peer.pauses.reset()
         else:
             if channel is peer.channel:
-                # Whoever answers there is not (or no longer) this node: resolve it anew.
+                # Another node answers at this address: resolve it again.
                 self._leave_channel(peer)
             self._lost(peer, frame)
         self._pump(peer)

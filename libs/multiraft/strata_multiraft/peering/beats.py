@@ -1,12 +1,12 @@
-"""Beats between this node and one peer: boot ids, acknowledgements, support, the peer's clock.
+"""Store heartbeats between this node and one peer: boot ids, acknowledgements, support, clock.
 
-Support (rule 13) holds while the peer acknowledges young beats of ours: then both directions
-work. A beat proves nothing by its arrival alone. Age is counted in beats that we sent since, not in
-elapsed time: a node that is late itself judges its peers by its own pace (rule 14). Nothing here
-reads a clock, sends, or knows a raft group.
+Support (rule 13) holds while the peer acknowledges our recent heartbeats: then both directions
+work. The arrival of a heartbeat alone proves nothing. Age is counted in heartbeats that we sent
+since, not in elapsed time: a node that is late itself judges its peers by its own pace (rule 14).
+This module reads no clock, sends nothing and knows no raft group.
 
-Invariant: `confirmed_number` is the newest beat of this life that the peer, in its present life,
-has acknowledged; at most `sent_number`.
+Invariant: `confirmed_number` is the newest heartbeat of this process that the peer's present
+process has acknowledged; it is at most `sent_number`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OFFSETS = 8
 
 @dataclass(frozen=True, slots=True)
 class BeatNews:
-    """What a received beat changed.
+    """Effect of a received heartbeat.
 
     Attributes:
         fresh: it is newer than all before; what it says counts.
@@ -34,7 +34,7 @@ class BeatNews:
 
 
 class PeerBeats:
-    """One peer, from the first beat that was sent to it or came from it.
+    """One peer, from the first heartbeat that was sent to it or received from it.
 
     Args:
         max_unconfirmed: beats of ours beyond the newest acknowledged one that support outlives.
@@ -62,7 +62,7 @@ class PeerBeats:
         self._offsets_ms: deque[int] = deque(maxlen=_OFFSETS)
 
     def next_beat(self, wall_ms: int) -> raft_pb2.Beat:
-        """Return the next beat to the peer, with what it acknowledges."""
+        """Return the next heartbeat to the peer, with its acknowledgements."""
         self.sent_number += 1
         return raft_pb2.Beat(
             number=self.sent_number,
@@ -84,7 +84,7 @@ class PeerBeats:
         return was_known
 
     def received(self, beat: raft_pb2.Beat, own_boot_id: int, wall_ms: int) -> BeatNews:
-        """Take a beat of the peer's present life; repeated and overtaken ones count for nothing."""
+        """Take a heartbeat of the peer's present process; repeated and late ones do not count."""
         if beat.number <= self.received_number:
             return BeatNews()
         self.received_number = beat.number
@@ -111,8 +111,8 @@ class PeerBeats:
     def offset_ms(self) -> int | None:
         """Return the peer's wall clock minus ours; None: not known.
 
-        A beat that waited on its way makes the peer look late, never early, so the largest of the
-        last few is nearest to the truth.
+        A delayed heartbeat makes the peer look late, never early, so the largest of the last few
+        values is nearest to the truth.
         """
         return max(self._offsets_ms, default=None)
 

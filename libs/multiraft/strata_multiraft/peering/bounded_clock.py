@@ -1,8 +1,8 @@
-"""A node's clock as leaders may use it: within bounds of the other nodes' clocks (rule 4).
+"""Clock of a node for its leaders, kept within bounds of the other nodes' clocks (rule 4).
 
-Leaders stamp entries from it, so a wrong clock must not move group time, whoever leads. Between two
-comparisons it runs with monotonic time. A jump of the node's own clock is held back until the
-comparison, which looks at the last few beats, can have noticed it.
+Leaders stamp entries from it, so a wrong clock must not move group time. Between two comparisons it
+follows monotonic time. A jump of the node's own clock is held back until the comparison, which uses
+the last few heartbeats, can have noticed it.
 """
 
 from __future__ import annotations

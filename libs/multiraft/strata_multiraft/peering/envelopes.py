@@ -1,10 +1,9 @@
 """Bytes of raft messages between nodes: many envelopes of many raft groups in one frame (rule 19).
 
 The layout is in `docs/data-layout.md`, section 8. A frame is written once from the buffers of its
-entries and read without copying a payload more than once. Invariant: whatever the bytes are,
-`decode` returns envelopes that were encoded as they stand, or raises `EnvelopeError`; a frame is
-taken whole or not at all. It knows no node, no connection and no limit on frames: those are the
-transport's.
+entries and read without copying a payload more than once. Invariant: for any bytes, `decode`
+returns envelopes exactly as they were encoded or raises `EnvelopeError`; a frame is accepted whole
+or not at all. Nodes, connections and limits on frames belong to the transport.
 """
 
 from __future__ import annotations

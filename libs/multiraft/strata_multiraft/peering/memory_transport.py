@@ -1,8 +1,8 @@
 """A `Transport` between drivers in one process: for tests and simulation.
 
-What one turn of the event loop sends to a node arrives in the next, in the order in which the real
-transport sends it: by class (`PeerQueue`). A filter decides what gets through. Queues are bounded
-per node and class, so that dropping (rule 15) can be exercised.
+Messages sent to a node in one turn of the event loop arrive in the next, ordered by class as in the
+real transport (`PeerQueue`). A filter decides which messages pass. Queues are bounded per node and
+class, so that dropping (rule 15) can be exercised.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What waits to be sent to one peer: a byte budget per traffic class, strict order of classes.
+"""Queue of messages to one peer: a byte budget per traffic class, strict order of classes.
 
-Decides only; sends nothing. Rule 15: a class that is full drops its own traffic and nothing else,
-so a lower class never takes a higher one's share, and a higher class always goes first. But entries
-of one raft group must arrive in their order: behind what waits in a lower class, whatever follows
-of that raft group waits there too. CONTROL says nothing about entries and passes all.
+The queue decides only; it sends nothing. Rule 15: a full class drops only its own traffic, so a
+lower class never takes the share of a higher class, and a higher class is always sent first. But
+entries of one raft group must arrive in order: while messages of a raft group wait in a lower
+class, its later messages wait there too. CONTROL does not concern entries and overtakes everything.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PeerQueue:
     def offer(self, envelopes: Sequence[Envelope], traffic: TrafficClass) -> bool:
         """Queue all of them, or none and return False.
 
-        An empty class takes whatever it is given, so that no single message is too large for ever.
+        An empty class accepts any message, so that no single message is too large forever.
         """
         by_class: dict[TrafficClass, list[tuple[int, Envelope]]] = {}
         for envelope in envelopes:

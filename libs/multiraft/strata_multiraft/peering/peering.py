@@ -124,7 +124,7 @@ class Peering:
         self.servicer.attach(multiraft, self._liveness)
 
     async def start(self) -> None:
-        """Begin to beat."""
+        """Begin to send heartbeats."""
         self._tasks.spawn("beat", self._beat(self._attached()))
 
     async def stop(self) -> None:
@@ -144,7 +144,7 @@ class Peering:
         return self.transport.take_answer_latencies_ms()
 
     def clock_is_off(self) -> bool:
-        """Whether this node's clock is too far from the others': it shall not lead (rule 4)."""
+        """Whether this node's clock is too far from the others': it should not lead (rule 4)."""
         return not self._attached().may_campaign()
 
     def clock_skew_ms(self) -> int:

@@ -77,7 +77,7 @@ class LivenessOptions:
 
     def __post_init__(self) -> None:
         if self.support_timeout_ms < 3 * self.beat_interval_ms:
-            raise ValueError("support_timeout_ms must be 3 beat intervals or more")
+            raise ValueError("support_timeout_ms must be 3 heartbeat intervals or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
-"""Quiet raft groups of a pair of nodes: what the leading side lists, what the following side took.
+"""Quiesced raft groups of a pair of nodes: the leading side's list and the following side's copy.
 
-A quiet raft group is not ticked and sends nothing; that its leader stands is said once per node
-and beat, for all of them: by number and hash of `(raft group, term)` (rule 13). New ones are named
-in beats until one that named them is acknowledged. When number or hash differ for two beats in a
-row, the following side asks for the full list; the lists then agree, whatever was lost.
+A quiesced raft group is not ticked and sends nothing. Each store heartbeat confirms the leaders of
+all quiesced raft groups of a node at once, by number and hash of `(raft group, term)` (rule 13).
+Heartbeats name newly quiesced raft groups until one such heartbeat is acknowledged. When number or
+hash differ for two heartbeats in a row, the following side asks for the full list; then the lists
+agree, whatever was lost.
 
-Pure bookkeeping: which raft group may rest, and what waking means, is `store_liveness.py`.
+Pure bookkeeping: `store_liveness.py` decides which raft group may quiesce, and wakes it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _TOLERATED_MISMATCHES = 1
 
 
 class QuietItem(NamedTuple):
-    """A quiet raft group as its leader stands in it; its log ends with `last_index`, committed."""
+    """A quiesced raft group at its leader; its log ends with `last_index`, committed."""
 
     raft_group: int
     term: int
@@ -72,14 +73,14 @@ class QuietSet:
 
 
 class LedQuiet:
-    """What this node leads quietly and a peer follows."""
+    """Quiesced raft groups that this node leads and a peer follows."""
 
     __slots__ = ("_unconfirmed", "groups", "list_wanted")
 
     def __init__(self) -> None:
         self.groups = QuietSet()
         self.list_wanted = False
-        # Raft group -> the first beat that named it; 0: none did yet.
+        # Raft group -> the first heartbeat that named it; 0: none yet.
         self._unconfirmed: dict[int, int] = {}
 
     def add(self, item: QuietItem) -> None:
@@ -93,13 +94,13 @@ class LedQuiet:
         self._unconfirmed.pop(raft_group, None)
 
     def acknowledged(self, number: int) -> None:
-        """The peer has everything up to this beat."""
+        """The peer has everything up to this heartbeat."""
         for raft_group, named_in in list(self._unconfirmed.items()):
             if 0 < named_in <= number:
                 del self._unconfirmed[raft_group]
 
     def take(self, number: int) -> tuple[list[QuietItem], bool]:
-        """Return what beat `number` names, and whether that is the full list."""
+        """Return the raft groups that heartbeat `number` names, and whether the list is full."""
         if self.list_wanted:
             self.list_wanted = False
             self._unconfirmed = {item.raft_group: number for item in self.groups}
@@ -112,7 +113,7 @@ class LedQuiet:
 
 
 class FollowedQuiet:
-    """What this node took as quiet under a peer's leadership."""
+    """Raft groups that this node accepted as quiesced under a peer's leadership."""
 
     __slots__ = ("_mismatches", "groups", "refused", "want_list")
 
@@ -133,11 +134,11 @@ class FollowedQuiet:
             self._mismatches = 0
             self.want_list = False
             return
-        # Once may be a message that overtook the beat, or was overtaken by it.
+        # Once may be a message that overtook the heartbeat, or was overtaken by it.
         self._mismatches += 1
         self.want_list = self._mismatches > _TOLERATED_MISMATCHES
 
     def take_refused(self) -> list[int]:
-        """Return raft groups that the peer must wake; told once: a lost beat shows as mismatch."""
+        """Return raft groups that the peer must wake, once: a lost heartbeat shows as mismatch."""
         refused, self.refused = self.refused, set()
         return sorted(refused)

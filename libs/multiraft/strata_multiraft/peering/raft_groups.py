@@ -1,4 +1,4 @@
-"""What store liveness does to the driver's raft groups: rest, wake, forget a leader, campaign."""
+"""Actions of store liveness on raft groups: quiesce, wake, forget a leader, campaign."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """RaftService of one node: frames from other nodes, snapshots for them. A translator, no logic.
 
 A frame's raft messages are stepped before the call's first await, so frames of one connection are
-taken in their order.
+processed in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BeatReceiver(Protocol):
         """Take note of the sender's life."""
 
     def beat_from(self, node_id: str, beat: raft_pb2.Beat) -> None:
-        """Take a beat."""
+        """Take a store heartbeat."""
 
 
 class RaftServicer:
@@ -64,7 +64,7 @@ class RaftServicer:
     async def deliver(
         self, request: raft_pb2.DeliverRequest, context: CallContext
     ) -> raft_pb2.DeliverResponse:
-        """Take raft messages and a beat of another node."""
+        """Take raft messages and a store heartbeat of another node."""
         if self._receiver is None or self._beats is None:
             raise AngeliaError(UNAVAILABLE, "the node is not ready")
         if request.target_node_id != self._node_id or not request.source_node_id:

@@ -1,21 +1,23 @@
 """Liveness per node instead of per raft group (rules 13, 14; the clock of rule 4).
 
-Nodes that share raft groups exchange beats. A raft group without news rests: its leader names it
-in beats, its followers stop their timers, and nothing is sent for it. What keeps that safe:
+Nodes that share raft groups exchange store heartbeats. A raft group without news quiesces: its
+leader names it in heartbeats, its followers stop their timers, and nothing is sent for it. These
+rules keep that safe:
 
-- Every raft message for a resting replica wakes it, on either side.
-- A follower rests only under a leader whose node has its support, at the leader's term and log
-  end. When support ends, the node has a new boot id, or the raft group is in its list no more, the
-  follower wakes. In the first two cases the leader is known to be gone: survivors forget it and
-  campaign one after another.
-- A leader rests only while a quorum is supported and has everything; else it wakes, and its quorum
-  check runs again. A node that is heard again is offered what rests: it refuses what it lacks, and
-  a refusal wakes. What rests with a replica on a node that restarted wakes.
+- Every raft message for a quiesced replica wakes it, on either side.
+- A follower quiesces only under a leader whose node has its support, at the leader's term and log
+  end. It wakes when support ends, when that node has a new boot id, or when the raft group is no
+  longer in that node's list. In the first two cases the leader is gone: the other replicas forget
+  it and campaign one after another.
+- A leader quiesces only while a quorum is supported and has all entries; otherwise it wakes, and
+  its quorum check runs again. A node that is heard again is offered the quiesced raft groups; it
+  refuses those it lacks, and a refusal wakes the raft group. Quiesced raft groups with a replica on
+  a restarted node wake.
 
-Silence is counted in beats of this node's own, so a late node judges nobody by its own lateness
-(rule 14): what lies in the sockets is taken between any two beats. Nothing here awaits or reads a
-clock but the injected one: `on_time` says when it wants to be called next. Safety never depends on
-any of this: raft decides who leads, this decides who speaks.
+Silence is counted in this node's own heartbeats, so a late node does not blame its peers for its
+own lateness (rule 14): it reads its sockets between any two heartbeats. This module never awaits
+and reads only the injected clock: `on_time` returns when it must be called next. Safety never
+depends on liveness: raft decides who leads, liveness decides who sends.
 """
 
 from __future__ import annotations
@@ -43,17 +45,17 @@ _BEATS_BETWEEN_AUDITS = 10
 
 
 class Beats(Protocol):
-    """The way for beats; `AngeliaTransport` is one."""
+    """The transport of heartbeats; `AngeliaTransport` is one."""
 
     def send_beat(self, node_id: str, beat: raft_pb2.Beat) -> None:
-        """Send a beat, or lose it."""
+        """Send a heartbeat, or lose it."""
 
     def forget(self, node_id: str) -> None:
         """The node is no peer any more."""
 
 
 class RaftGroups(Protocol):
-    """What liveness does to the driver (`raft_groups.py`). All act at once."""
+    """Actions of liveness on the driver (`raft_groups.py`). All act at once."""
 
     def replicas(self) -> Mapping[int, Replica]:
         """Return the hosted replicas by raft group."""
@@ -215,7 +217,7 @@ class StoreLiveness:
             self._leaders_lost_at(node_id)
 
     def beat_from(self, node_id: str, beat: raft_pb2.Beat) -> None:
-        """Take a beat, after the raft messages of its frame."""
+        """Take a heartbeat, after the raft messages of its frame."""
         peer = self._peer(node_id)
         if peer is None:
             return
@@ -268,7 +270,7 @@ class StoreLiveness:
     # -- time ------------------------------------------------------------------------------------
 
     def on_time(self) -> float:
-        """Do what is due: beats, judgement, campaigns.
+        """Do the due work: heartbeats, judgement, campaigns.
 
         Returns:
             When to call again, in seconds of the monotonic clock; something may come up before.
@@ -315,7 +317,7 @@ class StoreLiveness:
         return beat
 
     def _follow_placement(self) -> None:
-        """Beat with the nodes that share a raft group now, and with those that beat with us."""
+        """Exchange heartbeats with nodes that share a raft group, and nodes that send them."""
         placed = {
             self._node_of(replica_id)
             for replica in self._groups.replicas().values()
@@ -372,7 +374,7 @@ class StoreLiveness:
                 self._groups.wake(raft_group)
 
     def _leaders_lost_at(self, node_id: str) -> None:
-        """Whatever that node led has no leader: the survivors campaign one after another."""
+        """The node's raft groups have no leader: the survivors campaign one after another."""
         lost = [
             replica
             for replica in self._groups.replicas().values()
@@ -425,7 +427,7 @@ class StoreLiveness:
                 or replica.leader_replica_id != NO_REPLICA
                 or not self.may_campaign()
             ):
-                continue  # somebody won meanwhile, or is about to
+                continue  # another replica has won meanwhile, or is about to
             due.append(campaign.raft_group)
             if campaign.attempts > 1:
                 heapq.heappush(self._campaigns, campaign.again(now_s + self._interval_s))
@@ -435,7 +437,7 @@ class StoreLiveness:
     # -- inside ----------------------------------------------------------------------------------
 
     def _nodes_at_rest(self, replica: Replica) -> frozenset[str] | None:
-        """Return the nodes of the other replicas if nobody needs to hear anything; else None."""
+        """Return the nodes of the other replicas if none of them needs a message; else None."""
         configuration, last_index = replica.configuration, replica.last_index
         if configuration.is_joint() or replica.commit_index != last_index:
             return None
@@ -474,7 +476,7 @@ class StoreLiveness:
 
 
 class _Peer:
-    """One other node: its beats, and the raft groups that rest between it and this one."""
+    """One other node: its heartbeats, and the quiesced raft groups between it and this node."""
 
     __slots__ = ("beats", "followed", "led")
 
@@ -485,7 +487,7 @@ class _Peer:
 
 
 class _Idle:
-    """How long a raft group led from here has had no news."""
+    """Time for which a raft group led from here has had no news."""
 
     __slots__ = ("news", "ticks")
 

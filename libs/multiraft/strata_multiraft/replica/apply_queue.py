@@ -1,7 +1,7 @@
-"""Durable entries of one replica that wait to be applied, as far as memory allows.
+"""Durable entries of one replica that wait to be applied, within a memory limit.
 
-Invariant: they have no hole, and begin right after the applied index or are fewer than there are;
-what is missing is read back from the log.
+Invariant: the entries have no gap. Missing entries after the applied index are read back from the
+log.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What one replica knew to be committed a while ago: who has not applied that is behind.
+"""The commit index that one replica knew a while ago: a replica that has not applied it lags.
 
-Rule 1 makes a leader silent until it has applied everything, so a replica that is a second's worth
-behind would be silent about as long: it is given no leadership while others are nearer.
+Rule 1 makes a leader silent until it has applied everything, so a replica that lags by a second's
+worth would be silent for about a second. It gets no leadership while other replicas lag less.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How full the disks of this node and its peers are, and what a raft group can still take.
+"""Fill of the disks of this node and its peers, and the writes that a raft group still accepts.
 
 Marks (rule 11): 0 room, 1 refuse appends, 2 refuse all but acks, trims and membership, 3 refuse
-everything. Followers report theirs; a leader obeys the worst that its quorum needs.
+everything. Followers report their marks; a leader obeys the worst mark that its quorum needs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class DiskMarks:
 def better_led_elsewhere(
     replicas: Iterable[Replica], marks: DiskMarks
 ) -> list[tuple[Replica, int]]:
-    """Return what leads here and who has more room for it: (leader, replica id of the other)."""
+    """Return leaders here with a replica that has more room: (leader, that replica's id)."""
     if not marks.own:
         return []
     leaders = [each for each in replicas if each.role is Role.LEADER and not each.is_handing_over]

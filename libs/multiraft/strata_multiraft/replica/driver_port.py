@@ -1,4 +1,4 @@
-"""What a replica asks of the driver that hosts it."""
+"""Port of a replica to the driver that hosts it."""
 
 from __future__ import annotations
 

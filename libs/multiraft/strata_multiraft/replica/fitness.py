@@ -1,7 +1,7 @@
-"""Who may be given the leadership of one raft group, as its replica here sees it.
+"""Fitness of replicas to lead one raft group, as the local replica sees it.
 
-A leader is silent until it has applied everything (rule 1), so who has rows to rebuild is given no
-leadership while others are nearer. Clocks (rule 4) and disks (rule 11) count too.
+A leader is silent until it has applied everything (rule 1), so a replica that has rows to rebuild
+gets no leadership while other replicas lag less. Clocks (rule 4) and disks (rule 11) count too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Fitness:
         return 0 <= self._applied_of(replica_id) < self.commits.a_while_ago()
 
     def successor(self) -> int:
-        """Return the replica that should lead next; 0: nobody can."""
+        """Return the replica that should lead next; 0: no replica can."""
         return best_successor(
             self._node().progress(),
             self._node().configuration,

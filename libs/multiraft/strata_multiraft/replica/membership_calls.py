@@ -1,7 +1,7 @@
-"""Who waits for a membership change or a leadership transfer of one replica, and how it ended.
+"""Callers that wait for a membership change or a leadership transfer of one replica.
 
-The raft core carries both out; this only starts them and sees in later steps that they are done.
-One change and one transfer at a time; a second caller is refused.
+The raft core carries out both; this module starts them and notices in later steps that they are
+done. One change and one transfer run at a time; a second caller is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MembershipCalls:
 
     @property
     def waits(self) -> bool:
-        """Whether anybody waits."""
+        """Whether any caller waits."""
         return self._change is not None or self._transfer is not None
 
     async def change(self, voters: frozenset[int], learners: frozenset[int]) -> None:

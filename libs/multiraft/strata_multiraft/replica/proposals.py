@@ -1,7 +1,7 @@
-"""Proposals of one replica on their way: queued, then waiting with an index, then decided.
+"""Proposals of one replica under way: queued, then waiting with an index, then decided.
 
-Invariant: what waits is ascending by index. All of them are counted against the node's limits
-until they are decided.
+Invariant: waiting proposals ascend by index. Each counts against the node's limits until it is
+decided.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Proposal:
 
 
 class Proposals:
-    """What is proposed and not decided.
+    """Proposals that are not decided yet.
 
     Args:
         in_flight: the node's limits.

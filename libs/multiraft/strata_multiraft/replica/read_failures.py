@@ -1,7 +1,7 @@
-"""Reads of the log that the disk failed: reported, and tried again after a pause (rule 40).
+"""Failed reads of the log: reported, and retried after a pause (rule 40).
 
-An error of the system (EIO once, no descriptors or memory left) says nothing about the bytes that
-stand on the disk: only a wrong checksum makes a replica damaged.
+A system error (a single EIO, no descriptors or memory left) says nothing about the bytes on the
+disk: only a wrong checksum makes a replica damaged.
 """
 
 from __future__ import annotations

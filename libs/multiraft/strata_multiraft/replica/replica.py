@@ -1,8 +1,8 @@
-"""One replica on this node: what its owner calls, and its waiting proposals, reads and entries.
+"""One replica on this node: its public calls, and its waiting proposals, reads and entries.
 
-Everything runs on the event loop. What waits is kept by kind: `proposals.py`, `waiting_reads.py`,
-`membership_calls.py`, `apply_queue.py`. The replica knows nothing of syncs and transports: those
-are the driver's (`node.py`).
+Everything runs on the event loop. Each kind of waiting work has its module: `proposals.py`,
+`waiting_reads.py`, `membership_calls.py`, `apply_queue.py`. Syncs and transports belong to the
+driver (`node.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from strata_seglog.frames import Frame
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSpec:
-    """What the nameserver said about a replica.
+    """A replica as the nameserver describes it.
 
     Attributes:
         raft_group: the raft group's id.
@@ -94,9 +94,9 @@ class Replica:
         self.snapshots = snapshots
         # A snapshot is being written over the rows: no appends, no apply.
         self.installing = False
-        # Term and index of an entry up to which others count on this replica, voided or not.
+        # Term and index of an entry up to which other replicas count on this one, truncated or not.
         self.floor: Floor = (0, 0)
-        # Log and rows are being voided: nothing is stepped at all.
+        # Log and rows are being truncated: nothing is stepped at all.
         self.is_resetting = False
         self._driver = driver
         self._calls = MembershipCalls(lambda: self.node, self.step)
@@ -168,7 +168,7 @@ class Replica:
         self._check_writable()
         size_bytes = sum(map(len, payload))
         if size_bytes > self._driver.options.max_proposal_bytes:
-            raise ValueError(f"{size_bytes} bytes are more than max_proposal_bytes")
+            raise ValueError(f"the proposal has {size_bytes} bytes, more than max_proposal_bytes")
         future, is_first = self._proposals.queue(payload, size_bytes)
         if is_first:
             self._driver.work_queued(self)
@@ -225,7 +225,7 @@ class Replica:
 
     @property
     def is_handing_over(self) -> bool:
-        """Whether the leadership is on its way to another replica: nothing can be proposed."""
+        """Whether the leadership is being handed to another replica: nothing can be proposed."""
         return self.node.transfer_target != NO_REPLICA
 
     def progress(self) -> Sequence[ReplicaProgress]:
@@ -269,7 +269,7 @@ class Replica:
                 raise NotLeader(self.leader_replica_id)
             target = self.successor()
             if not target:
-                raise TransferFailed("no other voter answers that may lead")
+                raise TransferFailed("no other voter that may lead answers")
         elif not self._driver.may_lead(target):
             raise TransferFailed(f"the clock of the node of replica {target} is off")
         elif self.fitness.is_known_behind(target):
@@ -398,7 +398,7 @@ class Replica:
         return Configuration(self.spec.voters) if applied is None else applied[1]
 
     def replaced(self, node: RawNode, stored: StoredLog) -> None:
-        """Begin anew as an empty replica: log and rows were voided."""
+        """Begin again as an empty replica: log and rows were truncated."""
         self.node = node
         self.stored = stored
         self._calls.lost_leadership(0)
@@ -448,7 +448,7 @@ class Replica:
         return self.unapplied.take(max_bytes, self._driver.options.max_apply_entries)
 
     def apply(self, entries: Sequence[Entry]) -> None:
-        """Apply entries, wake who waits for them; a failure stops apply for good (rule 11)."""
+        """Apply entries and wake their readers; a failure stops apply for good (rule 11)."""
         assert entries[0].index == self.unapplied.applied_index + 1, (
             "apply must neither skip nor repeat"
         )

@@ -1,8 +1,8 @@
-"""A replica's stored entries, as the raft core reads them: without waiting for the disk.
+"""A replica's stored entries, read by the raft core without waiting for the disk.
 
-Terms are kept as runs, payloads come from the log's ring of recent ones. What is older is asked
-for: `take_wanted` tells the driver what to read off the event loop, `fetched` brings it for the
-next step.
+Terms are kept as runs; payloads come from the log's ring of recent entries. Older entries are
+requested: `take_wanted` tells the driver which entries to read off the event loop, and `fetched`
+delivers them for the next step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class LogEnds:
-    """Where a replica's log begins and ends.
+    """Bounds of a replica's log.
 
     Attributes:
         first_index: of the oldest entry; `last_index + 1`: there is none.

@@ -1,4 +1,4 @@
-"""Readers of one replica: those that wait for the leader to be confirmed, then for apply (rule 3).
+"""Readers of one replica, which wait for the leader to be confirmed, then for apply (rule 3).
 
 All readers of one turn of the event loop share one question to the raft core, and so one round of
 heartbeats.
@@ -14,7 +14,7 @@ from strata_multiraft.base.in_flight import InFlight
 
 
 class WaitingReads:
-    """Who waits to read.
+    """Readers that wait.
 
     Args:
         in_flight: the node's limit on readers.
@@ -67,7 +67,7 @@ class WaitingReads:
                 future.set_result(index)
 
     def fail(self, error: Exception) -> None:
-        """Fail all who wait for a confirmation."""
+        """Fail all readers that wait for a confirmation."""
         asked, self._asked = self._asked, {}
         gathered, self._gathered = self._gathered, []
         for futures in (*asked.values(), gathered):
@@ -91,14 +91,14 @@ class WaitingReads:
             self._in_flight.give_back_read()
 
     def applied(self, index: int) -> None:
-        """Let go who waited for this index."""
+        """Release the readers that waited for this index."""
         while self._appliers and self._appliers[0][0] <= index:
             future = heapq.heappop(self._appliers)[2]
             if not future.done():
                 future.set_result(None)
 
     def fail_applying(self, error: Exception) -> None:
-        """Fail all who wait for apply."""
+        """Fail all readers that wait for apply."""
         appliers, self._appliers = self._appliers, []
         for _, _, future in appliers:
             if not future.done():

@@ -1,4 +1,4 @@
-"""What a group commit is made of: the frames of one step each, or control frames."""
+"""Parts of a group commit: the frames of one step each, or control frames."""
 
 from __future__ import annotations
 

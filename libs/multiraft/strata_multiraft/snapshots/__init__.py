@@ -1,4 +1,4 @@
-"""Snapshots of replicas: where they come from, how they travel, how they are installed."""
+"""Snapshots of replicas: their source, their transfer and their installation."""
 
 from strata_multiraft.snapshots.memory_snapshots import MemorySnapshots
 

@@ -1,17 +1,18 @@
-"""The following side of snapshots: fetch one, replace log and rows by it, go on after it.
+"""The receiving side of snapshots: fetch one, replace log and rows with it, continue after it.
 
-The order makes a crash harmless at any point. From `begin_install` on the machine's mark says
-that rows are void. Only then the log's entries are voided, by an entry of index 0. Rows and
-entries are written; `finish_install` makes the rows hold and drops the mark. Whoever starts with
-the mark voids the log (again), then the rows, then the mark: it is an empty replica with its old
-term and vote.
+The order makes a crash harmless at any point. From `begin_install` on, the machine's mark says that
+the rows are void. Only then is the log truncated, by an entry of index 0. Rows and entries are
+written; `finish_install` makes the rows valid and removes the mark. A replica that starts with the
+mark truncates the log (again), then deletes the rows, then the mark: it is an empty replica with
+its old term and vote.
 
-What the replica acknowledged before still binds it (rule 8): the void entry keeps the *floor*, the
-entry up to which others may count on it. Until its log reaches the floor again it does not
-campaign and votes only for who has that entry; so it is a slow replica, not a forgetful one.
+Earlier acknowledgements still bind the replica (rule 8): the truncating entry keeps the *floor*,
+the last entry that other replicas may count on it to have. Until its log reaches the floor again it
+does not campaign and votes only for candidates that have that entry; so it is a slow replica, not a
+forgetful one.
 
-While rows are replaced nothing is applied, no append is taken and so none acknowledged; heartbeats
-go on.
+While rows are replaced, nothing is applied and no append is accepted or acknowledged; heartbeats
+continue.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from strata_seglog.frames import Frame
 
 
 class InstallOwner(Protocol):
-    """What an install needs of the driver."""
+    """The part of the driver that an install uses."""
 
     def write_control(self, frames: Sequence[Frame]) -> asyncio.Future[int]:
         """Write frames with the next group commit, after all that was produced before."""
@@ -59,7 +60,7 @@ class InstallOwner(Protocol):
 
 
 class Installs:
-    """Runs installs, as many at once as the options say; one that is refused comes again.
+    """Runs installs, as many at once as the options allow; a refused install is offered again.
 
     Args:
         owner: the driver.
@@ -256,7 +257,7 @@ class _Install:
             return True
         replica, snapshot = self.replica, start.metadata()
         replica.installing = True
-        # Nothing may be on its way to the log when it is judged and voided.
+        # No write to the log may be under way when the log is judged and truncated.
         await self._owner.write_control([])
         if not replica.node.needs_snapshot(snapshot):
             return False

@@ -1,4 +1,4 @@
-"""Snapshot parts as protobuf messages and back; their checksums travel as they are."""
+"""Conversion of snapshot parts to protobuf messages and back; checksums are passed on unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The giving side of snapshots: opens the rows once, sends them and the entries in parts.
+"""The sending side of snapshots: it opens the rows once and sends them and the entries in parts.
 
-A snapshot stays open for a while after a call was cut, so that the next call can go on with the
-same rows. Data are read in threads and sent within a budget per node.
+A snapshot stays open for a while after an interrupted call, so that the next call can continue with
+the same rows. Data is read in threads and sent within a budget per node.
 """
 
 from __future__ import annotations

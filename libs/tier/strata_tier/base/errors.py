@@ -1,4 +1,4 @@
-"""What can be wrong with the tier's own data; a store's errors are in `ports`."""
+"""Errors of the tier's own data; errors of a store are in `ports`."""
 
 from __future__ import annotations
 

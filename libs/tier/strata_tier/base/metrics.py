@@ -12,25 +12,24 @@ STORE_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_store_requests_total",
         "counter",
         "1",
-        "Requests to the object store, repeats too, by what they did and how they ended: what a"
-        " cloud bills.",
+        "Requests to the object store with repeats, by operation and outcome; clouds bill these.",
         ("store", "operation", "outcome"),
     ),
     MetricSpec(
         "strata_tier_store_request_ms",
         "histogram",
         "ms",
-        "Time of one request, without waiting for its turn.",
+        "Time of one request, without its wait for a turn.",
         _REQUEST,
     ),
     MetricSpec(
-        "strata_tier_store_retries_total", "counter", "1", "Requests that were repeated.", _REQUEST
+        "strata_tier_store_retries_total", "counter", "1", "Requests that were retried.", _REQUEST
     ),
     MetricSpec(
         "strata_tier_store_given_up_total",
         "counter",
         "1",
-        "Requests whose last attempt failed with an error that could be repeated.",
+        "Requests whose last attempt failed with a retryable error.",
         _REQUEST,
     ),
     MetricSpec(
@@ -47,9 +46,7 @@ STORE_METRICS: tuple[MetricSpec, ...] = (
         "Bytes of bodies received.",
         _STORE,
     ),
-    MetricSpec(
-        "strata_tier_store_requests_in_flight", "gauge", "1", "Requests being done.", _STORE
-    ),
+    MetricSpec("strata_tier_store_requests_in_flight", "gauge", "1", "Requests under way.", _STORE),
     MetricSpec(
         "strata_tier_store_requests_in_flight_limit",
         "gauge",
@@ -78,7 +75,7 @@ STORE_METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_tiered_store_provider_rpc_latency",
         "histogram",
         "ms",
-        "Time of one request to the object store, without waiting for its turn.",
+        "Time of one request to the object store, without its wait for a turn.",
         ("operation", "success"),
     ),
     MetricSpec(
@@ -102,7 +99,7 @@ READ_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_read_blocks_total",
         "counter",
         "1",
-        "Blocks that reads needed: cached, joined (another read them), read, or read in pieces.",
+        "Blocks that reads needed: cached, joined (another read fetched them), read, or pieces.",
         ("how",),
     ),
     MetricSpec("strata_tier_read_messages_total", "counter", "1", "Messages read from the tier."),
@@ -123,7 +120,7 @@ READ_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_read_passed_over_bytes_total",
         "counter",
         "bytes",
-        "Bytes of blocks that a tag filter passed over without fetching their messages.",
+        "Bytes of blocks that a tag filter skipped without fetching their messages.",
     ),
     MetricSpec(
         "strata_tier_read_damaged_total",
@@ -135,7 +132,7 @@ READ_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_read_ahead_unused_total",
         "counter",
         "1",
-        "Blocks read ahead that went without being used.",
+        "Blocks read ahead that were evicted unused.",
     ),
     MetricSpec(
         "rocketmq_tiered_store_messages_out_total",
@@ -147,36 +144,38 @@ READ_METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_tiered_store_api_latency",
         "histogram",
         "ms",
-        "Time of one read of messages from the tier, failed ones too.",
+        "Time of one read of messages from the tier, failed reads included.",
         ("operation",),
     ),
     MetricSpec(
         "rocketmq_tiered_store_read_ahead_cache_access_total",
         "counter",
         "1",
-        "Messages that reads wanted.",
+        "Messages that reads asked for.",
     ),
     MetricSpec(
         "rocketmq_tiered_store_read_ahead_cache_hit_total",
         "counter",
         "1",
-        "Messages that reads wanted and whose block was in memory.",
+        "Messages that reads asked for and whose block was in memory.",
     ),
     MetricSpec(
         "rocketmq_tiered_store_read_ahead_cache_count",
         "gauge",
         "1",
-        "Messages of the blocks in memory.",
+        "Messages in the blocks in memory.",
     ),
-    MetricSpec("strata_tier_cache_bytes", "gauge", "bytes", "Blocks in memory."),
+    MetricSpec("strata_tier_cache_bytes", "gauge", "bytes", "Bytes of the blocks in memory."),
     MetricSpec(
         "rocketmq_tiered_store_read_ahead_cache_bytes",
         "gauge",
         "bytes",
-        "Blocks in memory.",
+        "Bytes of the blocks in memory.",
     ),
     MetricSpec("strata_tier_cache_limit_bytes", "gauge", "bytes", "`TierReadOptions.cache_bytes`."),
-    MetricSpec("strata_tier_index_bytes", "gauge", "bytes", "Indexes of objects in memory."),
+    MetricSpec(
+        "strata_tier_index_bytes", "gauge", "bytes", "Bytes of the indexes of objects in memory."
+    ),
     MetricSpec("strata_tier_index_limit_bytes", "gauge", "bytes", "`TierReadOptions.index_bytes`."),
     MetricSpec("strata_tier_reads_under_way", "gauge", "1", "Reads of blocks under way."),
     MetricSpec("strata_tier_reads_under_way_limit", "gauge", "1", "`TierReadOptions.flights_max`."),
@@ -188,22 +187,21 @@ COST_METRICS: tuple[MetricSpec, ...] = (
         "counter",
         "1",
         "Requests for a topic (`~other`: beyond the limit of topics), by operation put or get;"
-        " those of an object of many topics are shared by bytes.",
+        " requests for an object of several topics are shared by bytes.",
         ("namespace", "topic", "operation"),
     ),
     MetricSpec(
         "strata_tier_topic_bytes_total",
         "counter",
         "bytes",
-        "Bytes for a topic, by direction up or down, shared likewise.",
+        "Bytes for a topic, by direction up or down, shared in the same way.",
         ("namespace", "topic", "direction"),
     ),
     MetricSpec(
         "rocketmq_tiered_store_messages_dispatch_total",
         "counter",
         "1",
-        "Messages brought to the object store, by topic or `~other`; what is uploaded once more"
-        " counts once more.",
+        "Messages uploaded to the object store, by topic or `~other`; repeats count again.",
         ("namespace", "topic"),
     ),
 )

@@ -1,6 +1,6 @@
-"""Archives: what a restore needs beside the messages (rule 29).
+"""Archives: the data that a restore needs beside the messages (rule 29).
 
-A checkpoint of a raft group with the entries that its waiting messages are in, or the rows of
+An archive is a checkpoint of a raft group with the entries of its pending messages, or the rows of
 the nameserver. Layout: docs/data-layout.md section 9, "Archive". It does not know what rows mean.
 """
 
@@ -31,7 +31,7 @@ NO_RAFT_GROUP = -1
 
 
 class SectionKind(IntEnum):
-    """What a section holds."""
+    """Content of a section."""
 
     ROWS = 1
     ENTRIES = 2

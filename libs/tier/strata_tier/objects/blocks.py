@@ -1,7 +1,7 @@
 """Blocks: runs of messages of one queue, as columns and bodies (docs/data-layout.md section 9).
 
-Columns are unpacked whole, and only when they are asked for; a message is sliced out of the bodies
-when it is wanted. It does not know where a block lies nor why it was cut there.
+Columns are unpacked whole, and only on request; a message is sliced out of the bodies on request.
+This module does not know the position of a block or the reason for its bounds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What topics cost in the object store: requests and bytes, since the node started.
+"""Costs of topics in the object store: requests and bytes since the node started.
 
-An object of many topics is shared by them: its requests are split by the bytes that each has in
-it. What serves no single topic (manifests, verification, compaction, listings) is not here but in
-`strata_tier_store_requests_total`, which counts everything that a cloud bills, repeats too.
+Topics share the requests of a common object by their bytes in it. Requests that serve no single
+topic (manifests, verification, compaction, listings) are counted only in
+`strata_tier_store_requests_total`, which counts every request that a cloud bills, repeats included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OTHER_TOPICS = "~other"
 
 @dataclass(slots=True)
 class TopicCost:
-    """What one topic cost.
+    """Costs of one topic.
 
     Attributes:
         put_requests: requests that stored something; shared ones count in part.

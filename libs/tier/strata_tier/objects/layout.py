@@ -1,11 +1,11 @@
 """Bytes of an object in the tier: header, pages, root, trailer (docs/data-layout.md section 9).
 
-An object is a Merkle chain of CRC32C: blocks under their page, pages under the root, the root
-under the trailer and under the row in the raft state. Whoever checks each piece as it is read has
-checked that it belongs to the object that was committed.
+An object is a Merkle chain of CRC32C: blocks under their page, pages under the root, the root under
+the trailer and under the row in the raft state. A reader that checks each piece has therefore
+checked that it belongs to the committed object.
 
-What a block's bytes are is `blocks`; which messages go into which block is `plan`. Nothing here
-reads or writes a store.
+`blocks` defines the bytes of a block; `plan` assigns messages to blocks. Nothing here reads or
+writes a store.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ assert (HEADER_BYTES, TRAILER_BYTES, BLOCK_ENTRY_BYTES) == (32, 40, 80)
 
 
 class ObjectKind(IntEnum):
-    """What an object holds."""
+    """Kind of an object's content."""
 
     # Many queues of one raft group, as they were uploaded.
     STREAM_SET = 1
@@ -95,7 +95,7 @@ class BlockEntry(NamedTuple):
 
 
 class PageFence(NamedTuple):
-    """Where a block page is, and its first block."""
+    """Place of a block page, and its first block."""
 
     position: int
     length: int
@@ -106,7 +106,7 @@ class PageFence(NamedTuple):
 
 
 class SearchFence(NamedTuple):
-    """Where a search page is, and its first entry."""
+    """Place of a search page, and its first entry."""
 
     position: int
     length: int

@@ -1,7 +1,8 @@
 """Names of objects: derived, never chosen (docs/data-layout.md section 9, rule 28).
 
 Folders have no dot and the last segment has one, so no key is the folder of another. Numbers are
-hexadecimal of fixed width: a listing is in order. It does not know what objects hold.
+hexadecimal of fixed width: a listing is in order. This module does not know the contents of
+objects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Indexes of objects: one or two ranged reads open one, its pages are read when they are needed.
+"""Indexes of objects: one or two ranged reads open an object; its pages are read on demand.
 
 Everything is checked on the way down: the trailer against the row in the raft state, the root
-against the trailer, a page against the root, a block against its page. So bytes of another object,
-or of an older one, are never taken for this one's.
+against the trailer, a page against the root, a block against its page. So bytes of another or older
+object are never mistaken for bytes of this object.
 """
 
 from __future__ import annotations

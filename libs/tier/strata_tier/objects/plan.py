@@ -1,8 +1,8 @@
-"""Which messages go into which block of an object, and the object's name. Pure.
+"""Assignment of messages to the blocks of an object, and the object's name. Pure.
 
-Decided from columns alone, before a body is read: the name is a hash of what the object will
-hold, so two leaders that upload the same messages write the same bytes under the same name, and
-any other bytes have another one (rule 28).
+The plan uses columns alone, before a body is read. The name is a hash of the object's content, so
+two leaders that upload the same messages write the same bytes under the same name, and other bytes
+have another name (rule 28).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK_SHAPE = struct.Struct(">QQI")
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """How objects are cut.
+    """Options of cutting objects.
 
     Attributes:
         block_bytes: bodies of a block, unless it is one message: the unit of a read.
@@ -45,7 +45,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who writes an object, and where to."""
+    """Author of an object, and its place."""
 
     home: str
     raft_group: int
@@ -129,7 +129,7 @@ def plan_object(
         kind: `ONE_QUEUE` takes exactly one queue.
     """
     ordered = sorted(queues, key=lambda queue: queue[:2])
-    assert ordered, "an object of nothing"
+    assert ordered, "an object without messages"
     assert len({queue[:2] for queue in ordered}) == len(ordered), "a queue was named twice"
     assert kind is ObjectKind.STREAM_SET or len(ordered) == 1
     blocks_of = [list(_blocks(queue, options.block_bytes)) for queue in ordered]

@@ -1,6 +1,6 @@
-"""Where spaces are: stores of namespaces with a prefix or credentials of their own.
+"""Places of spaces: stores of namespaces with their own prefix or credentials.
 
-A space that was given no store lies in a folder of the default one, so that a bucket alone tells
+A space without its own store is in a folder of the default store, so that a bucket alone shows
 where everything is. Keys are the same in every space.
 """
 

@@ -1,12 +1,12 @@
-"""What a raft group knows of its data in the tier: queues, ranges, objects, and their changes.
+"""Tier state of a raft group: queues, ranges, objects, and their changes.
 
 Values and their bytes (docs/data-layout.md section 9, "Tier state"). The raft state is the
 manifest of record (rule 28): the leader decides a change (`decide`), it is an entry, and every
 replica applies it blindly to a `metadata.TierMetadata`. The objects themselves never change.
 
-Invariants: the ranges of a queue follow each other, and have no gap from its first to its commit
-offset but for what another raft group holds as an epoch of its own (rule 18); an object's live
-ranges and bytes are those of the ranges that name it.
+Invariants: the ranges of a queue are in order and have no gap from its first to its commit offset,
+except for offsets that another raft group holds as its own epoch (rule 18). An object's live ranges
+and bytes are the sums over the ranges that name it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TieredRange(NamedTuple):
 
 
 class TieredQueue(NamedTuple):
-    """How far a queue is in the tier: offsets `first_offset` to `commit_offset - 1` are there."""
+    """Extent of a queue in the tier: offsets `first_offset` to `commit_offset - 1` are there."""
 
     first_offset: int
     commit_offset: int

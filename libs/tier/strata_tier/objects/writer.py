@@ -1,9 +1,8 @@
-"""Writes one object: takes the bodies of planned blocks, gives the bytes in their order. Pure.
+"""Writes one object: it takes the bodies of planned blocks and returns bytes in order. Pure.
 
-A writer compares every message with its checksum, unless who gives it has done the like, so that
-damage on a disk is never uploaded under a fresh checksum. It holds one block and the index, never
-the object. The same plan and bodies give the same bytes, so an upload can begin anew
-(`ports.PartSource`).
+A writer compares every message with its checksum, unless its caller has done so, so that damage on
+a disk is never uploaded under a fresh checksum. It holds one block and the index, never the object.
+The same plan and bodies give the same bytes, so an upload can start again (`ports.PartSource`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges: which object holds which offsets, as rows, manifests and compactions."""
+"""Ranges assign offsets to objects: as rows, in manifests and in compactions."""
 
 from strata_tier.ranges.compaction import (
     CompactionOptions,

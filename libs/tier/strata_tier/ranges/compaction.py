@@ -1,12 +1,12 @@
-"""Which objects are put together, and into what. Pure; `compact` does it.
+"""Plan of compactions: which objects are merged, and into which. Pure; `compact` does the work.
 
 Uploads make stream sets in which a queue has a few kilobytes each, so a reader of one queue would
-need a request for each of them. Compaction takes the oldest sets whose ranges are about as small
-and writes their messages again: queues with much data into objects of their own, the others side
-by side into larger sets, one range where there were many. What retention ended is left behind.
+need a request for each of them. Compaction takes the oldest sets with ranges of similar small size
+and rewrites their messages: queues with much data into their own objects, other queues side by side
+into larger sets, with one range instead of many. Data that retention ended is left out.
 
-A set is taken together with others of its *level*, the order of magnitude of its ranges, so that a
-byte is written again once per level and not once per compaction.
+A set is merged with sets of the same *level*, the order of magnitude of its ranges, so that a byte
+is rewritten once per level and not once per compaction.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class CompactionOutput(NamedTuple):
 
 
 class CompactionPlan(NamedTuple):
-    """What one compaction does: objects that it empties, objects that it writes."""
+    """One compaction: objects that it empties, objects that it writes."""
 
     inputs: Sequence[TieredObject]
     outputs: Sequence[CompactionOutput]

@@ -1,10 +1,10 @@
 """Manifests: the tier state of a raft group as a file in the bucket (rule 28).
 
-Derived from the raft state, numbered by (term, sequence), never changed; the highest valid one
-wins. They serve restore, inspection and verification, never a running node.
+Manifests are derived from the raft state, numbered by (term, sequence) and never changed; the
+highest valid manifest wins. They serve restore, inspection and verification, never a running node.
 
-One JSON text with a checksum. It is canonical: a file that is not exactly what encoding its own
-contents gives is damaged, so every changed byte is found.
+A manifest is one JSON text with a checksum. It is canonical: a file that differs from the encoding
+of its own contents is damaged, so every changed byte is found.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ManifestQueue:
-    """What a manifest says of a queue."""
+    """A queue in a manifest."""
 
     key: QueueKey
     offsets: TieredQueue

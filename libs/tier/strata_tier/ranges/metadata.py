@@ -1,13 +1,12 @@
-"""The port of the tier's metadata, and how a change becomes rows (rules 1 and 28).
+"""The port of the tier's metadata, and the application of changes to rows (rules 1 and 28).
 
 A `TierMetadata` keeps the tier state of one raft group. Adapters: `metadata_rows` (rows among the
 raft group's others, in RocksDB) and `metadata_mirrored` (the same rows, and `metadata_json`'s files
 that people can read), chosen by `tier.metadata = rocksdb|json`, under one contract suite.
 
-`apply_change` writes what the leader decided. It chooses nothing; a change that does not fit the
-rows raises and leaves nothing of itself behind, on every replica alike. It reads rows while it
-decides what to write: what was applied before must be in the store, so tier changes are applied
-one by one, each in a batch of its own.
+`apply_change` writes the leader's decision and chooses nothing. A change that does not fit the rows
+raises and leaves no trace, on every replica alike. It reads rows to find what to write, so earlier
+changes must be in the store: tier changes are applied one by one, each in its own batch.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def apply_change(metadata: TierMetadata, batch: RowBatch, change: TierChange) ->
 
 
 class _Writes:
-    """What a change writes, kept until all of it was found to fit."""
+    """Writes of a change, kept until all of it was found to fit."""
 
     __slots__ = ("_metadata", "_writes")
 

@@ -1,11 +1,11 @@
 """`TierMetadata` in files that people can read: `tier_metadata = json`.
 
 `RAFT_GROUP-NUMBER.json` is the whole state in the form of a manifest, `RAFT_GROUP-NUMBER.changes`
-what came since (docs/data-layout.md section 9). A change is durable before it is seen, so the files
-are never behind the applied index of the row store; they may be ahead of it after a crash, and
-take a change that they hold already for what it is: a repeat.
+holds later changes (docs/data-layout.md section 9). A change is durable before it is visible, so
+the files are never behind the applied index of the row store. They may be ahead of it after a
+crash; then a change that they already hold is recognised as a repeat.
 
-Blocks for one fdatasync per change, which are few. The state is in memory; no file stays open.
+Each change blocks for one fdatasync; changes are few. The state is in memory; no file stays open.
 """
 
 from __future__ import annotations

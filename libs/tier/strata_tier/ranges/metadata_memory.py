@@ -1,6 +1,6 @@
-"""`TierMetadata` in memory: what a manifest holds, and what `metadata_json` writes down.
+"""`TierMetadata` in memory: the contents of a manifest, which `metadata_json` writes to files.
 
-A change is seen at once, whatever batch it is put into: there is nothing to be atomic with.
+A change is visible at once, in whatever batch: no other data must change atomically with it.
 """
 
 from __future__ import annotations

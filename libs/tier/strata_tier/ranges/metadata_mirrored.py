@@ -1,10 +1,10 @@
 """`tier.metadata = json`: the tier state as rows, and in files that people can read.
 
-The rows stay what checkpoints, snapshots and a restart are made of; a replica that lost its files
-writes them again from the rows. Reads are answered from the memory of the files.
+Checkpoints, snapshots and restarts still use the rows; a replica that lost its files writes them
+again from the rows. Reads are answered from the files' copy in memory.
 
-Invariant: behind `reload` the files say what the rows say, and each change goes to both. A file
-that a crash left ahead of the rows, or that was damaged or edited, is written anew.
+Invariant: after `reload` the files equal the rows, and each change is written to both. A file that
+a crash left ahead of the rows, or that was damaged or edited, is written again.
 """
 
 from __future__ import annotations

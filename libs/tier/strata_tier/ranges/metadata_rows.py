@@ -1,7 +1,7 @@
 """`TierMetadata` as rows of a `StateStore`: kinds 40 to 42 (docs/data-layout.md section 9).
 
-They lie among the raft group's other rows, so a batch that carries them and the applied row is
-atomic (rule 5), and checkpoints and snapshots carry them like any other.
+They are among the raft group's other rows, so a batch with them and the applied row is atomic (rule
+5), and checkpoints and snapshots contain them like other rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which objects are deleted: dropped ones after a grace time, and those nobody committed. Pure.
+"""Choice of objects to delete: dropped objects after a grace time, and uncommitted ones. Pure.
 
-Which ranges are dropped follows from the min offsets of the queues, which retention moves (rule
-10). Deleting follows a committed drop (rule 28): first the ranges leave the tier state, so that no
-reader can find them, then the object is deleted, at last its row goes. A restore that reads an
-older manifest, and readers that began before the drop, have the grace time.
+Retention moves the min offsets of the queues, and these decide which ranges are dropped (rule 10).
+Deletion follows a committed drop (rule 28): first the ranges leave the tier state, so that no
+reader can find them, then the object is deleted, and last its row. The grace time serves restores
+that read an older manifest and readers that began before the drop.
 """
 
 from __future__ import annotations

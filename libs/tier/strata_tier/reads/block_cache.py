@@ -1,8 +1,8 @@
-"""Blocks in memory, shared by all consumer groups: least recently used first out, with a limit.
+"""Blocks in memory, shared by all consumer groups: a bounded least-recently-used cache.
 
-A block goes when nobody used it for the time to live, or when the bytes are needed. One that was
-read ahead of a reader and goes without being used is told to `on_wasted`, which makes that
-reader's window smaller.
+A block is evicted when it was unused for the time to live, or when its bytes are needed. An evicted
+block that was read ahead and never used is reported to `on_wasted`, which makes the reader's window
+smaller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Opened objects and blocks, each read once however many ask for it at a time.
+"""Opened objects and blocks; concurrent requests for one of them share one read.
 
-A read that is under way belongs to nobody: whoever asks joins it, and a caller that gives up does
-not end it for the others. Bytes that do not match their checksum are read again before they
-count as damaged, for a store may send wrong bytes once; they are never served.
+A read under way has no owner: further callers join it, and a caller that gives up does not end it
+for other callers. Bytes that do not match their checksum are read again before they count as
+damaged, since a store may send wrong bytes once; they are never served.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the messages of a queue are: from the tier state to blocks of opened objects.
+"""Places of the messages of a queue: from the tier state to blocks of opened objects.
 
 An offset that no range covers is an error that says whether the tier state ends before it or has a
-hole there; it is never the end of a queue.
+gap there; it is never the end of a queue.
 """
 
 from __future__ import annotations

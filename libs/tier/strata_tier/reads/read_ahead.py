@@ -1,10 +1,10 @@
-"""How far to read ahead of a reader. Pure: additive increase, multiplicative decrease (AIMD).
+"""Window for reading ahead. Pure: additive increase, multiplicative decrease (AIMD).
 
-A reader is one consumer group on one queue. As long as it goes on where it stopped, and what was
-read ahead of it served it, its window grows by a step with each read; the first growth doubles
-until the window was ever too large (as TCP Tahoe's slow start). When blocks that were read for it
-went unused, the window starts over and the doubling ends at half of what was too much. A reader
-that jumps gets none until it goes on, and one that reads the same again as much as before.
+A reader is one consumer group on one queue. While it reads sequentially and uses the blocks read
+ahead, its window grows by one step with each read. At first the window doubles, until it was too
+large once (like TCP Tahoe's slow start). When blocks read ahead are not used, the window starts
+over, and doubling ends at half of the size that was too large. A reader that jumps gets no window
+until it reads sequentially again; a reader that repeats a read keeps its window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLACK_SPANS = 8
 
 
 class ReaderKey(NamedTuple):
-    """Who reads what; consumer group 0 stands for a reader that is none."""
+    """A reader and its queue; consumer group 0 represents a reader without a consumer group."""
 
     consumer_group: int
     topic_id: int

@@ -1,11 +1,11 @@
-"""Messages from the tier: finds where they are, reads them, and reads ahead of who goes on.
+"""Messages from the tier: finds them, reads them, and reads ahead of sequential readers.
 
-Two ways in. `messages` is for a storage node, which still has the index of what it wants and asks
-for bodies by offset; `fetch` is for whoever has the tier alone (a restored or read-only topic) and
-filters by the block's own columns.
+Two ways in. `messages` is for a storage node, which still has the index of the messages and asks
+for bodies by offset; `fetch` is for callers that have only the tier (a restored or read-only topic)
+and filters by the block's own columns.
 
-Never a short read taken for the end: an offset that no range covers is an error that says whether
-the tier state ends before it or has a hole there.
+A short read is never taken for the end: an offset that no range covers is an error that says
+whether the tier state ends before it or has a gap there.
 """
 
 from __future__ import annotations

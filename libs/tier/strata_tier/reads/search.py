@@ -1,7 +1,7 @@
 """Search by key and by id in the tier (docs/data-layout.md section 9, "Search pages").
 
-An object says by half a hash which of its blocks may hold a key or an id; the columns of those
-blocks say which messages do. Objects outside the wanted times are not opened.
+Half a hash in an object names the blocks that may hold a key or an id; the columns of these blocks
+identify the messages. Objects outside the wanted times are not opened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Object stores: their port, limits and retries, and how a URL is opened."""
+"""Object stores: their port, limits and retries, and the opening of a URL."""
 
 from strata_tier.store.credentials import S3Credentials
 from strata_tier.store.drivers.memory import MemoryBucket

@@ -1,8 +1,8 @@
 """Budgets: amounts per second that are paid after use.
 
-A payment of any size goes through at once when nothing is owed, and the next one waits until its
-debt has run off; so a body larger than a second's budget needs no cutting, and the average holds.
-It only decides how long to wait; whoever asked performs the waiting.
+A payment of any size passes at once when there is no debt, and the next payment waits until the
+debt has run off. So a body larger than a second's budget need not be cut, and the average holds. A
+budget only decides how long to wait; the caller waits.
 """
 
 from __future__ import annotations

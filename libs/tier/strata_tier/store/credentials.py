@@ -1,4 +1,4 @@
-"""Keys of object stores, apart from the drivers so that naming them imports none."""
+"""Keys of object stores, apart from the drivers so that naming a key imports no driver."""
 
 from __future__ import annotations
 

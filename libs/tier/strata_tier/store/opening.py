@@ -1,7 +1,7 @@
 """Opens the store that a URL names, with its limits, retries, budgets and metrics.
 
-Drivers are imported when they are asked for: boto3, google-auth and hdfs-native are optional
-extras of this package, and each takes a while to import.
+Drivers are imported on demand: boto3, google-auth and hdfs-native are optional extras of this
+package, and each takes a while to import.
 """
 
 from __future__ import annotations

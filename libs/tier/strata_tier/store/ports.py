@@ -1,8 +1,8 @@
 """The object store as the tier sees it: named, immutable, whole objects and ranges of them.
 
 Adapters are in `drivers/`, under one contract suite (`tests/contract/test_object_store.py`);
-`open_store` makes one from a URL with retries, budgets and metrics already in it, so that a
-caller sees an error only when repeating did not help.
+`open_store` makes one from a URL with retries, budgets and metrics already in it, so that a caller
+sees an error only when retries did not help.
 
 Invariants that every adapter keeps:
 
@@ -11,10 +11,10 @@ Invariants that every adapter keeps:
   makes an upload idempotent (rule 28).
 - A read returns exactly the bytes that were asked for or raises. A short body, a cut connection
   and a range beyond the end are errors, never "the end".
-- "Not there" is said of an object only while its bucket answers. A bucket, mount or folder that
-  is gone is `StoreMissingError`: data that cannot be seen must not count as deleted.
-- What a finished `put` reported is durable as far as the store can do it (posix: fsync of file
-  and folder; HDFS: hsync).
+- An object is "not there" only if its bucket answers. A missing bucket, mount or folder is
+  `StoreMissingError`: data that cannot be seen must not count as deleted.
+- A finished `put` is durable as far as the store allows (posix: fsync of file and folder; HDFS:
+  hsync).
 
 It knows nothing of messages, manifests or checksums inside objects.
 """

@@ -1,18 +1,19 @@
 """The gate that every request to an object store passes: turns, budgets, retries, counts.
 
-It lies under the drivers, not over them: a driver knows which requests one `put` is made of, so a
-multipart upload repeats one failed part instead of all, and the counters show what a cloud bills.
+The gate is below the drivers, not above them: a driver knows the requests of one `put`, so a
+multipart upload retries one failed part instead of all parts, and the counters show what a cloud
+bills.
 
 Invariants:
 
-- At most `requests_in_flight` requests run, at most `requests_waiting` wait; they get their turn
-  in the order they came.
-- A request is repeated only on errors that say so (`StoreError.retryable`), after a pause that
-  doubles and is spread, at most `attempts` times. The last error is the caller's.
-- Whatever a driver raises passes unchanged; only a request that outlives its time is turned into
-  `StoreTimeoutError` here.
+- At most `requests_in_flight` requests run, at most `requests_waiting` wait; waiting requests run
+  in the order of their arrival.
+- A request is retried only on retryable errors (`StoreError.retryable`), after a pause that doubles
+  and is spread, at most `attempts` times. The caller gets the last error.
+- Errors of a driver pass unchanged; only a request that exceeds its time raises `StoreTimeoutError`
+  here.
 
-It does not know what a request is; `call` must be safe to repeat.
+The gate does not know what a request does; `call` must be safe to repeat.
 """
 
 from __future__ import annotations
@@ -216,7 +217,7 @@ class RequestGate:
     async def _turn(self, key: str) -> AsyncIterator[None]:
         if self._waiting >= self.options.requests_waiting:
             raise ThrottledError(
-                self.store, key, f"requests_waiting: {self._waiting} requests wait already"
+                self.store, key, f"requests_waiting: already {self._waiting} requests wait"
             )
         self._waiting += 1
         try:

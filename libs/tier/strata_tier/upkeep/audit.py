@@ -1,9 +1,9 @@
-"""Verification and inspection of what a bucket holds, with no cluster (`strata tier verify`).
+"""Verification and inspection of a bucket without a cluster (`strata tier verify`).
 
 Everything is read and every checksum compared: manifests, archives, and of each object that a
-manifest names header, root, pages and blocks. Beyond the checksums, what the manifest says must fit
+manifest names header, root, pages and blocks. Beyond the checksums, the manifest must agree with
 the objects: their length and root, the blocks of each range, the offsets of a queue without a gap.
-It reports all it finds instead of stopping at the first.
+The audit reports all problems instead of stopping at the first.
 """
 
 from __future__ import annotations

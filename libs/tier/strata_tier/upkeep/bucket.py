@@ -1,7 +1,7 @@
-"""What is found in a bucket with no cluster: homes, manifests, archives, objects.
+"""Contents of a bucket without a cluster: homes, manifests, archives, objects.
 
-Reads the store alone. Of the manifests of a raft group the highest valid one wins (rule 28); a
-damaged one is reported, never hidden, and an older one serves in its place.
+It reads only the store. The highest valid manifest of a raft group wins (rule 28); a damaged
+manifest is reported, never hidden, and an older one is used instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Does what `compaction` and `retention` decided: reads, writes and deletes objects.
+"""Carries out the plans of `compaction` and `retention`: reads, writes and deletes objects.
 
-It commits nothing: what it returns is for the leader to propose. An object that is written and
-then not committed is an orphan, which the sweep of a later leader deletes.
+It commits nothing: the leader proposes the returned change. An object that is written but not
+committed is an orphan, which the sweep of a later leader deletes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a bucket says it holds, per raft group and per topic; nothing is verified but manifests."""
+"""Claimed contents of a bucket, per raft group and topic; only manifests are verified."""
 
 from __future__ import annotations
 

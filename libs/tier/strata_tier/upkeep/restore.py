@@ -1,13 +1,13 @@
-"""What a bucket alone can bring back of a cluster, or of some of its topics (rules 28 and 29).
+"""Restore of a cluster, or of some of its topics, from a bucket alone (rules 28 and 29).
 
-Of each raft group the newest valid manifest and the checkpoint that goes with it; of the cluster
-the newest rows of the nameserver. The restored state says of every queue that the log holds
-nothing: what the tier has is read from there, what was not uploaded is lost and counted.
-Consumer groups go on at the cursors of the checkpoint, so they may see messages again, and miss
-none below the tier's commit offset.
+A restore uses the newest valid manifest of each raft group with its checkpoint, and the newest rows
+of the nameserver. In the restored state the log of every queue is empty: messages in the tier are
+read from there, messages that were not uploaded are lost and counted. Consumer groups continue at
+the cursors of the checkpoint, so they may receive messages again and miss none below the tier's
+commit offset.
 
-Pure but for reading the bucket: who writes the rows into a data folder is another matter. Objects
-stay where they are, in the old home; a restored cluster writes to a home of its own.
+The module only reads the bucket; another module writes the rows into a data folder. Objects stay in
+the old home; a restored cluster writes to its own home.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The tree of a SQL92 filter turned into closures, one per node; no text of it is ever executed.
+"""Compiler from the tree of a SQL92 filter to closures, one per node; no text is ever executed.
 
-Three-valued logic: a condition is True, False or None (NULL). What cannot be compared raises
-`EvaluationError`: the message does not match, whatever stands around it, except behind an AND or
-OR that is decided already. Types are known from the tree, so a closure converts without asking.
+Three-valued logic: a condition is True, False or None (NULL). Values that cannot be compared raise
+`EvaluationError`: the message does not match, whatever the surrounding condition says, except
+behind an AND or OR that is already decided. Types are known from the tree, so a closure converts
+without a check.
 """
 
 from __future__ import annotations

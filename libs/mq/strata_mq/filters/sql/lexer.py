@@ -1,6 +1,6 @@
 """Tokens of a SQL92 filter expression.
 
-Knows characters, not grammar. What is wrong is told with its place: characters count from 1.
+The lexer knows characters, not grammar. An error names its place: characters count from 1.
 """
 
 from __future__ import annotations

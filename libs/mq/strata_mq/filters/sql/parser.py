@@ -1,4 +1,4 @@
-"""From the text of a SQL92 filter to its tree, with every check that needs no message.
+"""Parser from the text of a SQL92 filter to its tree, with every check that needs no message.
 
 The grammar, loosest first; all binary operators associate to the left:
 

@@ -1,9 +1,9 @@
-"""A SQL92 filter evaluated in pieces, each of which says first what it will cost.
+"""Evaluation of a SQL92 filter in pieces; each piece announces its cost first.
 
-An expression within all limits can look thousands of times at a property of many KB: that takes a
-fraction of a second for one message, in which an event loop does nothing else. Here whoever
-evaluates may stop between pieces. The outcome is that of `compiler`, errors included: AND and OR
-look at their operands from left to right and stop where it is decided.
+An expression within all limits can read a property of many KB thousands of times: that takes a
+fraction of a second for one message and blocks the event loop. Here the caller may pause between
+pieces. The outcome equals that of `compiler`, errors included: AND and OR evaluate their operands
+from left to right and stop when the result is decided.
 
 A *step* is one node of the tree, or 64 characters of a text that it looks at: about 0.1 us, up to
 four times as much for texts that are read as numbers.

@@ -1,7 +1,7 @@
 """The tree of a SQL92 filter expression: values, and conditions over them.
 
-Built by `parser`, which checks what can be known before there is a message, and read by
-`compiler`. Immutable; knows nothing of messages.
+Built by `parser`, which makes every check that needs no message, and read by `compiler`. Immutable;
+knows nothing of messages.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ResetConsumerGroup(self, request, context):
-        """Moves the cursors of a consumer group on one topic, or on all it has state for.
+        """Moves the cursors of a consumer group on one topic, or on all topics for which it has state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -344,8 +344,8 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListQueueSpans(self, request, context):
-        """Which offsets of a topic's queues were stored between two times, epoch by epoch: how a job
-        divides a topic.
+        """Offsets of a topic's queues that were stored between two times, epoch by epoch, so that a job
+        can divide a topic.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -359,14 +359,14 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def TraceMessage(self, request, context):
-        """Who sent a message, where it is stored, who was given it and who acked it.
+        """Sender, place, deliveries and acks of a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetterTopics(self, request, context):
-        """Dead-letter topics with what is in them.
+        """Dead-letter topics with their contents.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -387,7 +387,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """Transactions that wait for their producer's word, by the time of their next check.
+        """Transactions that wait for their producer's decision, by the time of their next check.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -400,7 +400,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """Commits or rolls back in the producer's place.
+        """Commits or rolls back in place of the producer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -421,7 +421,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetHealth(self, request, context):
-        """Whether all is well, and what is not: as the broker that answers sees it.
+        """Health of the cluster and its problems, as the answering broker sees them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -459,7 +459,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetQueue(self, request, context):
-        """Where a queue is, where it was, and why.
+        """Present and earlier places of a queue, and the reasons.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -472,22 +472,22 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListSlots(self, request, context):
-        """Which raft group owns which slots, and which slots are on their way.
+        """Owners of slots, and slots that are moving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MoveSlots(self, request, context):
-        """Begins to move a run of slots, as far as the limit on moves allows; to be repeated until none
-        of them is left.
+        """Begins to move a run of slots, as far as the limit on moves allows; repeat until none of them
+        is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetQuota(self, request, context):
-        """Limits of a namespace or of a topic: sets them, shows what holds, lists what was set.
+        """Limits of a namespace or of a topic: sets them, shows the effective ones, lists the set ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -506,7 +506,7 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ProposePlan(self, request, context):
-        """Plans of what shall be moved: keeps one, carries one out, shows them with the loads of nodes.
+        """Plans of moves: stores one, carries one out, shows them with the loads of nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -531,21 +531,21 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTier(self, request, context):
-        """How far uploads to the tier are, per raft group.
+        """Progress of uploads to the tier, per raft group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseTier(self, request, context):
-        """Stops uploads, or lets them go on.
+        """Pauses or resumes uploads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FlushTier(self, request, context):
-        """Uploads what waits now, however young, and writes the manifest that a restore needs.
+        """Uploads all waiting messages, however recent, and writes the manifest for a restore.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,14 +50,14 @@ class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ListClients(self, request, context):
-        """Clients that this broker knows to be alive.
+        """Live clients of this broker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommandClient(self, request, context):
-        """Sends a command to a client on its telemetry stream here and waits for what it says.
+        """Sends a command to a client on its telemetry stream here and waits for its answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

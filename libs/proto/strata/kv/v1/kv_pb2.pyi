@@ -28,20 +28,20 @@ class _Engine:
 class _EngineEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Engine.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     ENGINE_UNSPECIFIED: _Engine.ValueType  # 0
-    """As the table is; RocksDB for a new one."""
+    """The present engine of the table; RocksDB for a new table."""
     ENGINE_ROCKSDB: _Engine.ValueType  # 1
-    """Items on disk: far more of them than memory."""
+    """Items on disk: many more than fit in memory."""
     ENGINE_MEMORY: _Engine.ValueType  # 2
-    """Items in memory, written to disk from time to time; the log keeps what came since."""
+    """Items in memory, written to disk from time to time; the log keeps later changes."""
 
 class Engine(_Engine, metaclass=_EngineEnumTypeWrapper): ...
 
 ENGINE_UNSPECIFIED: Engine.ValueType  # 0
-"""As the table is; RocksDB for a new one."""
+"""The present engine of the table; RocksDB for a new table."""
 ENGINE_ROCKSDB: Engine.ValueType  # 1
-"""Items on disk: far more of them than memory."""
+"""Items on disk: many more than fit in memory."""
 ENGINE_MEMORY: Engine.ValueType  # 2
-"""Items in memory, written to disk from time to time; the log keeps what came since."""
+"""Items in memory, written to disk from time to time; the log keeps later changes."""
 Global___Engine: _TypeAlias = Engine  # noqa: Y015
 
 class _Consistency:
@@ -54,20 +54,20 @@ class _ConsistencyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Consisten
     """Everything acknowledged before the call, read at the leader."""
     CONSISTENCY_LEADER: _Consistency.ValueType  # 1
     CONSISTENCY_FOLLOWER: _Consistency.ValueType  # 2
-    """The same, read at another replica that has applied all the leader had committed."""
+    """The same, read at another replica that has applied everything the leader had committed."""
     CONSISTENCY_STALE: _Consistency.ValueType  # 3
-    """What some replica has; it may be old."""
+    """State of any replica; it may be old."""
 
 class Consistency(_Consistency, metaclass=_ConsistencyEnumTypeWrapper):
-    """What a read may answer."""
+    """Guarantee of a read."""
 
 CONSISTENCY_UNSPECIFIED: Consistency.ValueType  # 0
 """Everything acknowledged before the call, read at the leader."""
 CONSISTENCY_LEADER: Consistency.ValueType  # 1
 CONSISTENCY_FOLLOWER: Consistency.ValueType  # 2
-"""The same, read at another replica that has applied all the leader had committed."""
+"""The same, read at another replica that has applied everything the leader had committed."""
 CONSISTENCY_STALE: Consistency.ValueType  # 3
-"""What some replica has; it may be old."""
+"""State of any replica; it may be old."""
 Global___Consistency: _TypeAlias = Consistency  # noqa: Y015
 
 class _ChangeKind:
@@ -80,7 +80,7 @@ class _ChangeKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ChangeKind
     CHANGE_KIND_PUT: _ChangeKind.ValueType  # 1
     CHANGE_KIND_DELETE: _ChangeKind.ValueType  # 2
     CHANGE_KIND_EXPIRE: _ChangeKind.ValueType  # 3
-    """Its time was over."""
+    """The item expired."""
 
 class ChangeKind(_ChangeKind, metaclass=_ChangeKindEnumTypeWrapper): ...
 
@@ -88,7 +88,7 @@ CHANGE_KIND_UNSPECIFIED: ChangeKind.ValueType  # 0
 CHANGE_KIND_PUT: ChangeKind.ValueType  # 1
 CHANGE_KIND_DELETE: ChangeKind.ValueType  # 2
 CHANGE_KIND_EXPIRE: ChangeKind.ValueType  # 3
-"""Its time was over."""
+"""The item expired."""
 Global___ChangeKind: _TypeAlias = ChangeKind  # noqa: Y015
 
 @_typing.final
@@ -133,7 +133,7 @@ class Item(_message.Message):
     """Revisions of the table at which the item was created and last written."""
     modify_revision: _builtins.int
     expires_at_ms: _builtins.int
-    """When it ends, by the raft group's time; 0: never."""
+    """When the item expires, by the raft group's time; 0: never."""
     def __init__(
         self,
         *,
@@ -164,9 +164,11 @@ class PutRequest(_message.Message):
     key: _builtins.bytes
     value: _builtins.bytes
     ttl_ms: _builtins.int
-    """The item ends so long after the write, soon after rather than before; 0: never."""
+    """Time from the write to the item's expiry; it expires slightly later rather than earlier; 0:
+    never.
+    """
     if_absent: _builtins.bool
-    """Nothing is written when the key is there already."""
+    """Nothing is written if the key exists."""
     @_builtins.property
     def table(self) -> Global___TableName: ...
     def __init__(
@@ -195,12 +197,12 @@ class PutResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CURRENT_FIELD_NUMBER: _builtins.int
     written: _builtins.bool
-    """False only with `if_absent`: the key was there."""
+    """False only with `if_absent`: the key existed."""
     revision: _builtins.int
     version: _builtins.int
     @_builtins.property
     def current(self) -> Global___Item:
-        """With `written` false: what is there."""
+        """With `written` false: the present item."""
 
     def __init__(
         self,
@@ -251,7 +253,7 @@ class GetResponse(_message.Message):
     ITEM_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def item(self) -> Global___Item:
-        """Absent: there is no such key."""
+        """Absent: the key does not exist."""
 
     def __init__(
         self,
@@ -313,16 +315,16 @@ Global___DeleteResponse: _TypeAlias = DeleteResponse  # noqa: Y015
 
 @_typing.final
 class Condition(_message.Message):
-    """What must hold of a key."""
+    """Condition on a key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     version: _builtins.int
-    """It is there with this version; 0: it is not there."""
+    """The item has this version; 0: the key does not exist."""
     value: _builtins.bytes
-    """It is there with this value."""
+    """The item has this value."""
     def __init__(
         self,
         *,
@@ -391,7 +393,7 @@ class CompareAndSetResponse(_message.Message):
     """Of the item after the swap; 0: it was deleted."""
     @_builtins.property
     def current(self) -> Global___Item:
-        """With `swapped` false: what is there, unless the key is not there or the answer was lost once."""
+        """With `swapped` false: the present item, unless the key does not exist or an answer was lost."""
 
     def __init__(
         self,
@@ -430,7 +432,7 @@ class ListRequest(_message.Message):
     page_size: _builtins.int
     """Items of one page; 0: as many as the broker allows."""
     continuation: _builtins.bytes
-    """What the page before gave; empty: the first page."""
+    """Token of the previous page; empty: the first page."""
     keys_only: _builtins.bool
     consistency: Global___Consistency.ValueType
     @_builtins.property
@@ -463,9 +465,9 @@ class ListResponse(_message.Message):
     CONTINUATION_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     continuation: _builtins.bytes
-    """Empty: these were the last ones."""
+    """Empty: this is the last page."""
     revision: _builtins.int
-    """Of the table when the page was read."""
+    """Revision of the table when the page was read."""
     @_builtins.property
     def items(self) -> _containers.RepeatedCompositeFieldContainer[Global___Item]: ...
     def __init__(
@@ -504,10 +506,10 @@ class Operation(_message.Message):
     version: _builtins.int
     """Imports only: version that the item had; 0: counted on."""
     expires_at_ms: _builtins.int
-    """Imports only: when the item ends; 0: by `ttl_ms`."""
+    """Imports only: when the item expires; 0: by `ttl_ms`."""
     @_builtins.property
     def condition(self) -> Global___Condition:
-        """Must hold before the batch; absent: whatever is there."""
+        """Condition that must hold before the batch; absent: none."""
 
     def __init__(
         self,
@@ -541,7 +543,7 @@ class BatchRequest(_message.Message):
     def table(self) -> Global___TableName: ...
     @_builtins.property
     def operations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Operation]:
-        """A key may stand there once."""
+        """A batch may contain a key once."""
 
     def __init__(
         self,
@@ -603,7 +605,7 @@ class WatchRequest(_message.Message):
     FROM_REVISION_FIELD_NUMBER: _builtins.int
     prefix: _builtins.bytes
     from_revision: _builtins.int
-    """First revision to tell; 0: what comes from now on."""
+    """First revision to send; 0: only new changes."""
     @_builtins.property
     def table(self) -> Global___TableName: ...
     def __init__(
@@ -630,7 +632,7 @@ class Change(_message.Message):
     kind: Global___ChangeKind.ValueType
     @_builtins.property
     def item(self) -> Global___Item:
-        """Of a deletion only key and modify revision."""
+        """A deletion has only key and modify revision."""
 
     def __init__(
         self,
@@ -648,8 +650,8 @@ Global___Change: _TypeAlias = Change  # noqa: Y015
 
 @_typing.final
 class WatchResponse(_message.Message):
-    """Changes of one revision are in one response. The first response has none: it says where the
-    watch begins. FAILED_PRECONDITION ends a watch whose revision is not kept any more.
+    """Changes of one revision are in one response. The first response has no changes: it says where the
+    watch begins. FAILED_PRECONDITION ends a watch whose revision is no longer kept.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -657,7 +659,7 @@ class WatchResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Everything up to this revision was told."""
+    """Every change up to this revision was sent."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     def __init__(
@@ -702,7 +704,7 @@ class ExportResponse(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Of the table; the same in every response."""
+    """Revision of the table; the same in every response."""
     complete: _builtins.bool
     """The last response of a complete export."""
     @_builtins.property

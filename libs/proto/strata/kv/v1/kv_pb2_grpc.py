@@ -100,7 +100,7 @@ class KvServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Put(self, request, context):
-        """Writes one item; the answer comes when every linearizable read sees it.
+        """Writes one item; the answer comes once every linearizable read sees the write.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,7 +119,7 @@ class KvServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CompareAndSet(self, request, context):
-        """Writes or deletes one item if it is as expected; nothing happens otherwise.
+        """Writes or deletes one item if it is as expected; otherwise changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,14 +133,14 @@ class KvServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Batch(self, request, context):
-        """Changes of one table that happen together, or not at all when a condition does not hold.
+        """Changes of one table that are made together, or not at all when a condition does not hold.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Every change from a revision on, as it is committed.
+        """Every change from a revision on, once it is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,17 +34,17 @@ class KvServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KvServiceAsyncStub: ...
     Put: _grpc.UnaryUnaryMultiCallable[_kv_pb2.PutRequest, _kv_pb2.PutResponse]
-    """Writes one item; the answer comes when every linearizable read sees it."""
+    """Writes one item; the answer comes once every linearizable read sees the write."""
     Get: _grpc.UnaryUnaryMultiCallable[_kv_pb2.GetRequest, _kv_pb2.GetResponse]
     Delete: _grpc.UnaryUnaryMultiCallable[_kv_pb2.DeleteRequest, _kv_pb2.DeleteResponse]
     CompareAndSet: _grpc.UnaryUnaryMultiCallable[_kv_pb2.CompareAndSetRequest, _kv_pb2.CompareAndSetResponse]
-    """Writes or deletes one item if it is as expected; nothing happens otherwise."""
+    """Writes or deletes one item if it is as expected; otherwise changes nothing."""
     List: _grpc.UnaryUnaryMultiCallable[_kv_pb2.ListRequest, _kv_pb2.ListResponse]
     """Items in the order of their keys, a page at a time."""
     Batch: _grpc.UnaryUnaryMultiCallable[_kv_pb2.BatchRequest, _kv_pb2.BatchResponse]
-    """Changes of one table that happen together, or not at all when a condition does not hold."""
+    """Changes of one table that are made together, or not at all when a condition does not hold."""
     Watch: _grpc.UnaryStreamMultiCallable[_kv_pb2.WatchRequest, _kv_pb2.WatchResponse]
-    """Every change from a revision on, as it is committed."""
+    """Every change from a revision on, once it is committed."""
     Export: _grpc.UnaryStreamMultiCallable[_kv_pb2.ExportRequest, _kv_pb2.ExportResponse]
     """All items as of one revision, in the order of their keys."""
     CreateTable: _grpc.UnaryUnaryMultiCallable[_kv_pb2.CreateTableRequest, _kv_pb2.CreateTableResponse]
@@ -57,17 +57,17 @@ class KvServiceStub:
 class KvServiceAsyncStub(KvServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Put: _aio.UnaryUnaryMultiCallable[_kv_pb2.PutRequest, _kv_pb2.PutResponse]  # type: ignore[assignment]
-    """Writes one item; the answer comes when every linearizable read sees it."""
+    """Writes one item; the answer comes once every linearizable read sees the write."""
     Get: _aio.UnaryUnaryMultiCallable[_kv_pb2.GetRequest, _kv_pb2.GetResponse]  # type: ignore[assignment]
     Delete: _aio.UnaryUnaryMultiCallable[_kv_pb2.DeleteRequest, _kv_pb2.DeleteResponse]  # type: ignore[assignment]
     CompareAndSet: _aio.UnaryUnaryMultiCallable[_kv_pb2.CompareAndSetRequest, _kv_pb2.CompareAndSetResponse]  # type: ignore[assignment]
-    """Writes or deletes one item if it is as expected; nothing happens otherwise."""
+    """Writes or deletes one item if it is as expected; otherwise changes nothing."""
     List: _aio.UnaryUnaryMultiCallable[_kv_pb2.ListRequest, _kv_pb2.ListResponse]  # type: ignore[assignment]
     """Items in the order of their keys, a page at a time."""
     Batch: _aio.UnaryUnaryMultiCallable[_kv_pb2.BatchRequest, _kv_pb2.BatchResponse]  # type: ignore[assignment]
-    """Changes of one table that happen together, or not at all when a condition does not hold."""
+    """Changes of one table that are made together, or not at all when a condition does not hold."""
     Watch: _aio.UnaryStreamMultiCallable[_kv_pb2.WatchRequest, _kv_pb2.WatchResponse]  # type: ignore[assignment]
-    """Every change from a revision on, as it is committed."""
+    """Every change from a revision on, once it is committed."""
     Export: _aio.UnaryStreamMultiCallable[_kv_pb2.ExportRequest, _kv_pb2.ExportResponse]  # type: ignore[assignment]
     """All items as of one revision, in the order of their keys."""
     CreateTable: _aio.UnaryUnaryMultiCallable[_kv_pb2.CreateTableRequest, _kv_pb2.CreateTableResponse]  # type: ignore[assignment]
@@ -83,7 +83,7 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_pb2.PutRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kv_pb2.PutResponse, _abc.Awaitable[_kv_pb2.PutResponse]]:
-        """Writes one item; the answer comes when every linearizable read sees it."""
+        """Writes one item; the answer comes once every linearizable read sees the write."""
 
     @_abc_1.abstractmethod
     def Get(
@@ -105,7 +105,7 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_pb2.CompareAndSetRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kv_pb2.CompareAndSetResponse, _abc.Awaitable[_kv_pb2.CompareAndSetResponse]]:
-        """Writes or deletes one item if it is as expected; nothing happens otherwise."""
+        """Writes or deletes one item if it is as expected; otherwise changes nothing."""
 
     @_abc_1.abstractmethod
     def List(
@@ -121,7 +121,7 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_pb2.BatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kv_pb2.BatchResponse, _abc.Awaitable[_kv_pb2.BatchResponse]]:
-        """Changes of one table that happen together, or not at all when a condition does not hold."""
+        """Changes of one table that are made together, or not at all when a condition does not hold."""
 
     @_abc_1.abstractmethod
     def Watch(
@@ -129,7 +129,7 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kv_pb2.WatchResponse], _abc.AsyncIterator[_kv_pb2.WatchResponse]]:
-        """Every change from a revision on, as it is committed."""
+        """Every change from a revision on, once it is committed."""
 
     @_abc_1.abstractmethod
     def Export(

@@ -22,7 +22,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class TableWrite(_message.Message):
-    """How requests are refused is `strata.storage.v1.Refusal`; a request of a batch has an outcome."""
+    """`strata.storage.v1.Refusal` says how requests are refused; each request of a batch has an
+    outcome.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -98,7 +100,7 @@ class TableWriteResult(_message.Message):
     revision: _builtins.int
     failed_operation: _builtins.int
     changed: _builtins.bool
-    """Whether anything is different now."""
+    """Whether the request changed anything."""
     @_builtins.property
     def current(self) -> _kv_pb2.Item: ...
     @_builtins.property
@@ -300,7 +302,7 @@ class ReadResult(_message.Message):
     outcome: _storage_pb2.Outcome.ValueType
     @_builtins.property
     def item(self) -> _kv_pb2.Item:
-        """Absent: there is no such key."""
+        """Absent: the key does not exist."""
 
     def __init__(
         self,
@@ -368,7 +370,7 @@ class ScanResponse(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """There are more behind the last one."""
+    """There are more items after the last one."""
     revision: _builtins.int
     @_builtins.property
     def refusal(self) -> _storage_pb2.Refusal: ...
@@ -401,7 +403,7 @@ class FollowRequest(_message.Message):
     raft_group: _builtins.int
     prefix: _builtins.bytes
     from_revision: _builtins.int
-    """First revision to tell; 0: the next one."""
+    """First revision to send; 0: the next one."""
     @_builtins.property
     def table(self) -> _storage_pb2.TopicRef: ...
     def __init__(
@@ -429,9 +431,9 @@ class FollowResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     oldest_revision: _builtins.int
-    """Ends the stream: changes below this revision are not kept any more."""
+    """Ends the stream: changes below this revision are no longer kept."""
     revision: _builtins.int
-    """Everything up to this revision was told."""
+    """Every change up to this revision was sent."""
     @_builtins.property
     def refusal(self) -> _storage_pb2.Refusal:
         """Ends the stream."""

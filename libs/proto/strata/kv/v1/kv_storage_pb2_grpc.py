@@ -75,15 +75,15 @@ class KvStorageServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Write(self, request, context):
-        """Carries out requests in their order, each whole or not at all. Leader only.
+        """Carries out requests in order, each whole or not at all. Leader only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadIndex(self, request, context):
-        """Returns an index: a replica that has applied it shows all that was acknowledged before the
-        call. Leader only.
+        """Returns an index: a replica that has applied it shows everything acknowledged before the call.
+        Leader only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ class KvStorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Follow(self, request, context):
-        """Tells changes from a revision on. Leader only.
+        """Sends changes from a revision on. Leader only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,7 +118,7 @@ class KvStorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Describe(self, request, context):
-        """What is known of a table. Leader only.
+        """State of a table. Leader only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

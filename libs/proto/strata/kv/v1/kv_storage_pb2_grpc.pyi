@@ -32,41 +32,41 @@ class KvStorageServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KvStorageServiceAsyncStub: ...
     Write: _grpc.UnaryUnaryMultiCallable[_kv_storage_pb2.WriteRequest, _kv_storage_pb2.WriteResponse]
-    """Carries out requests in their order, each whole or not at all. Leader only."""
+    """Carries out requests in order, each whole or not at all. Leader only."""
     ReadIndex: _grpc.UnaryUnaryMultiCallable[_kv_storage_pb2.ReadIndexRequest, _kv_storage_pb2.ReadIndexResponse]
-    """Returns an index: a replica that has applied it shows all that was acknowledged before the
-    call. Leader only.
+    """Returns an index: a replica that has applied it shows everything acknowledged before the call.
+    Leader only.
     """
     Read: _grpc.UnaryUnaryMultiCallable[_kv_storage_pb2.ReadRequest, _kv_storage_pb2.ReadResponse]
     """Reads items at the leader, or at any replica as of an index."""
     Scan: _grpc.UnaryUnaryMultiCallable[_kv_storage_pb2.ScanRequest, _kv_storage_pb2.ScanResponse]
     """Reads a range at the leader, or at any replica as of an index."""
     Follow: _grpc.UnaryStreamMultiCallable[_kv_storage_pb2.FollowRequest, _kv_storage_pb2.FollowResponse]
-    """Tells changes from a revision on. Leader only."""
+    """Sends changes from a revision on. Leader only."""
     Dump: _grpc.UnaryStreamMultiCallable[_kv_storage_pb2.DumpRequest, _kv_storage_pb2.DumpResponse]
     """All items as of one revision. Leader only."""
     Describe: _grpc.UnaryUnaryMultiCallable[_kv_storage_pb2.DescribeRequest, _kv_storage_pb2.DescribeResponse]
-    """What is known of a table. Leader only."""
+    """State of a table. Leader only."""
 
 @_typing.type_check_only
 class KvStorageServiceAsyncStub(KvStorageServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Write: _aio.UnaryUnaryMultiCallable[_kv_storage_pb2.WriteRequest, _kv_storage_pb2.WriteResponse]  # type: ignore[assignment]
-    """Carries out requests in their order, each whole or not at all. Leader only."""
+    """Carries out requests in order, each whole or not at all. Leader only."""
     ReadIndex: _aio.UnaryUnaryMultiCallable[_kv_storage_pb2.ReadIndexRequest, _kv_storage_pb2.ReadIndexResponse]  # type: ignore[assignment]
-    """Returns an index: a replica that has applied it shows all that was acknowledged before the
-    call. Leader only.
+    """Returns an index: a replica that has applied it shows everything acknowledged before the call.
+    Leader only.
     """
     Read: _aio.UnaryUnaryMultiCallable[_kv_storage_pb2.ReadRequest, _kv_storage_pb2.ReadResponse]  # type: ignore[assignment]
     """Reads items at the leader, or at any replica as of an index."""
     Scan: _aio.UnaryUnaryMultiCallable[_kv_storage_pb2.ScanRequest, _kv_storage_pb2.ScanResponse]  # type: ignore[assignment]
     """Reads a range at the leader, or at any replica as of an index."""
     Follow: _aio.UnaryStreamMultiCallable[_kv_storage_pb2.FollowRequest, _kv_storage_pb2.FollowResponse]  # type: ignore[assignment]
-    """Tells changes from a revision on. Leader only."""
+    """Sends changes from a revision on. Leader only."""
     Dump: _aio.UnaryStreamMultiCallable[_kv_storage_pb2.DumpRequest, _kv_storage_pb2.DumpResponse]  # type: ignore[assignment]
     """All items as of one revision. Leader only."""
     Describe: _aio.UnaryUnaryMultiCallable[_kv_storage_pb2.DescribeRequest, _kv_storage_pb2.DescribeResponse]  # type: ignore[assignment]
-    """What is known of a table. Leader only."""
+    """State of a table. Leader only."""
 
 class KvStorageServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -75,7 +75,7 @@ class KvStorageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_storage_pb2.WriteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kv_storage_pb2.WriteResponse, _abc.Awaitable[_kv_storage_pb2.WriteResponse]]:
-        """Carries out requests in their order, each whole or not at all. Leader only."""
+        """Carries out requests in order, each whole or not at all. Leader only."""
 
     @_abc_1.abstractmethod
     def ReadIndex(
@@ -83,8 +83,8 @@ class KvStorageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_storage_pb2.ReadIndexRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kv_storage_pb2.ReadIndexResponse, _abc.Awaitable[_kv_storage_pb2.ReadIndexResponse]]:
-        """Returns an index: a replica that has applied it shows all that was acknowledged before the
-        call. Leader only.
+        """Returns an index: a replica that has applied it shows everything acknowledged before the call.
+        Leader only.
         """
 
     @_abc_1.abstractmethod
@@ -109,7 +109,7 @@ class KvStorageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_storage_pb2.FollowRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kv_storage_pb2.FollowResponse], _abc.AsyncIterator[_kv_storage_pb2.FollowResponse]]:
-        """Tells changes from a revision on. Leader only."""
+        """Sends changes from a revision on. Leader only."""
 
     @_abc_1.abstractmethod
     def Dump(
@@ -125,6 +125,6 @@ class KvStorageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_storage_pb2.DescribeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_kv_storage_pb2.DescribeResponse, _abc.Awaitable[_kv_storage_pb2.DescribeResponse]]:
-        """What is known of a table. Leader only."""
+        """State of a table. Leader only."""
 
 def add_KvStorageServiceServicer_to_server(servicer: KvStorageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -150,7 +150,7 @@ class _PlanStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PlanState.V
     DESCRIPTOR: _descriptor.EnumDescriptor
     PLAN_STATE_UNSPECIFIED: _PlanState.ValueType  # 0
     PLAN_STATE_PROPOSED: _PlanState.ValueType  # 1
-    """Nothing of it was done."""
+    """No part of it was done."""
     PLAN_STATE_RUNNING: _PlanState.ValueType  # 2
     PLAN_STATE_DONE: _PlanState.ValueType  # 3
     PLAN_STATE_STOPPED: _PlanState.ValueType  # 4
@@ -160,7 +160,7 @@ class PlanState(_PlanState, metaclass=_PlanStateEnumTypeWrapper): ...
 
 PLAN_STATE_UNSPECIFIED: PlanState.ValueType  # 0
 PLAN_STATE_PROPOSED: PlanState.ValueType  # 1
-"""Nothing of it was done."""
+"""No part of it was done."""
 PLAN_STATE_RUNNING: PlanState.ValueType  # 2
 PLAN_STATE_DONE: PlanState.ValueType  # 3
 PLAN_STATE_STOPPED: PlanState.ValueType  # 4
@@ -177,13 +177,13 @@ class _StepStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepState.V
     STEP_STATE_PENDING: _StepState.ValueType  # 1
     STEP_STATE_RUNNING: _StepState.ValueType  # 2
     STEP_STATE_SETTLING: _StepState.ValueType  # 3
-    """Done; what it brought is being measured."""
+    """Done; its effect is being measured."""
     STEP_STATE_DONE: _StepState.ValueType  # 4
     STEP_STATE_REVERTING: _StepState.ValueType  # 5
-    """It made things worse and is being taken back."""
+    """It made things worse and is being reverted."""
     STEP_STATE_REVERTED: _StepState.ValueType  # 6
     STEP_STATE_SKIPPED: _StepState.ValueType  # 7
-    """Could not be begun, or is not for the nameserver to do."""
+    """It could not be begun, or the nameserver cannot do it."""
     STEP_STATE_FAILED: _StepState.ValueType  # 8
 
 class StepState(_StepState, metaclass=_StepStateEnumTypeWrapper): ...
@@ -192,13 +192,13 @@ STEP_STATE_UNSPECIFIED: StepState.ValueType  # 0
 STEP_STATE_PENDING: StepState.ValueType  # 1
 STEP_STATE_RUNNING: StepState.ValueType  # 2
 STEP_STATE_SETTLING: StepState.ValueType  # 3
-"""Done; what it brought is being measured."""
+"""Done; its effect is being measured."""
 STEP_STATE_DONE: StepState.ValueType  # 4
 STEP_STATE_REVERTING: StepState.ValueType  # 5
-"""It made things worse and is being taken back."""
+"""It made things worse and is being reverted."""
 STEP_STATE_REVERTED: StepState.ValueType  # 6
 STEP_STATE_SKIPPED: StepState.ValueType  # 7
-"""Could not be begun, or is not for the nameserver to do."""
+"""It could not be begun, or the nameserver cannot do it."""
 STEP_STATE_FAILED: StepState.ValueType  # 8
 Global___StepState: _TypeAlias = StepState  # noqa: Y015
 
@@ -610,10 +610,10 @@ class RaftGroup(_message.Message):
     """Broker name under which clients see this raft group (rule 20)."""
     revision: _builtins.int
     preferred_leader_node_id: _builtins.str
-    """Node that shall lead, empty: any."""
+    """Node that should lead; empty: any."""
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
-        """Where the replicas shall be. A node hosts what is listed for it here or in `leaving`."""
+        """Wanted places of the replicas. A node hosts the replicas listed for it here or in `leaving`."""
 
     @_builtins.property
     def initial_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -623,7 +623,7 @@ class RaftGroup(_message.Message):
     def membership(self) -> Global___Membership: ...
     @_builtins.property
     def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
-        """Replicas that were taken off `replicas`, until the leader has said that it is done with them."""
+        """Replicas removed from `replicas`, until the leader reports that it is done with them."""
 
     def __init__(
         self,
@@ -664,7 +664,7 @@ class Node(_message.Message):
     node_id: _builtins.str
     kind: Global___NodeKind.ValueType
     advertised_endpoint: _builtins.str
-    """Brokers: the address that clients are told."""
+    """Brokers: the address for clients."""
     boot_id: _builtins.int
     registered_at_ms: _builtins.int
     revision: _builtins.int
@@ -801,8 +801,8 @@ Global___SlotRange: _TypeAlias = SlotRange  # noqa: Y015
 
 @_typing.final
 class SlotMove(_message.Message):
-    """Slots on their way from one raft group to another (rule 17). A raft group gives up slots in one
-    move at a time; the row goes when the last one has arrived.
+    """Slots that move from one raft group to another (rule 17). A raft group gives up slots in one move
+    at a time; the row is deleted when the last slot has arrived.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -816,15 +816,15 @@ class SlotMove(_message.Message):
     from_raft_group: _builtins.int
     to_raft_group: _builtins.int
     began_at_revision: _builtins.int
-    """Tells the move from others of the same slots."""
+    """Distinguishes the move from others of the same slots."""
     revision: _builtins.int
     @_builtins.property
     def slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Still `from_raft_group`'s, whose leader shall revoke them; rising."""
+        """Still owned by `from_raft_group`, whose leader should revoke them; rising."""
 
     @_builtins.property
     def revoked_slots(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Revoked, and `to_raft_group`'s by their rows, whose leader shall grant them; rising."""
+        """Revoked, and owned by `to_raft_group` in its rows, whose leader should grant them; rising."""
 
     def __init__(
         self,
@@ -889,8 +889,8 @@ Global___Tombstone: _TypeAlias = Tombstone  # noqa: Y015
 
 @_typing.final
 class Quota(_message.Message):
-    """Limits of a namespace, or of one topic of it. A limit that is absent is the one that brokers are
-    configured with; 0: no limit. A row in which all are absent does not exist.
+    """Limits of a namespace, or of one topic of it. An absent limit is the limit in the brokers'
+    configuration; 0: no limit. A row without any limit does not exist.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1151,15 +1151,15 @@ class PlacementStep(_message.Message):
     reason: _builtins.str
     """Why it was planned."""
     cost_bytes: _builtins.int
-    """That are copied between nodes."""
+    """Bytes copied between nodes."""
     state: Global___StepState.ValueType
     since_ms: _builtins.int
-    """Of the present state."""
+    """Measures of the present state."""
     measured_before: _builtins.float
     """Load of the busiest node / mean, as measured; 0: there was no load to measure."""
     measured_after: _builtins.float
     note: _builtins.str
-    """What became of it, for people."""
+    """Outcome of the plan, for people."""
     @_builtins.property
     def transfer_leader(self) -> Global___TransferLeaderStep: ...
     @_builtins.property
@@ -1209,7 +1209,7 @@ Global___PlacementStep: _TypeAlias = PlacementStep  # noqa: Y015
 
 @_typing.final
 class PlacementPlan(_message.Message):
-    """A plan of moves and what became of it. At most one runs at a time."""
+    """A plan of moves and its outcome. At most one plan runs at a time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1231,7 +1231,7 @@ class PlacementPlan(_message.Message):
     made_at_ms: _builtins.int
     planner: _builtins.str
     forecast: _builtins.str
-    """What the expected loads come from."""
+    """Source of the expected loads."""
     horizon_ms: _builtins.int
     state: Global___PlanState.ValueType
     since_ms: _builtins.int
@@ -1272,8 +1272,8 @@ Global___PlacementPlan: _TypeAlias = PlacementPlan  # noqa: Y015
 
 @_typing.final
 class PlacementModel(_message.Message):
-    """What storage nodes are expected to bear, by time of day; there is at most one. Without it, when
-    it is out of date and when it is wrong, what is measured counts (and `GetPlacement` says so).
+    """Expected loads of storage nodes, by time of day; there is at most one model. Without a model, or
+    with an outdated or wrong one, measured loads count (and `GetPlacement` says so).
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -1306,7 +1306,7 @@ Global___PlacementModel: _TypeAlias = PlacementModel  # noqa: Y015
 
 @_typing.final
 class NodeLoad(_message.Message):
-    """What a storage node bears."""
+    """Load of a storage node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1320,17 +1320,17 @@ class NodeLoad(_message.Message):
     SLOW_REASON_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     bytes_per_s: _builtins.float
-    """Appends that it led and messages it handed out."""
+    """Appends that it led and messages it delivered."""
     expected_bytes_per_s: _builtins.float
     """By the model; 0: none is in use."""
     is_busy: _builtins.bool
-    """It is among the third with the highest load: new queues go elsewhere."""
+    """The node is among the third with the highest load: new queues are placed elsewhere."""
     is_slow: _builtins.bool
     disk_free_bytes: _builtins.int
     """Of the log's disk."""
     disk_total_bytes: _builtins.int
     slow_reason: _builtins.str
-    """For people: why it counts as slow; empty: it does not."""
+    """For people: why the node counts as slow; empty: it does not."""
     def __init__(
         self,
         *,
@@ -1746,7 +1746,7 @@ class ConfirmRehashedRequest(_message.Message):
     namespace: _builtins.str
     name: _builtins.str
     queue_count: _builtins.int
-    """Of the topic's row that was carried out; another one by now: nothing changes."""
+    """Revision of the topic's row that was carried out; if it is another by now, nothing changes."""
     def __init__(
         self,
         *,
@@ -1865,17 +1865,17 @@ class WatchResponse(_message.Message):
     IS_FRESH_FIELD_NUMBER: _builtins.int
     FULL_NAMESERVER_IDS_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """State after `changes` are taken in. 0 in all parts of a snapshot but the last. A response
-    without changes tells that the source is alive and up to date.
+    """State after `changes` are applied. 0 in all parts of a snapshot except the last. A response
+    without changes reports that the source is alive and up to date.
     """
     snapshot: _builtins.bool
-    """The changes are the whole state; forget everything else. Only the first part says so."""
+    """The changes are the whole state; forget all other state. Only the first part sets it."""
     snapshot_revision: _builtins.int
-    """Every part of a snapshot: revision that its last part has. Other responses: 0."""
+    """Every part of a snapshot: revision of its last part. Other responses: 0."""
     cluster_id: _builtins.str
     """Of the source; empty: it does not know yet."""
     is_fresh: _builtins.bool
-    """The source is a nameserver that leads or follows a leader: what it tells is not old."""
+    """The source is a nameserver that leads or follows a leader: its data is not old."""
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     @_builtins.property
@@ -1930,7 +1930,7 @@ class GetIdentityResponse(_message.Message):
     KNOWS_NODE_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     knows_node: _builtins.bool
-    """The node is registered, or a replica is listed as its."""
+    """The node is registered, or a replica is listed on it."""
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     def __init__(
@@ -2045,7 +2045,7 @@ class LedGroup(_message.Message):
     term: _builtins.int
     settled_revision: _builtins.int
     """Revision of the row that the configuration fulfils, with no change of it under way; 0: not yet.
-    What the row lets go may be forgotten then.
+    Replicas that the row no longer lists may be forgotten then.
     """
     @_builtins.property
     def membership(self) -> Global___Membership: ...
@@ -2072,7 +2072,7 @@ Global___LedGroup: _TypeAlias = LedGroup  # noqa: Y015
 
 @_typing.final
 class StorageLoad(_message.Message):
-    """What a storage node measures of itself."""
+    """Measurements of a storage node about itself."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2100,7 +2100,7 @@ class StorageLoad(_message.Message):
     """Median time of an fdatasync of the log since the last heartbeat; 0: there was none."""
     @_builtins.property
     def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PeerAnswers]:
-        """Other storage nodes as this one sees them; those that answered nothing are absent."""
+        """Other storage nodes as this node sees them; nodes that answered nothing are absent."""
 
     def __init__(
         self,
@@ -2149,7 +2149,7 @@ Global___PeerAnswers: _TypeAlias = PeerAnswers  # noqa: Y015
 
 @_typing.final
 class LackingGroup(_message.Message):
-    """A raft group led by the node that tells, which lacks something."""
+    """A raft group that is led by the reporting node and lacks something."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2161,7 +2161,7 @@ class LackingGroup(_message.Message):
     """Mark of the fullest disk that its quorum needs, 0 to 3 (rule 11)."""
     @_builtins.property
     def missing_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of its configuration: not heard, or without what is committed for a while."""
+        """Replicas of its configuration that are not heard, or have lacked committed entries for a while."""
 
     def __init__(
         self,
@@ -2180,7 +2180,7 @@ Global___LackingGroup: _TypeAlias = LackingGroup  # noqa: Y015
 
 @_typing.final
 class StoppedReplica(_message.Message):
-    """A replica of the node that tells which takes no part."""
+    """A replica of the reporting node that takes no part."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2204,7 +2204,7 @@ Global___StoppedReplica: _TypeAlias = StoppedReplica  # noqa: Y015
 
 @_typing.final
 class StorageHealth(_message.Message):
-    """How a storage node does, as it sees itself: told to brokers and to the nameserver when it changes."""
+    """Health of a storage node by its own view, sent to brokers and the nameserver when it changes."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2214,7 +2214,7 @@ class StorageHealth(_message.Message):
     TIER_STATE_FIELD_NUMBER: _builtins.int
     TIER_DETAIL_FIELD_NUMBER: _builtins.int
     disk_mark: _builtins.int
-    """Of its own disk, 0 to 3 (rule 11)."""
+    """Mark of its own disk, 0 to 3 (rule 11)."""
     tier_state: _builtins.str
     """"UNREACHABLE" or "BEHIND"; empty: uploads are in time, or there is no tier."""
     tier_detail: _builtins.str
@@ -2262,7 +2262,7 @@ class HeartbeatRequest(_message.Message):
     full: _builtins.bool
     """Storage nodes only. Complete when `full`, else only what changed since the last heartbeat."""
     clock_is_off: _builtins.bool
-    """Its clock is too far from those of the others: it does not campaign (rule 4)."""
+    """Its clock is too far from the clocks of the others: it does not campaign (rule 4)."""
     cluster_id: _builtins.str
     @_builtins.property
     def led(self) -> _containers.RepeatedCompositeFieldContainer[Global___LedGroup]: ...
@@ -2270,7 +2270,7 @@ class HeartbeatRequest(_message.Message):
     def led_no_longer(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def heard_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Storage nodes that this one hears, and those it does not (store liveness, rule 13)."""
+        """Storage nodes that this node hears and does not hear (store liveness, rule 13)."""
 
     @_builtins.property
     def unheard_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -2278,7 +2278,7 @@ class HeartbeatRequest(_message.Message):
     def load(self) -> Global___StorageLoad: ...
     @_builtins.property
     def damaged_replica_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Replicas of this node that take no part any more (rule 8): they are replaced."""
+        """Replicas of this node that no longer take part (rule 8): they are replaced."""
 
     @_builtins.property
     def health(self) -> Global___StorageHealth:
@@ -2316,7 +2316,7 @@ class HeartbeatResponse(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     WANT_FULL_FIELD_NUMBER: _builtins.int
     want_full: _builtins.bool
-    """The leader is new or has forgotten: the next heartbeat must be `full`."""
+    """The leader is new or has no state of this node: the next heartbeat must be `full`."""
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     def __init__(
@@ -2388,7 +2388,7 @@ class RemoveNodeRequest(_message.Message):
     FORCE_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     force: _builtins.bool
-    """The node will never come back: its replicas are given up."""
+    """The node will never return: its replicas are abandoned."""
     def __init__(
         self,
         *,
@@ -2436,11 +2436,11 @@ class ChangeReplicasRequest(_message.Message):
     """The added ones only read."""
     @_builtins.property
     def add_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Nodes that shall get a replica."""
+        """Nodes that should get a replica."""
 
     @_builtins.property
     def remove_node_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Nodes whose replica shall go."""
+        """Nodes whose replica should be removed."""
 
     def __init__(
         self,
@@ -2490,7 +2490,7 @@ class PreferLeaderRequest(_message.Message):
     NODE_ID_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     node_id: _builtins.str
-    """Empty: no preference any more."""
+    """Empty: no preference."""
     def __init__(
         self,
         *,
@@ -2923,7 +2923,7 @@ class SetQuotaRequest(_message.Message):
     def quota(self) -> Global___Quota: ...
     @_builtins.property
     def update_mask(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of the limits to set; one that `quota` leaves out is the default's again."""
+        """Names of the limits to set; a limit that `quota` leaves out returns to the default."""
 
     def __init__(
         self,
@@ -3019,7 +3019,7 @@ class ApplyPlanRequest(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.int
     stop: _builtins.bool
-    """End it instead; steps that were not begun are left out."""
+    """End the plan instead; steps that were not begun are left out."""
     def __init__(
         self,
         *,
@@ -3083,7 +3083,7 @@ class GetPlacementResponse(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
     rule: _builtins.str
-    """Which rule places new queues, and why that one."""
+    """Rule that places new queues, and the reason for it."""
     @_builtins.property
     def status(self) -> Global___MetaStatus: ...
     @_builtins.property

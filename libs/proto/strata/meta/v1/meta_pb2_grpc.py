@@ -221,14 +221,15 @@ class MetaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ConfirmDropped(self, request, context):
-        """A broker tells that every raft group has dropped the data behind a tombstone.
+        """A broker reports that every raft group has dropped the data behind a tombstone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ConfirmRehashed(self, request, context):
-        """A broker tells that message groups are in the queues that the topic's present count gives them.
+        """A broker reports that message groups are in the queues that the topic's present count gives
+        them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,21 +251,22 @@ class MetaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetIdentity(self, request, context):
-        """Which cluster this is; the only call that nobody has to belong to it for.
+        """The cluster of this nameserver; the only call that needs no membership of it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RegisterNode(self, request, context):
-        """A node tells that it is there; a storage node learns which replicas it hosts.
+        """A node registers; a storage node learns which replicas it hosts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """A node is alive; storage nodes tell what they lead and whom they hear. Leader only.
+        """A node is alive; storage nodes report the raft groups they lead and the nodes they hear. Leader
+        only.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,21 +280,21 @@ class MetaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RemoveNode(self, request, context):
-        """Forgets a node that holds nothing any more (or is lost, with `force`).
+        """Removes a node that holds nothing any more (or is lost, with `force`).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangeReplicas(self, request, context):
-        """Changes where the replicas of a raft group shall be; its leader carries it out.
+        """Changes the wanted places of the replicas of a raft group; its leader carries it out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreferLeader(self, request, context):
-        """Names the node that shall lead a raft group; its leader hands over.
+        """Names the node that should lead a raft group; its leader hands over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -306,14 +308,14 @@ class MetaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportQueueMoved(self, request, context):
-        """The storage leader that drove a move tells that the new epoch is open: it is recorded.
+        """The storage leader that carried out a move reports that the new epoch is open: it is recorded.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportQueueDrained(self, request, context):
-        """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more.
+        """The storage leader of a queue's oldest epoch reports that nothing of it is kept any more.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -321,21 +323,22 @@ class MetaServiceServicer(object):
 
     def MoveSlots(self, request, context):
         """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
-        allows; to be repeated until none of them is left.
+        allows; repeat until none of them is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportSlotsRevoked(self, request, context):
-        """The leader that gives up slots tells that they are revoked: they are the other one's from here.
+        """The leader that gives up slots reports that they are revoked: they now belong to the other raft
+        group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReportSlotsGranted(self, request, context):
-        """The leader that gets slots tells that it owns them.
+        """The leader that receives slots reports that it owns them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -356,28 +359,28 @@ class MetaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ProposePlan(self, request, context):
-        """Keeps a plan as it was made; nothing moves.
+        """Stores a plan as it was made; nothing moves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyPlan(self, request, context):
-        """Carries a plan out, step by step, or stops it; what has been done stays.
+        """Carries out a plan step by step, or stops it; completed steps stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPlacement(self, request, context):
-        """Plans with what became of them, the model, and what nodes bear now.
+        """Plans with their outcomes, the model, and the present loads of nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPlacementModel(self, request, context):
-        """Takes a model of the loads to come into use.
+        """Installs a model of the loads.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1348,7 +1351,8 @@ class PeerServiceServicer(object):
     """
 
     def Hello(self, request, context):
-        """Tells who answers and whether it belongs to a formed metadata raft group.
+        """Returns the identity of the answering node and whether it belongs to a formed metadata raft
+        group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,9 +38,11 @@ class MetaServiceStub:
     UpdateConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.UpdateConsumerGroupRequest, _meta_pb2.UpdateConsumerGroupResponse]
     DeleteConsumerGroup: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DeleteConsumerGroupRequest, _meta_pb2.DeleteConsumerGroupResponse]
     ConfirmDropped: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ConfirmDroppedRequest, _meta_pb2.ConfirmDroppedResponse]
-    """A broker tells that every raft group has dropped the data behind a tombstone."""
+    """A broker reports that every raft group has dropped the data behind a tombstone."""
     ConfirmRehashed: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ConfirmRehashedRequest, _meta_pb2.ConfirmRehashedResponse]
-    """A broker tells that message groups are in the queues that the topic's present count gives them."""
+    """A broker reports that message groups are in the queues that the topic's present count gives
+    them.
+    """
     GetSnapshot: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetSnapshotRequest, _meta_pb2.GetSnapshotResponse]
     """All rows at one revision."""
     Watch: _grpc.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]
@@ -48,45 +50,49 @@ class MetaServiceStub:
     far back the first event carries `snapshot`.
     """
     GetIdentity: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetIdentityRequest, _meta_pb2.GetIdentityResponse]
-    """Which cluster this is; the only call that nobody has to belong to it for."""
+    """The cluster of this nameserver; the only call that needs no membership of it."""
     RegisterNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.RegisterNodeResponse]
-    """A node tells that it is there; a storage node learns which replicas it hosts."""
+    """A node registers; a storage node learns which replicas it hosts."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]
-    """A node is alive; storage nodes tell what they lead and whom they hear. Leader only."""
+    """A node is alive; storage nodes report the raft groups they lead and the nodes they hear. Leader
+    only.
+    """
     DrainNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.DrainNodeRequest, _meta_pb2.DrainNodeResponse]
     """Takes a node out of service while traffic flows, or back into it."""
     RemoveNode: _grpc.UnaryUnaryMultiCallable[_meta_pb2.RemoveNodeRequest, _meta_pb2.RemoveNodeResponse]
-    """Forgets a node that holds nothing any more (or is lost, with `force`)."""
+    """Removes a node that holds nothing any more (or is lost, with `force`)."""
     ChangeReplicas: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ChangeReplicasRequest, _meta_pb2.ChangeReplicasResponse]
-    """Changes where the replicas of a raft group shall be; its leader carries it out."""
+    """Changes the wanted places of the replicas of a raft group; its leader carries it out."""
     PreferLeader: _grpc.UnaryUnaryMultiCallable[_meta_pb2.PreferLeaderRequest, _meta_pb2.PreferLeaderResponse]
-    """Names the node that shall lead a raft group; its leader hands over."""
+    """Names the node that should lead a raft group; its leader hands over."""
     MoveQueue: _grpc.UnaryUnaryMultiCallable[_meta_pb2.MoveQueueRequest, _meta_pb2.MoveQueueResponse]
     """Moves a queue to another raft group: a new epoch, no byte copied (rule 18)."""
     ReportQueueMoved: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueMovedRequest, _meta_pb2.ReportQueueMovedResponse]
-    """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
+    """The storage leader that carried out a move reports that the new epoch is open: it is recorded."""
     ReportQueueDrained: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueDrainedRequest, _meta_pb2.ReportQueueDrainedResponse]
-    """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+    """The storage leader of a queue's oldest epoch reports that nothing of it is kept any more."""
     MoveSlots: _grpc.UnaryUnaryMultiCallable[_meta_pb2.MoveSlotsRequest, _meta_pb2.MoveSlotsResponse]
     """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
-    allows; to be repeated until none of them is left.
+    allows; repeat until none of them is left.
     """
     ReportSlotsRevoked: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsRevokedRequest, _meta_pb2.ReportSlotsRevokedResponse]
-    """The leader that gives up slots tells that they are revoked: they are the other one's from here."""
+    """The leader that gives up slots reports that they are revoked: they now belong to the other raft
+    group.
+    """
     ReportSlotsGranted: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsGrantedRequest, _meta_pb2.ReportSlotsGrantedResponse]
-    """The leader that gets slots tells that it owns them."""
+    """The leader that receives slots reports that it owns them."""
     ExplainQueue: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]
     """Why a queue is where it is, for people."""
     SetQuota: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]
     """Sets limits of a namespace or of a topic; brokers hold clients to them."""
     ProposePlan: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ProposePlanRequest, _meta_pb2.ProposePlanResponse]
-    """Keeps a plan as it was made; nothing moves."""
+    """Stores a plan as it was made; nothing moves."""
     ApplyPlan: _grpc.UnaryUnaryMultiCallable[_meta_pb2.ApplyPlanRequest, _meta_pb2.ApplyPlanResponse]
-    """Carries a plan out, step by step, or stops it; what has been done stays."""
+    """Carries out a plan step by step, or stops it; completed steps stay."""
     GetPlacement: _grpc.UnaryUnaryMultiCallable[_meta_pb2.GetPlacementRequest, _meta_pb2.GetPlacementResponse]
-    """Plans with what became of them, the model, and what nodes bear now."""
+    """Plans with their outcomes, the model, and the present loads of nodes."""
     SetPlacementModel: _grpc.UnaryUnaryMultiCallable[_meta_pb2.SetPlacementModelRequest, _meta_pb2.SetPlacementModelResponse]
-    """Takes a model of the loads to come into use."""
+    """Installs a model of the loads."""
 
 @_typing.type_check_only
 class MetaServiceAsyncStub(MetaServiceStub):
@@ -98,9 +104,11 @@ class MetaServiceAsyncStub(MetaServiceStub):
     UpdateConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.UpdateConsumerGroupRequest, _meta_pb2.UpdateConsumerGroupResponse]  # type: ignore[assignment]
     DeleteConsumerGroup: _aio.UnaryUnaryMultiCallable[_meta_pb2.DeleteConsumerGroupRequest, _meta_pb2.DeleteConsumerGroupResponse]  # type: ignore[assignment]
     ConfirmDropped: _aio.UnaryUnaryMultiCallable[_meta_pb2.ConfirmDroppedRequest, _meta_pb2.ConfirmDroppedResponse]  # type: ignore[assignment]
-    """A broker tells that every raft group has dropped the data behind a tombstone."""
+    """A broker reports that every raft group has dropped the data behind a tombstone."""
     ConfirmRehashed: _aio.UnaryUnaryMultiCallable[_meta_pb2.ConfirmRehashedRequest, _meta_pb2.ConfirmRehashedResponse]  # type: ignore[assignment]
-    """A broker tells that message groups are in the queues that the topic's present count gives them."""
+    """A broker reports that message groups are in the queues that the topic's present count gives
+    them.
+    """
     GetSnapshot: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetSnapshotRequest, _meta_pb2.GetSnapshotResponse]  # type: ignore[assignment]
     """All rows at one revision."""
     Watch: _aio.UnaryStreamMultiCallable[_meta_pb2.WatchRequest, _meta_pb2.WatchResponse]  # type: ignore[assignment]
@@ -108,45 +116,49 @@ class MetaServiceAsyncStub(MetaServiceStub):
     far back the first event carries `snapshot`.
     """
     GetIdentity: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetIdentityRequest, _meta_pb2.GetIdentityResponse]  # type: ignore[assignment]
-    """Which cluster this is; the only call that nobody has to belong to it for."""
+    """The cluster of this nameserver; the only call that needs no membership of it."""
     RegisterNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.RegisterNodeRequest, _meta_pb2.RegisterNodeResponse]  # type: ignore[assignment]
-    """A node tells that it is there; a storage node learns which replicas it hosts."""
+    """A node registers; a storage node learns which replicas it hosts."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_meta_pb2.HeartbeatRequest, _meta_pb2.HeartbeatResponse]  # type: ignore[assignment]
-    """A node is alive; storage nodes tell what they lead and whom they hear. Leader only."""
+    """A node is alive; storage nodes report the raft groups they lead and the nodes they hear. Leader
+    only.
+    """
     DrainNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.DrainNodeRequest, _meta_pb2.DrainNodeResponse]  # type: ignore[assignment]
     """Takes a node out of service while traffic flows, or back into it."""
     RemoveNode: _aio.UnaryUnaryMultiCallable[_meta_pb2.RemoveNodeRequest, _meta_pb2.RemoveNodeResponse]  # type: ignore[assignment]
-    """Forgets a node that holds nothing any more (or is lost, with `force`)."""
+    """Removes a node that holds nothing any more (or is lost, with `force`)."""
     ChangeReplicas: _aio.UnaryUnaryMultiCallable[_meta_pb2.ChangeReplicasRequest, _meta_pb2.ChangeReplicasResponse]  # type: ignore[assignment]
-    """Changes where the replicas of a raft group shall be; its leader carries it out."""
+    """Changes the wanted places of the replicas of a raft group; its leader carries it out."""
     PreferLeader: _aio.UnaryUnaryMultiCallable[_meta_pb2.PreferLeaderRequest, _meta_pb2.PreferLeaderResponse]  # type: ignore[assignment]
-    """Names the node that shall lead a raft group; its leader hands over."""
+    """Names the node that should lead a raft group; its leader hands over."""
     MoveQueue: _aio.UnaryUnaryMultiCallable[_meta_pb2.MoveQueueRequest, _meta_pb2.MoveQueueResponse]  # type: ignore[assignment]
     """Moves a queue to another raft group: a new epoch, no byte copied (rule 18)."""
     ReportQueueMoved: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueMovedRequest, _meta_pb2.ReportQueueMovedResponse]  # type: ignore[assignment]
-    """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
+    """The storage leader that carried out a move reports that the new epoch is open: it is recorded."""
     ReportQueueDrained: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportQueueDrainedRequest, _meta_pb2.ReportQueueDrainedResponse]  # type: ignore[assignment]
-    """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+    """The storage leader of a queue's oldest epoch reports that nothing of it is kept any more."""
     MoveSlots: _aio.UnaryUnaryMultiCallable[_meta_pb2.MoveSlotsRequest, _meta_pb2.MoveSlotsResponse]  # type: ignore[assignment]
     """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
-    allows; to be repeated until none of them is left.
+    allows; repeat until none of them is left.
     """
     ReportSlotsRevoked: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsRevokedRequest, _meta_pb2.ReportSlotsRevokedResponse]  # type: ignore[assignment]
-    """The leader that gives up slots tells that they are revoked: they are the other one's from here."""
+    """The leader that gives up slots reports that they are revoked: they now belong to the other raft
+    group.
+    """
     ReportSlotsGranted: _aio.UnaryUnaryMultiCallable[_meta_pb2.ReportSlotsGrantedRequest, _meta_pb2.ReportSlotsGrantedResponse]  # type: ignore[assignment]
-    """The leader that gets slots tells that it owns them."""
+    """The leader that receives slots reports that it owns them."""
     ExplainQueue: _aio.UnaryUnaryMultiCallable[_meta_pb2.ExplainQueueRequest, _meta_pb2.ExplainQueueResponse]  # type: ignore[assignment]
     """Why a queue is where it is, for people."""
     SetQuota: _aio.UnaryUnaryMultiCallable[_meta_pb2.SetQuotaRequest, _meta_pb2.SetQuotaResponse]  # type: ignore[assignment]
     """Sets limits of a namespace or of a topic; brokers hold clients to them."""
     ProposePlan: _aio.UnaryUnaryMultiCallable[_meta_pb2.ProposePlanRequest, _meta_pb2.ProposePlanResponse]  # type: ignore[assignment]
-    """Keeps a plan as it was made; nothing moves."""
+    """Stores a plan as it was made; nothing moves."""
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_meta_pb2.ApplyPlanRequest, _meta_pb2.ApplyPlanResponse]  # type: ignore[assignment]
-    """Carries a plan out, step by step, or stops it; what has been done stays."""
+    """Carries out a plan step by step, or stops it; completed steps stay."""
     GetPlacement: _aio.UnaryUnaryMultiCallable[_meta_pb2.GetPlacementRequest, _meta_pb2.GetPlacementResponse]  # type: ignore[assignment]
-    """Plans with what became of them, the model, and what nodes bear now."""
+    """Plans with their outcomes, the model, and the present loads of nodes."""
     SetPlacementModel: _aio.UnaryUnaryMultiCallable[_meta_pb2.SetPlacementModelRequest, _meta_pb2.SetPlacementModelResponse]  # type: ignore[assignment]
-    """Takes a model of the loads to come into use."""
+    """Installs a model of the loads."""
 
 class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -197,7 +209,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ConfirmDroppedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ConfirmDroppedResponse, _abc.Awaitable[_meta_pb2.ConfirmDroppedResponse]]:
-        """A broker tells that every raft group has dropped the data behind a tombstone."""
+        """A broker reports that every raft group has dropped the data behind a tombstone."""
 
     @_abc_1.abstractmethod
     def ConfirmRehashed(
@@ -205,7 +217,9 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ConfirmRehashedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ConfirmRehashedResponse, _abc.Awaitable[_meta_pb2.ConfirmRehashedResponse]]:
-        """A broker tells that message groups are in the queues that the topic's present count gives them."""
+        """A broker reports that message groups are in the queues that the topic's present count gives
+        them.
+        """
 
     @_abc_1.abstractmethod
     def GetSnapshot(
@@ -231,7 +245,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.GetIdentityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.GetIdentityResponse, _abc.Awaitable[_meta_pb2.GetIdentityResponse]]:
-        """Which cluster this is; the only call that nobody has to belong to it for."""
+        """The cluster of this nameserver; the only call that needs no membership of it."""
 
     @_abc_1.abstractmethod
     def RegisterNode(
@@ -239,7 +253,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.RegisterNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.RegisterNodeResponse, _abc.Awaitable[_meta_pb2.RegisterNodeResponse]]:
-        """A node tells that it is there; a storage node learns which replicas it hosts."""
+        """A node registers; a storage node learns which replicas it hosts."""
 
     @_abc_1.abstractmethod
     def Heartbeat(
@@ -247,7 +261,9 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.HeartbeatResponse, _abc.Awaitable[_meta_pb2.HeartbeatResponse]]:
-        """A node is alive; storage nodes tell what they lead and whom they hear. Leader only."""
+        """A node is alive; storage nodes report the raft groups they lead and the nodes they hear. Leader
+        only.
+        """
 
     @_abc_1.abstractmethod
     def DrainNode(
@@ -263,7 +279,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.RemoveNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.RemoveNodeResponse, _abc.Awaitable[_meta_pb2.RemoveNodeResponse]]:
-        """Forgets a node that holds nothing any more (or is lost, with `force`)."""
+        """Removes a node that holds nothing any more (or is lost, with `force`)."""
 
     @_abc_1.abstractmethod
     def ChangeReplicas(
@@ -271,7 +287,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ChangeReplicasRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ChangeReplicasResponse, _abc.Awaitable[_meta_pb2.ChangeReplicasResponse]]:
-        """Changes where the replicas of a raft group shall be; its leader carries it out."""
+        """Changes the wanted places of the replicas of a raft group; its leader carries it out."""
 
     @_abc_1.abstractmethod
     def PreferLeader(
@@ -279,7 +295,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.PreferLeaderRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.PreferLeaderResponse, _abc.Awaitable[_meta_pb2.PreferLeaderResponse]]:
-        """Names the node that shall lead a raft group; its leader hands over."""
+        """Names the node that should lead a raft group; its leader hands over."""
 
     @_abc_1.abstractmethod
     def MoveQueue(
@@ -295,7 +311,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ReportQueueMovedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ReportQueueMovedResponse, _abc.Awaitable[_meta_pb2.ReportQueueMovedResponse]]:
-        """The storage leader that drove a move tells that the new epoch is open: it is recorded."""
+        """The storage leader that carried out a move reports that the new epoch is open: it is recorded."""
 
     @_abc_1.abstractmethod
     def ReportQueueDrained(
@@ -303,7 +319,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ReportQueueDrainedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ReportQueueDrainedResponse, _abc.Awaitable[_meta_pb2.ReportQueueDrainedResponse]]:
-        """The storage leader of a queue's oldest epoch tells that nothing of it is kept any more."""
+        """The storage leader of a queue's oldest epoch reports that nothing of it is kept any more."""
 
     @_abc_1.abstractmethod
     def MoveSlots(
@@ -312,7 +328,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.MoveSlotsResponse, _abc.Awaitable[_meta_pb2.MoveSlotsResponse]]:
         """Begins to move a run of slots to another raft group (rule 17), as far as the limit on moves
-        allows; to be repeated until none of them is left.
+        allows; repeat until none of them is left.
         """
 
     @_abc_1.abstractmethod
@@ -321,7 +337,9 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ReportSlotsRevokedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ReportSlotsRevokedResponse, _abc.Awaitable[_meta_pb2.ReportSlotsRevokedResponse]]:
-        """The leader that gives up slots tells that they are revoked: they are the other one's from here."""
+        """The leader that gives up slots reports that they are revoked: they now belong to the other raft
+        group.
+        """
 
     @_abc_1.abstractmethod
     def ReportSlotsGranted(
@@ -329,7 +347,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ReportSlotsGrantedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ReportSlotsGrantedResponse, _abc.Awaitable[_meta_pb2.ReportSlotsGrantedResponse]]:
-        """The leader that gets slots tells that it owns them."""
+        """The leader that receives slots reports that it owns them."""
 
     @_abc_1.abstractmethod
     def ExplainQueue(
@@ -353,7 +371,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ProposePlanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ProposePlanResponse, _abc.Awaitable[_meta_pb2.ProposePlanResponse]]:
-        """Keeps a plan as it was made; nothing moves."""
+        """Stores a plan as it was made; nothing moves."""
 
     @_abc_1.abstractmethod
     def ApplyPlan(
@@ -361,7 +379,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.ApplyPlanRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.ApplyPlanResponse, _abc.Awaitable[_meta_pb2.ApplyPlanResponse]]:
-        """Carries a plan out, step by step, or stops it; what has been done stays."""
+        """Carries out a plan step by step, or stops it; completed steps stay."""
 
     @_abc_1.abstractmethod
     def GetPlacement(
@@ -369,7 +387,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.GetPlacementRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.GetPlacementResponse, _abc.Awaitable[_meta_pb2.GetPlacementResponse]]:
-        """Plans with what became of them, the model, and what nodes bear now."""
+        """Plans with their outcomes, the model, and the present loads of nodes."""
 
     @_abc_1.abstractmethod
     def SetPlacementModel(
@@ -377,7 +395,7 @@ class MetaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.SetPlacementModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.SetPlacementModelResponse, _abc.Awaitable[_meta_pb2.SetPlacementModelResponse]]:
-        """Takes a model of the loads to come into use."""
+        """Installs a model of the loads."""
 
 def add_MetaServiceServicer_to_server(servicer: MetaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -389,7 +407,9 @@ class PeerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PeerServiceAsyncStub: ...
     Hello: _grpc.UnaryUnaryMultiCallable[_meta_pb2.HelloRequest, _meta_pb2.HelloResponse]
-    """Tells who answers and whether it belongs to a formed metadata raft group."""
+    """Returns the identity of the answering node and whether it belongs to a formed metadata raft
+    group.
+    """
 
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
@@ -397,7 +417,9 @@ class PeerServiceAsyncStub(PeerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Hello: _aio.UnaryUnaryMultiCallable[_meta_pb2.HelloRequest, _meta_pb2.HelloResponse]  # type: ignore[assignment]
-    """Tells who answers and whether it belongs to a formed metadata raft group."""
+    """Returns the identity of the answering node and whether it belongs to a formed metadata raft
+    group.
+    """
 
 class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Between the nameservers only: how a new set of nameservers finds itself."""
@@ -408,6 +430,8 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _meta_pb2.HelloRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_meta_pb2.HelloResponse, _abc.Awaitable[_meta_pb2.HelloResponse]]:
-        """Tells who answers and whether it belongs to a formed metadata raft group."""
+        """Returns the identity of the answering node and whether it belongs to a formed metadata raft
+        group.
+        """
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -31,7 +31,9 @@ class DeliverRequest(_message.Message):
     target_node_id: _builtins.str
     """A frame for another node (an address was given to somebody else) is refused."""
     source_boot_id: _builtins.int
-    """Drawn at random when the sender started; a new one means that all it led is leaderless."""
+    """Drawn at random when the sender started; a new id means that all raft groups it led are
+    leaderless.
+    """
     envelopes: _builtins.bytes
     """Envelopes one after another (docs/data-layout.md section 8)."""
     @_builtins.property
@@ -75,11 +77,11 @@ class Beat(_message.Message):
     number: _builtins.int
     wall_ms: _builtins.int
     acknowledged_number: _builtins.int
-    """Last beat and boot id received from the target: support counts when acknowledged both ways."""
+    """Last heartbeat and boot id received from the target: support needs acknowledgements both ways."""
     acknowledged_boot_id: _builtins.int
     quiet_count: _builtins.int
-    """Quiet raft groups that the sender leads and the target follows: how many, and the sum of
-    their hashes. A mismatch makes the target ask for the list.
+    """Number of quiesced raft groups that the sender leads and the target follows, and the sum of
+    their hashes. After a mismatch the target asks for the list.
     """
     quiet_hash: _builtins.int
     quiet_full: _builtins.bool
@@ -92,8 +94,8 @@ class Beat(_message.Message):
     def quiet(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuietGroup]: ...
     @_builtins.property
     def wake(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Raft groups that the target lists as quiet and the sender does not take as such: the target
-        must speak up in them.
+        """Raft groups that the target lists as quiesced and the sender does not accept as such: the
+        target must send messages in them.
         """
 
     def __init__(
@@ -150,7 +152,9 @@ class DeliverResponse(_message.Message):
 
     ACCEPTED_FIELD_NUMBER: _builtins.int
     accepted: _builtins.bool
-    """False: the node knows no such sender or is not the target; it should resolve anew."""
+    """False: the node does not know the sender or is not the target; the sender should resolve the
+    address again.
+    """
     def __init__(
         self,
         *,
@@ -182,7 +186,9 @@ class FetchSnapshotRequest(_message.Message):
     """Snapshot that the leader offered."""
     term: _builtins.int
     rows_after: _builtins.bytes
-    """Rows: key after which to go on; entries: index from which to go on. Both empty: from the start."""
+    """Rows: key after which to continue; entries: index at which to continue. Both empty: from the
+    start.
+    """
     entries_from: _builtins.int
     def __init__(
         self,
@@ -213,7 +219,7 @@ class FetchSnapshotResponse(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     refused: _builtins.str
-    """Why there is none: the sender does not lead, or the index is no longer offered."""
+    """Why there is no snapshot: the sender does not lead, or the index is no longer offered."""
     @_builtins.property
     def start(self) -> Global___SnapshotStart: ...
     @_builtins.property

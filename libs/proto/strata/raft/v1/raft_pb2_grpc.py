@@ -50,16 +50,16 @@ class RaftServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Deliver(self, request, context):
-        """Messages of many raft groups from one node to another, and the sender's beat. Answered as
-        soon as they were handed to the driver; the answer means nothing to raft.
+        """Raft messages of many raft groups from one node to another, with the sender's heartbeat. The
+        node answers when it has passed them to the driver; the answer means nothing to raft.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchSnapshot(self, request, context):
-        """Data of a snapshot from its leader: rows, then retained entries. A call that was cut is made
-        again from where it stopped.
+        """Data of a snapshot from its leader: rows, then retained entries. An interrupted call is
+        repeated from where it stopped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

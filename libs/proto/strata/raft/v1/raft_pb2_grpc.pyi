@@ -32,24 +32,24 @@ class RaftServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RaftServiceAsyncStub: ...
     Deliver: _grpc.UnaryUnaryMultiCallable[_raft_pb2.DeliverRequest, _raft_pb2.DeliverResponse]
-    """Messages of many raft groups from one node to another, and the sender's beat. Answered as
-    soon as they were handed to the driver; the answer means nothing to raft.
+    """Raft messages of many raft groups from one node to another, with the sender's heartbeat. The
+    node answers when it has passed them to the driver; the answer means nothing to raft.
     """
     FetchSnapshot: _grpc.UnaryStreamMultiCallable[_raft_pb2.FetchSnapshotRequest, _raft_pb2.FetchSnapshotResponse]
-    """Data of a snapshot from its leader: rows, then retained entries. A call that was cut is made
-    again from where it stopped.
+    """Data of a snapshot from its leader: rows, then retained entries. An interrupted call is
+    repeated from where it stopped.
     """
 
 @_typing.type_check_only
 class RaftServiceAsyncStub(RaftServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Deliver: _aio.UnaryUnaryMultiCallable[_raft_pb2.DeliverRequest, _raft_pb2.DeliverResponse]  # type: ignore[assignment]
-    """Messages of many raft groups from one node to another, and the sender's beat. Answered as
-    soon as they were handed to the driver; the answer means nothing to raft.
+    """Raft messages of many raft groups from one node to another, with the sender's heartbeat. The
+    node answers when it has passed them to the driver; the answer means nothing to raft.
     """
     FetchSnapshot: _aio.UnaryStreamMultiCallable[_raft_pb2.FetchSnapshotRequest, _raft_pb2.FetchSnapshotResponse]  # type: ignore[assignment]
-    """Data of a snapshot from its leader: rows, then retained entries. A call that was cut is made
-    again from where it stopped.
+    """Data of a snapshot from its leader: rows, then retained entries. An interrupted call is
+    repeated from where it stopped.
     """
 
 class RaftServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,8 +59,8 @@ class RaftServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _raft_pb2.DeliverRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_raft_pb2.DeliverResponse, _abc.Awaitable[_raft_pb2.DeliverResponse]]:
-        """Messages of many raft groups from one node to another, and the sender's beat. Answered as
-        soon as they were handed to the driver; the answer means nothing to raft.
+        """Raft messages of many raft groups from one node to another, with the sender's heartbeat. The
+        node answers when it has passed them to the driver; the answer means nothing to raft.
         """
 
     @_abc_1.abstractmethod
@@ -69,8 +69,8 @@ class RaftServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _raft_pb2.FetchSnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_raft_pb2.FetchSnapshotResponse], _abc.AsyncIterator[_raft_pb2.FetchSnapshotResponse]]:
-        """Data of a snapshot from its leader: rows, then retained entries. A call that was cut is made
-        again from where it stopped.
+        """Data of a snapshot from its leader: rows, then retained entries. An interrupted call is
+        repeated from where it stopped.
         """
 
 def add_RaftServiceServicer_to_server(servicer: RaftServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

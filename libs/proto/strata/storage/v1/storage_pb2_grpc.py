@@ -194,8 +194,8 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReadMessages(self, request, context):
-        """Reads messages that the leader named (`places_only`), at any replica that has applied them: what
-        is committed at an offset never changes, so it does not matter who reads it.
+        """Reads messages that the leader named (`places_only`), at any replica that has applied them:
+        committed messages at an offset never change, so any replica may serve them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,8 +209,8 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def EndPops(self, request, context):
-        """Ends pops that still wait, because their clients have gone: they are answered with what they
-        took by then, mostly nothing. Their answers come as ever, so nothing is leased unseen.
+        """Ends pops that still wait after their clients left: they are answered with the messages taken
+        so far, mostly none. Their answers arrive as usual, so nothing is leased unseen.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,8 +224,8 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Gives back leases on messages that nobody was given, all of a call in one entry: they are visible
-        at once, and the attempt does not count.
+        """Gives back leases on messages that no client got, all of a call in one entry: the messages are
+        visible at once, and the attempt does not count.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -288,7 +288,7 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Trace(self, request, context):
-        """What became of a message: who was given it, who acked it, as far as that is remembered.
+        """History of a message: its deliveries and acks, as far as they are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -302,7 +302,7 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ReportClients(self, request, context):
-        """Which clients this broker holds; auto-renewed leases live as long as their holder (rule 25).
+        """Clients that this broker holds; auto-renewed leases live as long as their holder (rule 25).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,7 +337,7 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """How far load and recovery are, per raft group.
+        """Progress of load and recovery, per raft group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -351,7 +351,7 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Recall(self, request, context):
-        """Takes back a message that nobody got yet.
+        """Recalls a message that has not been delivered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -372,7 +372,7 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetWindow(self, request, context):
-        """What the node measured in a metric window; a few are kept.
+        """Measurements of the node in a metric window; a few windows are kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -70,36 +70,37 @@ class TierServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetTierStatus(self, request, context):
-        """How far the leader of a raft group has got.
+        """Progress of the leader of a raft group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetTierPaused(self, request, context):
-        """Stops the uploads of a raft group, or lets them go on; whoever leads it obeys.
+        """Pauses or resumes the uploads of a raft group; every leader of it obeys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FlushTier(self, request, context):
-        """Uploads what waits now, however young, and publishes what a restore needs. May be repeated.
+        """Uploads all waiting messages, however recent, and publishes the files for a restore. May be
+        repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReplaceTierRanges(self, request, context):
-        """Sends readers to an object that a job outside wrote, where it holds what they read now; the
-        leader reads it back whole before. May be repeated.
+        """Sends readers to an object that an outside job wrote, where it holds the same messages; the
+        leader reads it back whole first. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PlanTierSweep(self, request, context):
-        """What a job outside may delete from the store, for a few minutes from now on.
+        """Objects that an outside job may delete from the store during the next few minutes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

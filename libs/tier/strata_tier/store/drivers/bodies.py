@@ -1,8 +1,8 @@
 """Bodies of uploads as drivers need them: cut or gathered into parts of one length.
 
 Invariant: every part but the last has exactly `part_bytes`; an empty body is one empty part.
-Nothing is copied here, on the event loop: a part is what buffers it is made of, and whoever needs
-it in one piece joins it in the thread that sends it.
+Nothing is copied here, on the event loop: a part is a list of buffers, and a driver that needs one
+piece joins them in the thread that sends them.
 """
 
 from __future__ import annotations

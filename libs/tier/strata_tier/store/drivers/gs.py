@@ -1,9 +1,9 @@
 """Objects in a bucket of Google Cloud Storage.
 
 A body of one part is one request that carries its CRC32C, which the store compares before it shows
-the object. A longer one is a resumable upload: parts in order, each sent again alone when it fails
-(what the store has already is ignored there), and the CRC32C of the whole is compared at the end;
-an upload that nobody ends is forgotten by the store and costs nothing.
+the object. A longer body is a resumable upload: parts in order, each retried alone when it fails
+(the store ignores bytes that it already has), and the CRC32C of the whole is compared at the end.
+The store forgets an unfinished upload, which costs nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One request to Google Cloud Storage: through the gate, its failure as the port's error.
 
-It speaks the JSON interface by urllib3. Credentials come by google-auth's usual chain (a file that
-GOOGLE_APPLICATION_CREDENTIALS names, the machine's own account); a plain http endpoint, which only
-an emulator has, gets none.
+It uses the JSON interface through urllib3. Credentials come from google-auth's usual chain (the
+file named by GOOGLE_APPLICATION_CREDENTIALS, or the machine's account); a plain http endpoint,
+which only an emulator has, gets no credentials.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Objects as files in HDFS, through hdfs-native: its RPC without a JVM.
 
 A put writes a temporary file, syncs and closes it and renames it into place, which HDFS does as one
-step. Reads check HDFS's own checksums in the library. HDFS takes a handful of small files a second:
-whoever stores here makes few and large objects.
+step. Reads check HDFS's own checksums in the library. HDFS accepts only a few small files per
+second, so objects stored here should be few and large.
 
-A NameNode in safe mode, one that is down and too few DataNodes all are "unavailable". The library's
-asyncio client is used: a call of the blocking one to a NameNode that hangs never ends, nor would
-its thread. It must not try again by itself, because it panics where it wants to wait (0.14.7); so
-the gate repeats, and each failure moves on to the next NameNode.
+A NameNode in safe mode, a NameNode that is down and too few DataNodes are all "unavailable". The
+library's asyncio client is used: a call of the blocking client to a NameNode that hangs never ends,
+nor does its thread. The client must not retry by itself, because it panics when it wants to wait
+(0.14.7); so the gate retries, and after each failure the next NameNode is used.
 """
 
 from __future__ import annotations

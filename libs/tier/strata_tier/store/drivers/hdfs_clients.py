@@ -2,8 +2,8 @@
 
 The last reference to a client of hdfs-native (0.14.7) ends its runtime, and waits for the runtime's
 threads with the interpreter's lock held. A thread that is about to hand a result to an event loop
-waits for that lock: both wait for ever, and the process with them. So no client is ever let go of,
-and stores with the same name node and settings share one.
+waits for that lock: both wait forever, and the process with them. So no client is ever released,
+and stores with the same name node and settings share one client.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Listings of stores that are file trees, in the byte order of whole keys.
 
 Folder `a` sorts where `a/` does: after `a-b`, before `a0`. Only folders that can hold a wanted key
-are opened, so a page costs its own folders, not the whole tree. It reads nothing itself: it asks
-its driver, which may block or await.
+are opened, so a page costs its own folders, not the whole tree. This module reads nothing itself:
+it asks its driver, which may block or await.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Objects as files under one folder: a disk, an NFS or any other mount.
 
-A put writes a temporary file, syncs it, renames it into place and syncs every folder that got a
-new name. A long body is written and synced part by part while the next ones are being made.
+A put writes a temporary file, syncs it, renames it into place and syncs every folder that got a new
+name. A long body is written and synced part by part while the next parts are being made.
 
-The folder carries a mark, made when it is first used; without its mark a folder is
-`StoreMissingError`: a mount that went away is not an empty store.
+The folder carries a mark, made at its first use; a folder without its mark raises
+`StoreMissingError`: a lost mount is not an empty store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ranges as HTTP has them: never empty, never from the end on."""
+"""Ranges of HTTP: never empty, never beginning at the end."""
 
 from __future__ import annotations
 

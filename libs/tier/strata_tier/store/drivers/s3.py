@@ -1,8 +1,8 @@
 """Objects in an S3 bucket, through boto3 on a bounded pool of threads of its own.
 
-boto3 knows every way to credentials and every store's spelling; its own retries are off, for the
-gate repeats, so that each request is one that the counters see. A body of one part is one request,
-a longer one a multipart upload. Buckets are not created here.
+boto3 supports every source of credentials and every store's spelling. Its own retries are off: the
+gate retries, so that the counters see each request. A body of one part is one request, a longer
+body a multipart upload. Buckets are not created here.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class S3Store:
             return
 
     async def remove_leftovers(self, before_ms: int) -> int:
-        """Abort multipart uploads that nobody ended; see the port."""
+        """Abort unfinished multipart uploads; see the port."""
         stale = await self._requests.run(
             Operation.LIST, "", partial(self._stale_uploads, before_ms)
         )

@@ -1,7 +1,7 @@
-"""How the stores that speak S3 differ, as far as this driver notices.
+"""Differences between the stores that speak S3, as far as they matter to this driver.
 
 Chosen by `dialect=` in the URL. Without it: `aws` when there is no endpoint, else `generic`, which
-asks for nothing beyond what all of them serve.
+uses only features that all of them have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What an S3 answer or a failure of boto3 means, as the port's errors: one table for all dialects.
+"""Mapping of S3 answers and failures of boto3 to the port's errors: one table for all dialects.
 
-A code that is in no list counts by its HTTP status; what is in neither is "unavailable", which is
-repeated and then reported, never taken for "not there".
+A code that is in no list counts by its HTTP status; an unknown status is "unavailable", which is
+retried and then reported, never taken for "not there".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One multipart upload: parts side by side, each repeated alone, completed or aborted.
+"""One multipart upload: parts side by side, each retried alone, completed or aborted.
 
-Invariant: after `send` or `complete` raised, `abort` leaves nothing that costs money, or what it
-could not remove is found by `remove_leftovers`.
+Invariant: after `send` or `complete` raised, `abort` leaves nothing that costs money, or
+`remove_leftovers` finds the parts that it could not remove.
 """
 
 from __future__ import annotations

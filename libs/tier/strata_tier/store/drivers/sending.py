@@ -1,4 +1,4 @@
-"""Parts of an upload on their way to the store while the next ones are being made."""
+"""Parts of an upload, sent to the store while the next parts are being made."""
 
 from __future__ import annotations
 

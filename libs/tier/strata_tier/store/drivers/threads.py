@@ -1,10 +1,10 @@
 """Threads of a driver whose library blocks.
 
-The gate lets no more requests through than there are threads, so none waits for one, except behind
-a call whose caller gave up: a thread cannot be interrupted. Sockets end most calls in time, but a
-file on a mount whose server is gone is waited for as long as it is gone. Hence not a
-`ThreadPoolExecutor`, whose threads keep a process from ending: these are daemons, and `close` waits
-a bounded time.
+The gate admits at most as many requests as there are threads, so no request waits for a thread,
+except behind a call whose caller gave up: a thread cannot be interrupted. Sockets end most calls in
+time, but a call on a mount whose server is gone blocks until the server returns. Threads of a
+`ThreadPoolExecutor` would keep the process from ending; these are daemons, and `close` waits a
+bounded time.
 """
 
 from __future__ import annotations
