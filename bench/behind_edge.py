@@ -2,9 +2,9 @@
 
     python bench/behind_edge.py [--folder DIR] [--profile]
 
-Calls go straight to the broker's hot handler and count when their messages are durable. Prints one
-JSON object: microseconds of process CPU, and of the event loop's thread alone, per message.
-`--profile` prints where the loop's time goes instead.
+The benchmark calls the broker's hot handler directly; a call counts when its messages are durable.
+It prints one JSON object: microseconds of CPU per message, of the process and of the event loop's
+thread alone. `--profile` prints a profile of the event loop instead.
 """
 
 from __future__ import annotations

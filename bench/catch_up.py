@@ -1,4 +1,4 @@
-"""How fast a follower that lost touch gets its leader's log, in MB/s, as one JSON object.
+"""Measures how fast a follower that fell behind copies its leader's log: MB/s, as JSON.
 
 Run: `python bench/catch_up.py [FOLDER] [ENTRY_BYTES]`. One raft group of two voters and a learner
 that joins when the log is long: the leader reads entries that are no longer in memory back from its

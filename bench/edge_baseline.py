@@ -1,4 +1,4 @@
-"""The edge with a broker that answers SendMessage at once: what a call costs before any work.
+"""The edge with a broker that answers SendMessage at once: the cost of a call before any work.
 
 Drive it with the load generator of `bench/load`:
 

@@ -1,16 +1,17 @@
-"""Makes storage nodes of a real cluster slow and looks when the nameserver says so.
+"""Makes storage nodes of a real cluster slow and measures when the nameserver notices.
 
     python bench/fail_slow.py [--learn-s S] [--fault-s S] [--seed N] [--only KIND]
 
-Four storage nodes under steady sends. After a time without faults, in which nobody may be called
+Four storage nodes get steady sends. After a time without faults, in which no node may be called
 slow, each kind of fault is put on another node, one after the other:
 
-- disk: every fdatasync of the log's thread takes so much longer (strace);
+- disk: every fdatasync of the log's thread is delayed (strace);
 - core: the process gets only a share of a core (the cpu controller of cgroup v1);
-- network: everything that the event loop writes to a socket leaves so much later (strace).
+- network: every write of the event loop to a socket is delayed (strace).
 
-Needs root, strace and cgroup v1. Prints one JSON object: for each fault what was called slow and
-when, the node's leaderships and the sends' 99th percentile; of all of them precision and recall.
+It needs root, strace and cgroup v1. It prints one JSON object: for each fault the nodes that were
+called slow and when, the node's leaderships and the sends' 99th percentile; and over all faults
+precision and recall.
 """
 
 from __future__ import annotations

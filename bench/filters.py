@@ -1,4 +1,4 @@
-"""Filters: how fast a consumer group passes over what it does not want; prints JSON.
+"""Filters: how fast a consumer group skips messages that it does not want; prints JSON.
 
     python bench/filters.py [--messages 200000] [--folder DIR]
 

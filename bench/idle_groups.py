@@ -1,9 +1,9 @@
-"""What idle raft groups cost: CPU and memory of a node that hosts many of them, as one JSON object.
+"""The cost of idle raft groups: CPU and memory of a node that hosts many, as one JSON object.
 
 Run: `python bench/idle_groups.py [RAFT_GROUPS] [SECONDS]`. Three nodes in one process over real
 Angelia tcp on loopback, every raft group with a replica on each; logs are in memory. After the
-raft groups came to rest, the process's CPU time over some seconds is shared out among the three
-nodes. `frames_per_s` are all frames that nodes sent, `raft_messages` must be 0.
+raft groups are quiesced, the process's CPU time over some seconds is divided by the three nodes.
+`frames_per_s` counts all frames that nodes sent; `raft_messages` must be 0.
 """
 
 from __future__ import annotations

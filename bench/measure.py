@@ -1,8 +1,8 @@
-"""What a row measures with: a node, load on it, and samples of its CPU time and memory.
+"""The tools of a row: a node, load on it, and samples of its CPU time and memory.
 
-The load generator tells the wall-clock window it measured; the CPU time of the server in that
-window is read from samples taken all the while, so that warm-up and start of the client are left
-out.
+The load generator reports the wall-clock window that it measured. The server's CPU time in that
+window comes from samples that are taken all the time, so that warm-up and start of the client are
+left out.
 """
 
 from __future__ import annotations

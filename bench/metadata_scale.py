@@ -1,10 +1,10 @@
-"""How fast topics are made in a cluster of nameservers, and what they cost, as one JSON object.
+"""The rate of creating topics in a cluster of nameservers, and their cost, as one JSON object.
 
 Run: `python bench/metadata_scale.py [--topics 100000] [--queues 10] [--nameservers 3]`. Every
-nameserver is a process of its own with real files below a temporary folder; one client keeps 16
-CreateTopic calls in flight over one connection; afterwards new watchers take everything in, one
-that keeps what a broker keeps and one that keeps what a storage node keeps, and all rows are asked
-for at once. How long the event loops were held up meanwhile is shown as lag.
+nameserver is a separate process with real files below a temporary folder; one client keeps 16
+CreateTopic calls in flight over one connection. Afterwards new watchers read everything, one with
+the rows of a broker and one with those of a storage node, and all rows are requested at once. Lag
+is the delay of the event loops meanwhile.
 Limits of the project: 100,000 topics of 10 queues in 120 s, a nameserver within 400 MB.
 """
 

@@ -1,4 +1,4 @@
-"""What measuring costs a send: metrics, windows and traces against a node that measures nothing.
+"""The cost of metrics, windows and traces per send, against a node that measures nothing.
 
     python bench/metrics_overhead.py [--edge] [--folder DIR] [--rounds N] [--count N]
 

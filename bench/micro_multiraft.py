@@ -1,4 +1,4 @@
-"""What the multi-raft driver itself costs per turn, beside the log, as one JSON object.
+"""The cost of the multi-raft driver per turn, without the log, as one JSON object.
 
 Run: `python bench/micro_multiraft.py [FOLDER]`. One raft group with one voter over the real
 CommitLog below FOLDER (default: the system's temporary one); each turn proposes one small entry and

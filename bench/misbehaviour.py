@@ -1,4 +1,4 @@
-"""What is left to others while one client misbehaves.
+"""The service that other clients get while one client misbehaves.
 
     python bench/misbehaviour.py [--seconds 10] [--rate 100] [--cases receives ...] [--output FILE]
 
@@ -6,9 +6,9 @@ A fresh standalone node. Two producers and two consumers, each with a connection
 call under way, work alone, then beside each misbehaving client, then alone again. Prints one JSON
 object: their calls per second and slowest send, and the share of what they had alone (the mean of
 the times before and after). The producers send `--rate` messages a second together if they can; 0:
-as many as they can, on a machine that nobody else uses. The misbehaving client is a process
-of the lowest priority: what it takes of the machine is not what is measured, what it makes the node
-do is.
+as many as they can, on an otherwise idle machine. The misbehaving client is a process of the lowest
+priority: the benchmark measures the work that it causes in the node, not its own use of the
+machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the object stores move: the bare client library beside the driver, in one run.
+"""The throughput of object stores: the bare client library beside the driver, in one run.
 
     python bench/object_stores.py --stores posix s3 hdfs gs --mib 64
 

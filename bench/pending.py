@@ -1,13 +1,13 @@
-"""A million delayed messages: what they cost in memory, and how exactly they come; prints JSON.
+"""A million delayed messages: their memory, and the lateness of deliveries; prints JSON.
 
     python bench/pending.py [--count 1000000] [--minutes 10] [--lead-s 120] [--receive-s S]
                             [--folder DIR]
 
 One storage node without RPC and broker. Messages with delivery times spread evenly over the given
 minutes are stored in random order before the first one is due; consumers wait for them with long
-polls. Every message says when it is due: nothing may arrive before. Lateness is measured at the
-consumer, when a pop has answered. `--receive-s` ends the run so long after the first one is due;
-what is due later is still waiting then, so a short run measures a node with a million of them.
+polls. Every message has its due time: no message may arrive earlier. Lateness is measured at the
+consumer, when a pop has answered. `--receive-s` ends the run this long after the first message is
+due; later messages still wait then, so a short run measures a node with a million of them.
 """
 
 from __future__ import annotations

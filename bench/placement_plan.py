@@ -1,6 +1,6 @@
-"""How long a plan takes: 100,000 queues on 100 nodes, skewed by seed; `--queues`, `--nodes`.
+"""The time of a plan: 100,000 queues on 100 nodes, skewed by seed; `--queues`, `--nodes`.
 
-Prints one JSON line: seconds for the model, the plan, and what the plan brings.
+It prints one JSON line: seconds for the model and the plan, and the effect of the plan.
 """
 
 from __future__ import annotations

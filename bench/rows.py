@@ -1,4 +1,4 @@
-"""The rows of the benchmark table: what each does and what it has to reach."""
+"""The rows of the benchmark table: the work and the target of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Measure StrataMQ against the figures it has to reach: `python bench/run.py --help`.
+"""Measure StrataMQ against its targets: `python bench/run.py --help`.
 
-Everything runs on this machine, the client included. A fresh standalone node serves all rows,
-unless `--endpoint` names one that runs already (then nothing is known of its CPU and memory).
+Everything runs on this machine, including the client. A fresh standalone node serves all rows,
+unless `--endpoint` names a running node, whose CPU and memory are then not measured.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Three storage nodes, two brokers, three replicas of everything, 16 queues. Every body is the number
 of its message, filled up to 100 bytes. Two senders fill the topic; then one Spark application reads
-it through both brokers, a task per 250,000 offsets of a queue, and adds up what tells one lost,
-doubled, changed or misplaced message. Needs `make setup-spark` and JDK 17. Prints one JSON object;
-`equal` says whether all of it is there once.
+it through both brokers, a task per 250,000 offsets of a queue, and computes sums that show a single
+lost, duplicated, changed or misplaced message. It needs `make setup-spark` and JDK 17. It prints
+one JSON object; `equal` says whether every message was read exactly once.
 """
 
 from __future__ import annotations

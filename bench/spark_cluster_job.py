@@ -1,4 +1,4 @@
-"""The application of `spark_cluster.py`: reads numbers and prints what is in them."""
+"""The application of `spark_cluster.py`: reads numbers and prints their sums."""
 
 from __future__ import annotations
 

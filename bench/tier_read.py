@@ -1,4 +1,4 @@
-"""Cold reads from the tier beside what the bare driver gives: MB/s, first byte, requests per MB.
+"""Cold reads from the tier beside those of the bare driver: MB/s, first byte, requests per MB.
 
     python -m bench.tier_read --url posix:///tmp/tier-bench --mib 64
     python -m bench.tier_read --stores posix s3 hdfs gs

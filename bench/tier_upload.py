@@ -1,4 +1,4 @@
-"""What uploads to the tier move, and what they cost appends, in one run; prints JSON.
+"""The throughput of uploads to the tier, and their cost for appends, in one run; prints JSON.
 
     python bench/tier_upload.py [--store posix|s3|hdfs|gs] [--mib 256] [--seconds 5] [--size 1024]
         [--store-folder DIR]

@@ -1,4 +1,4 @@
-"""Write the pages that come from code: docs/{cli,configuration,metrics}.md, docs/metrics.json."""
+"""Write the generated pages: docs/{cli,configuration,metrics}.md, docs/metrics.json."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Generate the client of tables that blocks from the one for asyncio (`make kv-client`).
+"""Generate the blocking client of tables from the asyncio client (`make kv-client`).
 
-`--check` compares only. Both clients say and do the same; only how they wait differs, so one of
-them is written by hand.
+`--check` only compares. The clients differ only in how they wait, so only one of them is written
+by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TARGET = ROOT / "libs/kv/strata_kv/client.py"
 # In their order: what the blocking client has in the place of something.
 RULES = (
     ("A client of key-value tables for asyncio.", "A client of key-value tables that blocks."),
-    (r"`client`, the one that blocks, .*", "Generated from `aio` by `make kv-client`."),
+    (r"`client`, the blocking client, .*", "Generated from `aio` by `make kv-client`."),
     (
         "Calls to one broker, on one event loop.",
         "Calls to one broker; safe to use from many threads.",

@@ -1,4 +1,4 @@
-"""Build what is published: wheel, source archive, chart, image, and their checksums.
+"""Build the published files: wheel, source archive, chart, image, and their checksums.
 
     python scripts/make_dist.py FOLDER [--image]
 

@@ -1,1 +1,1 @@
-"""The compute tier: speaks RocketMQ 5 to clients, keeps no state that matters."""
+"""The compute tier: it speaks RocketMQ 5 to clients and keeps no state that matters."""

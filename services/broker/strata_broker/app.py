@@ -1,11 +1,12 @@
-"""A broker as one object: everything it is made of, put together in one place.
+"""A broker as one object: all its parts, put together in one place.
 
-The order of start: metadata first (a broker that knows no topic serves nobody), from a nameserver
-or, when none answers, from a storage node; then the edge; then the registration, so that no route
-names a broker that does not listen. A broker that no nameserver registers serves all the same.
-Stop is the reverse: the broker leaves the routes; clients are told to go elsewhere, streams are
-ended and nobody waits any more, while every call that still comes is served; when the clients have
-gone, or at last, the edge stops; channels close last.
+Start: first the metadata, because a broker without topics serves nobody. It comes from a
+nameserver, or from a storage node when no nameserver answers. Then the edge, then the
+registration, so that no route names a broker that does not listen. A broker that no nameserver
+registers still serves.
+
+Stop is the reverse. The broker leaves the routes, sends clients to other brokers and ends streams
+and waits, but serves new calls. When the clients are gone or time is up, edge and channels close.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ OnFatal = Callable[[str, BaseException], None]
 
 
 class BrokerStartError(Exception):
-    """The broker cannot serve; the text says what it waited for."""
+    """The broker cannot serve; the text names what was missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +102,15 @@ class BrokerApp:
     Args:
         identity: who this broker is.
         config: its sections.
-        edge: not yet started; the broker's methods are added to it here.
-        network: whom it talks to; the channels are owned here.
+        edge: not yet started; the broker adds its methods to it.
+        network: channels to nameservers, storage nodes and brokers; owned by the broker.
         clock: time.
         random: numbers in [0, 1).
         metrics: where everything is counted.
-        on_fatal: told when a permanent loop failed; what fails for one request ends that only.
-        shown_config: what `GetConfig` shows: the whole process's; None: `config`.
+        on_fatal: called when a permanent loop fails; a failure in one request ends only that one.
+        shown_config: configuration that `GetConfig` shows, of the whole process; None: `config`.
         tracer: traces messages; None: nothing is traced.
-        windows: what is done with metric windows; None: they are not collected.
+        windows: options of metric windows; None: they are not collected.
     """
 
     name = "broker"
@@ -399,7 +400,7 @@ class BrokerApp:
         return self._tasks
 
     async def start(self) -> None:
-        """Serve; then `port` and `endpoint` say where. A failed start leaves nothing running.
+        """Serve; then `port` and `endpoint` are known. A failed start leaves nothing running.
 
         Raises:
             BrokerStartError: neither a nameserver nor a storage seed gives metadata.
@@ -442,12 +443,12 @@ class BrokerApp:
         self._log.info("broker serves", endpoint=self.endpoint, node_id=self._identity.node_id)
 
     async def _register(self) -> None:
-        """Become a member; go on in the background when no nameserver answers now."""
+        """Register; try again in the background while no nameserver answers."""
         identity = self._identity
         node = meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
-            # Where other brokers reach this one: the advertised endpoint may stand for all.
+            # The broker's own address: all brokers may share the advertised endpoint.
             endpoints=[endpoint_of(identity.host, self.port)],
             advertised_endpoint=self.endpoint,
             boot_id=identity.boot_id,
@@ -469,7 +470,7 @@ class BrokerApp:
             self._log.warning("no nameserver registered the broker; it serves meanwhile")
 
     async def stop(self, grace_s: float) -> None:
-        """Send clients away, let calls under way finish within the grace, free everything."""
+        """Send clients to other brokers, finish calls within the grace, free everything."""
         ends_s = self._clock.monotonic_s() + grace_s
         self._serving.end()
         await self._deregister(grace_s)
@@ -484,7 +485,7 @@ class BrokerApp:
         await self._metadata.close()
 
     async def _drain(self, grace_s: float) -> None:
-        """Let clients go elsewhere without an error."""
+        """Let clients move to other brokers without an error."""
         drain_s = min(grace_s / 2, self._config.route.max_drain_ms / 1000)
         async with asyncio.TaskGroup() as group:
             if self.port:
@@ -511,9 +512,9 @@ class BrokerApp:
                 timeout_s=min(grace_s, self._config.metadata.deregister_timeout_ms / 1000),
             )
         except (MetaRefused, AngeliaError) as failure:
-            # It will be noticed by its silence.
+            # The nameservers notice its silence.
             self._log.warning("not taken off the nodes", reason=str(failure))
 
     def health(self) -> Health:
-        """Return how the broker does."""
+        """Return the broker's health."""
         return self._storage.cluster.health()

@@ -1,4 +1,4 @@
-"""What gRPC health says of this broker: SERVING while it runs and a raft group can be used."""
+"""The gRPC health of this broker: SERVING while it runs and can use a raft group."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Serving:
 
     Args:
         edge: where the health service is added; before its start.
-        cluster: tells whether the broker can serve.
-        plugins: their services are served, too.
+        cluster: knows whether the broker can serve.
+        plugins: their services have the same health.
     """
 
     def __init__(self, edge: Edge, cluster: ClusterWatch, plugins: Iterable[BrokerPlugin]) -> None:

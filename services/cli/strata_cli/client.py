@@ -1,4 +1,4 @@
-"""The CLI's connection to a broker: grpcio's own client, errors as one line.
+"""The CLI's connection to a broker: grpcio's own client, with errors as one line.
 
 The official RocketMQ client cannot be used here: its protos would clash with ours in one process.
 """
@@ -107,7 +107,7 @@ class Client:
         return tuple(headers)
 
     def failure(self, error: grpc.RpcError) -> CliError:
-        """Return a failed call as the one line that is shown."""
+        """Return the one line that is shown for a failed call."""
         code, details = error.code(), error.details() or ""
         if code in _STATUS_WORDS and "strata" not in details:
             return CliError(f"{_STATUS_WORDS[code]} {self.endpoint}: {details}", "unreachable")
@@ -121,12 +121,12 @@ class Client:
 
 
 def plain(text: str) -> str:
-    """Return a refusal in our own words where the server must speak as RocketMQ does."""
+    """Return a refusal in our own words if the server has to use RocketMQ's text."""
     return _NO_ROUTE.sub(r"topic \1 does not exist", text)
 
 
 def with_port(endpoint: str) -> str:
-    """Return an endpoint with its port, the default one if it has none.
+    """Return an endpoint with its port or the default port.
 
     Raises:
         UsageError: it is not HOST:PORT.
@@ -148,7 +148,7 @@ def _secret_key(common: Common) -> str:
     try:
         return Path(common.secret_key_file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+        reason = getattr(error, "strerror", None) or "the file is not text"
         raise CliError(f"--secret-key-file {common.secret_key_file}: {reason}") from None
 
 

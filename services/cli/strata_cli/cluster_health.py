@@ -1,4 +1,4 @@
-"""`strata cluster health`: asks a broker how the cluster does; the answer is an exit code, too."""
+"""`strata cluster health`: asks a broker for the cluster's health and ends with an exit code."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _COLUMNS = ("severity", "kind", "name", "state", "detail")
 
 
 def run(common: Common, *, wait_s: float, watches: bool) -> int:
-    """Show how the cluster does; return the exit code of what was shown last.
+    """Show the health of the cluster; return the exit code of the last health that was shown.
 
     Args:
-        common: whom to ask.
-        wait_s: how long to ask again while it is not healthy.
-        watches: go on for ever and show changes.
+        common: the broker to ask.
+        wait_s: how long to ask again while the cluster is not healthy.
+        watches: ask again until Ctrl-C and show changes.
     """
     deadline_s = time.monotonic() + wait_s
     shown: View | None = None
@@ -45,7 +45,7 @@ def run(common: Common, *, wait_s: float, watches: bool) -> int:
 
 
 def look(common: Common) -> View:
-    """Return how the cluster does; a broker that cannot be asked is a cluster that is down."""
+    """Return the health of the cluster; when no broker answers, the cluster counts as down."""
     timeout_ms = min(milliseconds(common.timeout), _MAX_CALL_MS)
     try:
         with connect(replace(common, timeout=f"{timeout_ms}ms")) as client:

@@ -8,7 +8,7 @@ from strata_cli.views import View
 
 
 def node_view(node: meta_pb2.Node, condition: admin_pb2.NodeCondition | None = None) -> View:
-    """Return a node's row, with the state that the broker sees if it says so."""
+    """Return a node's row, with the state that the broker sees if it reports one."""
     state = meta_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_").lower()
     return {
         "node": node.node_id,
@@ -31,7 +31,7 @@ def cluster_nodes(cluster: admin_pb2.GetClusterResponse) -> list[View]:
 
 
 def health_report(response: admin_pb2.GetHealthResponse) -> View:
-    """Return whether the cluster is well, and what is not."""
+    """Return whether the cluster is healthy, and the reasons if it is not."""
     return {
         "status": response.status,
         "reasons": [
@@ -55,7 +55,7 @@ def health_report(response: admin_pb2.GetHealthResponse) -> View:
 def node_views(
     cluster: admin_pb2.GetClusterResponse, placement: admin_pb2.GetPlacementResponse
 ) -> list[View]:
-    """Return nodes' rows with what the metadata leader measures of them."""
+    """Return nodes' rows with the metadata leader's measurements of them."""
     slow = {load.node_id: load.slow_reason or "slow" for load in placement.loads if load.is_slow}
     return [
         node | {"slow": node["node"] in slow, "slow_reason": slow.get(node["node"], "")}
@@ -64,7 +64,7 @@ def node_views(
 
 
 def health_view(health: admin_pb2.GroupHealth) -> View:
-    """Return how a raft group does."""
+    """Return the health of a raft group."""
     return {
         "raft_group": health.raft_group,
         "broker_name": health.broker_name,
@@ -80,7 +80,7 @@ def health_view(health: admin_pb2.GroupHealth) -> View:
 
 
 def replica_view(replica: admin_pb2.ReplicaHealth) -> View:
-    """Return how a replica does."""
+    """Return the state of a replica."""
     return {
         "replica_id": replica.replica_id,
         "node": replica.node_id,
@@ -105,7 +105,7 @@ def raft_group_view(response: admin_pb2.GetRaftGroupResponse) -> View:
 
 
 def placement_view(row: meta_pb2.RaftGroup) -> View:
-    """Return where the replicas of a raft group shall be, and which are on their way out."""
+    """Return where the replicas of a raft group should be, and which are leaving."""
     return {
         "raft_group": row.raft_group,
         "replicas": [_placed_view(replica) for replica in row.replicas],
@@ -114,7 +114,7 @@ def placement_view(row: meta_pb2.RaftGroup) -> View:
 
 
 def epoch_view(epoch: meta_pb2.Epoch) -> View:
-    """Return a run of offsets of a queue."""
+    """Return an epoch of a queue: a range of its offsets in one raft group."""
     return {
         "epoch": epoch.epoch,
         "start_offset": epoch.start_offset,
@@ -137,7 +137,7 @@ def queue_view(topic: str, queue: int, response: admin_pb2.GetQueueResponse) -> 
 
 
 def slots_view(response: admin_pb2.ListSlotsResponse, raft_group: int) -> View:
-    """Return which raft group owns which slots; 0: of all raft groups."""
+    """Return which raft group owns which slots; `raft_group` 0: the slots of all raft groups."""
     ranges = [each for each in response.ranges if raft_group in (0, each.raft_group)]
     counts: dict[int, int] = {}
     for each in ranges:

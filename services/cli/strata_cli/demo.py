@@ -1,7 +1,7 @@
-"""`make run`: a standalone node, a topic, real messages through the v2 protocol, and their proof.
+"""`make run`: a standalone node, a topic, and messages through the v2 protocol, all checked.
 
-The node is a process of its own, started and stopped like any other, so what is shown here is
-what a user gets.
+The node is a separate process, started and stopped like any other, so the demonstration shows what
+a user gets.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _node(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            raise CliError("the node did not start; the reason stands above")
+            raise CliError("the node did not start; the reason is above")
         fields = dict(field.split("=", 1) for field in line.split()[1:])
         yield process, fields["grpc"]
     finally:
@@ -90,7 +90,7 @@ def _node(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def _default_port_or_any() -> int:
-    """Return the default port if nobody has it, else 0."""
+    """Return the default port if it is free, else 0."""
     host, _, port = DEFAULT_ENDPOINT.rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

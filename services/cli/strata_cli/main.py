@@ -23,7 +23,7 @@ from strata_runtime.version import VERSION
 
 app = App(
     name="strata",
-    help="StrataMQ: run it and look after it.",
+    help="StrataMQ: run and operate it.",
     version=VERSION,
     help_format="plaintext",
 )
@@ -38,11 +38,11 @@ app.command("strata_cli.commands.run:broker", name="broker", help="A broker of a
 app.command(
     "strata_cli.commands.run:forwarder",
     name="forwarder",
-    help="One address before several brokers.",
+    help="One address in front of several brokers.",
 )
 app.command("strata_cli.commands.local:app", name="local", help="A cluster on this machine.")
 app.command(
-    "strata_cli.commands.run:demo", name="demo", help="See it work: real messages through a node."
+    "strata_cli.commands.run:demo", name="demo", help="Demonstration: send messages through a node."
 )
 app.command("strata_cli.commands.cluster:cluster", name="cluster", help="The whole cluster.")
 app.command("strata_cli.commands.node:app", name="node", help="Nodes.")
@@ -61,13 +61,13 @@ app.command("strata_cli.commands.quota:app", name="quota", help="Limits of names
 app.command("strata_cli.commands.tier_cluster:app", name="tier", help="Tiered storage.")
 app.command("strata_cli.commands.kv:app", name="kv", help="Key-value tables (plugin kv).")
 app.command("strata_cli.commands.placement:app", name="placement", help="Plans of moves.")
-app.command("strata_cli.commands.log:app", name="log", help="CommitLogs, with no server.")
+app.command("strata_cli.commands.log:app", name="log", help="CommitLogs on disk; needs no server.")
 
 
 def main() -> None:
     """Run the command line of this process."""
-    # What gRPC has to say of handshakes and calls that failed would stand among our own lines,
-    # as often as a client likes.
+    # Otherwise gRPC's messages on failed handshakes and calls appear among our own lines, as
+    # often as a client likes.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     end_process(run(sys.argv[1:]))
 
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     except UnicodeEncodeError as error:
         failure = UsageError(f"{error.object!r} is not UTF-8 text")
     except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not flush it again.
+        # The reader of our output has closed it; the interpreter must not flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         failure = CliError(one_line(error))
     except Exception as error:
-        # The boundary of the process: whatever it was, one line is promised.
+        # The boundary of the process: every failure ends as one line.
         if os.environ.get("STRATA_TRACEBACK"):
             raise
         more = "(a mistake in strata; STRATA_TRACEBACK=1 tells where)"
@@ -108,7 +108,7 @@ def _run(arguments: Sequence[str]) -> int:
         result_action="return_value",
     )
     sys.stdout.flush()
-    # A command that checks something answers with its exit code.
+    # A command that checks something returns its exit code.
     return result if isinstance(result, int) else 0
 
 
@@ -125,7 +125,7 @@ def one_line_of(error: CycloptsError) -> str:
 
 
 def _fail(failure: StrataError, *, as_json: bool) -> int:
-    """Tell an error on standard error; return its exit code."""
+    """Print an error on standard error; return its exit code."""
     code = failure.code if isinstance(failure, CliError) else "failed"
     reason, status = one_line(failure), EXIT_STATUS[code]
     if as_json:

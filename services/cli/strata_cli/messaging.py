@@ -1,7 +1,7 @@
 """A small producer and consumer over apache.rocketmq.v2, for one command each.
 
-A consumer asks the broker names of a topic in turn and gives each a moment only: a long poll on
-one of them would hide the messages of the others, and polls on all of them at once would lease
+A consumer polls the broker names of a topic in turn, each for a moment only: a long poll on one
+broker name would delay messages of the other ones, and polls on all of them at once would lease
 more messages than were asked for.
 """
 
@@ -72,8 +72,8 @@ def receive(
 ) -> list[definition_pb2.Message]:
     """Receive up to `count` messages that pass the tag filter, or the SQL92 filter if there is one.
 
-    Returns once there are `count`, or some and no queue has more at the moment, or nothing came
-    for `wait_s`.
+    It returns when there are `count` messages, when there are some and no queue has more at the
+    moment, or when none arrived within `wait_s`.
 
     Raises:
         CliError: the broker refused the call.
@@ -178,7 +178,7 @@ def _receive_once(
     call = client.messaging.ReceiveMessage(
         request, timeout=_LONG_POLLING_S + client.timeout_s, metadata=client.metadata()
     )
-    # Cancelling tells the broker that nobody waits; it takes back what it leased meanwhile.
+    # Cancelling tells the broker that the client has gone; it releases leases taken meanwhile.
     patience = _Patience(call)
     try:
         for response in call:

@@ -22,10 +22,10 @@ EXIT_STATUS = {"failed": 1, "usage": 2, "not_found": 3, "refused": 4, "unreachab
 
 
 class CliError(StrataError):
-    """A command that cannot do what it was asked; the message is the one line shown.
+    """A command failed; the message is the one line that is shown.
 
     Attributes:
-        code: what kind of error it is, a key of `EXIT_STATUS`.
+        code: kind of the error, a key of `EXIT_STATUS`.
     """
 
     def __init__(self, message: str, code: str = "failed") -> None:
@@ -34,7 +34,7 @@ class CliError(StrataError):
 
 
 class UsageError(CliError):
-    """A command line that cannot be meant."""
+    """A wrong command line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, "usage")
@@ -43,10 +43,10 @@ class UsageError(CliError):
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """Options of every command; those that need no server take the connection ones unused."""
+    """Options of every command; commands without a server ignore the connection options."""
 
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text"
-    """How the result is printed."""
+    """Form of the result."""
     endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT")] = DEFAULT_ENDPOINT
     """HOST:PORT of any broker."""
     namespace: str = ""
@@ -58,7 +58,7 @@ class Common:
     access_key: Annotated[str, Parameter(env_var="STRATA_ACCESS_KEY")] = ""
     """Access key to sign requests with."""
     secret_key: Annotated[str, Parameter(env_var="STRATA_SECRET_KEY", show_default=False)] = ""
-    """Secret key to sign requests with; others on this machine see it on a command line."""
+    """Secret key to sign requests with; other users of this machine can see it."""
     secret_key_file: str = ""
     """File that holds the secret key."""
     timeout: str = "10s"

@@ -18,7 +18,7 @@ _SIZES = ("KiB", "MiB", "GiB", "TiB")
 
 
 def label(key: str) -> str:
-    """Return the name under which a value is shown: its unit stands with the value."""
+    """Return the label of a value without its unit, which is shown with the value."""
     return key.removesuffix("_ms").removesuffix("_bytes") or key
 
 
@@ -44,7 +44,7 @@ def readable(key: str, value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in which nothing moves a terminal's cursor: such characters as escapes."""
+    """Return a text that cannot move a terminal's cursor: control characters become escapes."""
     if text.isprintable():
         return text
     return "".join(

@@ -36,7 +36,7 @@ def topic_view(topic: meta_pb2.Topic) -> View:
 
 
 def queue_status_view(status: admin_pb2.QueueStatus) -> View:
-    """Return where a queue is and what it holds."""
+    """Return the place and the content of a queue."""
     return {
         "queue": status.queue,
         "raft_group": status.raft_group,
@@ -76,7 +76,7 @@ def group_view(group: meta_pb2.ConsumerGroup) -> View:
 
 
 def lag_view(lag: admin_pb2.ConsumerQueueLag) -> View:
-    """Return how far a consumer group is on one queue."""
+    """Return the progress of a consumer group on one queue."""
     return {
         "topic": lag.topic,
         "queue": lag.queue,
@@ -135,7 +135,7 @@ def message_view(message: definition_pb2.Message) -> View:
 
 
 def found_message_view(found: admin_pb2.FoundMessage) -> View:
-    """Return a stored message; nobody was given it, so there is no handle and no attempt."""
+    """Return a stored message; it was not delivered, so it has no handle and no attempt."""
     view = message_view(definition_pb2.Message.FromString(found.message))
     del view["receipt_handle"], view["delivery_attempt"]
     view["queue"] = found.queue
@@ -145,7 +145,7 @@ def found_message_view(found: admin_pb2.FoundMessage) -> View:
 
 
 def dead_letter_topic_view(topic: admin_pb2.DeadLetterTopic) -> View:
-    """Return what a dead-letter topic holds."""
+    """Return the counts of a dead-letter topic."""
     return {
         "namespace": topic.namespace,
         "consumer_group": topic.consumer_group,
@@ -162,7 +162,7 @@ def dead_letter_view(letter: admin_pb2.DeadLetter) -> View:
 
 
 def redriven_view(redriven: admin_pb2.RedrivenMessage) -> View:
-    """Return what became, or would become, of a dead letter."""
+    """Return the result, or the expected result, of redriving a dead letter."""
     return {
         "message_id": redriven.message_id,
         "new_message_id": redriven.new_message_id,
@@ -173,7 +173,7 @@ def redriven_view(redriven: admin_pb2.RedrivenMessage) -> View:
 
 
 def trace_view(traced: admin_pb2.TracedMessage) -> View:
-    """Return a message's way: sent, stored, and what consumer groups did with it."""
+    """Return a message's trace: sent, stored, and the steps of consumer groups."""
     message = definition_pb2.Message.FromString(traced.stored.message)
     return {
         "message_id": message.system_properties.message_id,
@@ -210,7 +210,7 @@ def _plain_body(message: definition_pb2.Message) -> bytes:
         plain = unpacking.decompress(message.body, _MAX_BODY_BYTES)
     except zlib.error:
         return message.body
-    # Some KB may stand for GBs: such a body is shown as it came, and so is one that is cut off.
+    # A few KB may unpack to GBs: such a body, and a truncated one, is shown as it came.
     return plain if unpacking.eof else message.body
 
 

@@ -1,8 +1,8 @@
-"""Plans: what shall be moved, why, what it costs and what it is expected to bring.
+"""Plans: which moves are proposed, why, their cost and their expected effect.
 
-A plan is a document: it says what it was made from and by whom, and each step can be read alone.
-`to_json` and `from_json` are inverse to each other. Making a plan changes nothing; it takes effect
-only when it is applied.
+A plan is a document: it names its inputs and its author, and each step can be read alone. `to_json`
+and `from_json` are inverse to each other. Making a plan changes nothing; it takes effect only when
+it is applied.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ Public traces have one mean per window for all machines; queues differ. So, by s
    the load for 15 to 60 minutes.
 6. All is scaled so that the mean over queues and windows adds up to `total_bytes_per_s`.
 
-Lags only look back, so that no window holds anything of the trace's future; the series begins
-`max_lag_windows` into the trace. What one tenant shows at t another may show up to
-`max_lag_windows` later: a split in time must leave out that many windows (see `backtest.split`).
+Lags only look back, so no window holds anything of the trace's future; the series begins
+`max_lag_windows` into the trace. A tenant may repeat at a later window, up to `max_lag_windows` on,
+the activity that another tenant shows at t: a split in time must leave out that many windows (see
+`backtest.split`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Configuration, errors, parsing and limits that every other folder may use."""
+"""Configuration, errors, parsing and limits for all other folders."""

@@ -1,7 +1,7 @@
-"""Who may wait: a limit in calls and bytes for all, and a share of it for each (rule 34).
+"""Admission of calls that wait: a limit in calls and bytes, and a share for each owner (rule 34).
 
-A call is admitted before it is parsed, by what its headers and its connection say, so that one
-that is too many costs next to nothing. Invariant: what was admitted is counted until `leave`.
+A call is admitted before it is parsed, by its headers and its connection, so that a refused call
+costs next to nothing. Invariant: an admitted call is counted until `leave`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class AdmissionOptions:
     """Limits of calls that wait.
 
     Attributes:
-        of: what they are, in the plural; names the limits.
-        most: how many may wait.
+        of: name of the calls, in the plural; part of the limits' names.
+        most: most calls that may wait.
         most_each: the same for one owner, by kind: client, connection, address, namespace.
-        most_bytes: their requests together.
+        most_bytes: most bytes of all their requests.
         most_bytes_each: the same for one client, connection or address.
-        most_request_bytes: one request.
+        most_request_bytes: largest request.
     """
 
     of: str
@@ -39,7 +39,7 @@ class AdmissionOptions:
 
 
 class WaitLimits(Protocol):
-    """Keys that the configuration of calls that wait has."""
+    """Configuration keys of calls that wait."""
 
     max_parked: int
     max_parked_per_client: int
@@ -81,7 +81,7 @@ class Admitted:
         self.namespace: tuple[Owner, ...] = ()
 
     def of_namespace(self, namespace: str) -> None:
-        """Charge the namespace, which is known when the request is parsed.
+        """Charge the namespace, which is known once the request is parsed.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS.
@@ -112,14 +112,14 @@ class Admission:
 
     @property
     def used(self) -> int:
-        """How many calls wait."""
+        """Number of calls that wait."""
         return self._limit.used
 
     def enter(self, client_id: str, peer: str, size_bytes: int) -> Admitted:
         """Let a call wait.
 
         Args:
-            client_id: as its metadata say.
+            client_id: from the call's metadata.
             peer: `host:port` of its connection.
             size_bytes: of its request.
 

@@ -1,4 +1,4 @@
-"""Which place each message of an append got, from what storage answers for its part."""
+"""The place of each message of an append, from storage's answer for its part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata_mq.requests import HandleForm
 
 
 class PendingPlace(NamedTuple):
-    """What names a message of a delayed or half part; `number` and `part` as in a handle."""
+    """The name of a delayed or half message; `number` and `part` as in a handle."""
 
     form: HandleForm
     number: int
@@ -17,12 +17,12 @@ class PendingPlace(NamedTuple):
 
 
 def offsets_beside_duplicates(first: int, count: int, part: storage_pb2.PartResult) -> list[int]:
-    """Return offsets where some messages were stored before: those have their first offset.
+    """Return offsets of messages; duplicates have the offset of the first copy.
 
     Args:
-        first: ordinal in the part of the first message that is asked about.
-        count: how many are.
-        part: what storage answered.
+        first: ordinal in the part of the first message.
+        count: number of messages.
+        part: storage's answer.
     """
     known = {duplicate.ordinal: duplicate.offset for duplicate in part.duplicates}
     offset = part.base_offset + sum(1 for ordinal in range(first) if ordinal not in known)
@@ -37,12 +37,12 @@ def offsets_beside_duplicates(first: int, count: int, part: storage_pb2.PartResu
 
 
 def pending_places(first: int, count: int, part: storage_pb2.PartResult) -> list[PendingPlace]:
-    """Return what names messages that wait; repeats are where the first one is.
+    """Return the names of messages that wait; a repeat has the name of the first copy.
 
     Args:
-        first: ordinal in the part of the first message that is asked about.
-        count: how many are.
-        part: what storage answered.
+        first: ordinal in the part of the first message.
+        count: number of messages.
+        part: storage's answer.
     """
     index, ordinal = part.first_pending.index, part.first_pending.ordinal + first
     places = [PendingPlace(HandleForm.PENDING, index, ordinal + number) for number in range(count)]

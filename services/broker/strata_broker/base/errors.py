@@ -1,7 +1,7 @@
-"""ONE table: what storage, the nameserver and Angelia say, as RocketMQ's codes.
+"""ONE table: refusals of storage, the nameserver and Angelia as RocketMQ's codes.
 
-Everything a client is told goes through `RequestError`; this module makes one of every other
-failure. A text is the reason given by who refused, else the code's name.
+Every error that a client gets is a `RequestError`; this module makes one from any other failure.
+Its text is the reason that the refusing side gave, or else the code's name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ANGELIA_CODES: dict[str, Code] = {
     angelia.INTERNAL: Code.INTERNAL_SERVER_ERROR,
 }
 
-# What a client is told when something cannot be created for it.
+# Codes for clients when something cannot be created for them.
 META_CODES: dict[int, Code] = {
     meta_pb2.META_OUTCOME_INVALID: Code.BAD_REQUEST,
     meta_pb2.META_OUTCOME_LIMIT_REACHED: Code.TOO_MANY_REQUESTS,
@@ -53,7 +53,7 @@ META_CODES: dict[int, Code] = {
     meta_pb2.META_OUTCOME_UNAVAILABLE: Code.PROXY_TIMEOUT,
 }
 
-# A refusal that says "not here" or "not yet": the same call is made again, perhaps elsewhere.
+# Refusals that mean "not here" or "not yet": the call is repeated, perhaps at another node.
 REPEATED_OUTCOMES = frozenset(
     (
         storage_pb2.OUTCOME_NOT_LEADER,
@@ -62,20 +62,20 @@ REPEATED_OUTCOMES = frozenset(
     )
 )
 
-# A call that was not answered may have been carried out: what is repeated can stand that.
+# An unanswered call may have been carried out: repeated calls must be idempotent.
 REPEATED_ANGELIA_CODES = frozenset(
     (angelia.UNAVAILABLE, angelia.OVERLOADED, angelia.DEADLINE_EXCEEDED)
 )
 
 
 class MalformedError(RequestError):
-    """A storage node took a call for malformed; whose fault that is the caller knows."""
+    """A storage node called a request malformed; the caller decides whose fault that is."""
 
 
 class MovedError(RequestError):
-    """The raft group does not serve the queue: it moved, and the metadata here do not say so yet.
+    """The raft group does not serve the queue: it moved, and the metadata here lags behind.
 
-    Whoever can choose anew does; a client is told to try again.
+    A caller that can choose again does so; otherwise the client is told to try again.
     """
 
 
@@ -107,16 +107,16 @@ def timed_out(where: str = "") -> RequestError:
     """Return the error for a storage call whose deadline passed.
 
     Args:
-        where: the raft group that was asked, and what is wrong with it (`LeaderMap.explain`).
+        where: the raft group that was asked, and its problem (`LeaderMap.explain`).
     """
     return RequestError(Code.PROXY_TIMEOUT, _at("storage did not answer in time", where))
 
 
 def send_timed_out(hindrance: str, where: str, *, replicated: bool) -> RequestError:
-    """Return the error for a send that was not stored, or not known to be, before its deadline.
+    """Return the error for a send that was not confirmed as stored before its deadline.
 
     Args:
-        hindrance: why its last try failed: name of an outcome, or an Angelia code.
+        hindrance: reason of its last failure: name of an outcome, or an Angelia code.
         where: as for `timed_out`.
         replicated: whether the raft group has more than one replica.
     """
@@ -139,18 +139,18 @@ def _at(text: str, where: str) -> str:
 
 
 def not_created(what: str, failure: MetaRefused) -> RequestError:
-    """Return the error for something that a client needs and the nameserver refuses to make."""
+    """Return the error for something that a client needs and the nameserver refuses to create."""
     code = META_CODES.get(failure.outcome, Code.INTERNAL_SERVER_ERROR)
     return RequestError(code, f"cannot create {what}: {failure.reason}")
 
 
 def too_many_requests(text: str = FLOW_LIMIT) -> RequestError:
-    """Return the error for a limit that is reached: of this broker, or a quota."""
+    """Return the error for a limit of this broker, or a quota, that is reached."""
     return RequestError(Code.TOO_MANY_REQUESTS, text)
 
 
 def status_of(error: RequestError) -> definition_pb2.Status:
-    """Return the Status that a client is told."""
+    """Return the Status for a client."""
     return definition_pb2.Status(
         code=definition_pb2.Code.ValueType(int(error.code)), message=error.text
     )
@@ -162,5 +162,5 @@ def ok_status() -> definition_pb2.Status:
 
 
 def fold(codes: list[Code]) -> Code:
-    """Return the code of a whole request: the entries' common one, else MULTIPLE_RESULTS."""
+    """Return the code of a whole request: the entries' common code, or MULTIPLE_RESULTS."""
     return codes[0] if len(set(codes)) == 1 else Code.MULTIPLE_RESULTS

@@ -1,8 +1,8 @@
-"""Where the unexpected failure of a request ends: with that request (rule 33).
+"""An unexpected failure of a request ends only that request (rule 33).
 
-A handler refuses with a `RequestError`; what else it raises is a mistake of ours, or a peer that
-answers oddly. The one who waits is told INTERNAL_SERVER_ERROR, the log has the stack, and nobody
-else notices.
+A handler refuses with a `RequestError`. Any other exception is a mistake of ours, or comes from a
+peer that answers oddly. The caller gets INTERNAL_SERVER_ERROR, the log has the stack, and no other
+request is affected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from strata_runtime.tasks import RequestTasks, TooManyTasksError
 
 
 def unexpected() -> RequestError:
-    """Return what a client is told of a failure that nobody expected."""
+    """Return the error that a client gets for an unexpected failure."""
     return RequestError(
         Code.INTERNAL_SERVER_ERROR, "the request failed unexpectedly; the broker's log says why"
     )
@@ -32,15 +32,15 @@ def unexpected() -> RequestError:
 
 @contextmanager
 def contained(requests: RequestTasks, name: str, *refusals: type[Exception]) -> Iterator[None]:
-    """Make INTERNAL_SERVER_ERROR of what a request's handler raises unexpectedly.
+    """Turn an unexpected exception of a request's handler into INTERNAL_SERVER_ERROR.
 
     Args:
-        requests: logs and counts it.
-        name: what was done for the request.
-        refusals: what may be raised beside `RequestError` and `CallError`.
+        requests: logs and counts the failure.
+        name: of the work for the request.
+        refusals: expected exceptions beside `RequestError` and `CallError`.
 
     Raises:
-        RequestError: INTERNAL_SERVER_ERROR; and what is expected.
+        RequestError: INTERNAL_SERVER_ERROR; expected exceptions pass unchanged.
     """
     try:
         yield
@@ -57,11 +57,11 @@ def contained(requests: RequestTasks, name: str, *refusals: type[Exception]) -> 
 
 @contextmanager
 def passed_over(requests: RequestTasks, name: str) -> Iterator[None]:
-    """Go on behind the block when one item of a permanent loop fails unexpectedly.
+    """Continue a permanent loop when one item fails unexpectedly.
 
     Args:
-        requests: logs and counts it.
-        name: what was done for the item.
+        requests: logs and counts the failure.
+        name: of the work for the item.
     """
     try:
         yield
@@ -70,7 +70,7 @@ def passed_over(requests: RequestTasks, name: str) -> Iterator[None]:
 
 
 class Methods(Protocol):
-    """Where handlers of rare RPCs are put: an edge, or one that contains their failures."""
+    """Takes handlers of rare RPCs: an edge, or an edge that contains their failures."""
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
         """See `strata_edge.ports.Edge.add_unary`."""

@@ -1,8 +1,8 @@
-"""Group time as a broker knows it: what storage nodes stamp, not its own wall clock (rule 4).
+"""Group time at a broker: the time that storage nodes stamp, not its own wall clock (rule 4).
 
-Brokers' clocks are watched by nobody, those of storage nodes are. Every answer to an Append says
-when it was stored, so a broker knows how far its own clock is off. Before the first answer it has
-nothing better than that.
+The clocks of storage nodes are checked, those of brokers are not. Every answer to an Append has
+the time of storage, so a broker learns the offset of its own clock. Before the first answer it
+uses its own clock.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class GroupClock:
         self._ahead_ms = 0
 
     def learn(self, store_time_ms: int) -> None:
-        """Take in a stamp that was made a moment ago."""
+        """Learn from a stamp that was made a moment ago."""
         if store_time_ms:
             self._ahead_ms = store_time_ms - self._clock.wall_ms()
 
     def now_ms(self) -> int:
-        """Return group time, give or take the way of an answer."""
+        """Return group time; it is off by at most the transit time of an answer."""
         return self._clock.wall_ms() + self._ahead_ms

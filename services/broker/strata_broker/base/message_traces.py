@@ -1,11 +1,11 @@
 """Spans of the broker for messages: one per traced send, one per delivery of a traced message.
 
 A message's trace parent is its own trace context, else the user property `traceparent`, else the
-call's metadata; a message that named none carries the send's span as its trace context from then
-on, so that its deliveries find it. A trace context that the client wrote is stored as it was sent.
+call's metadata. A message without a trace context gets the send's span as its trace context, so
+that its deliveries find it. A trace context from the client is stored unchanged.
 
-Deliveries do not parse messages: the trace context is looked for among the system properties,
-which stand first in what is stored (`wire.stored_message`).
+Deliveries do not parse messages: they search the trace context in the system properties, which
+come first in a stored message (`wire.stored_message`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a call of each of the broker's RPCs may bring and how long it may ask to wait (rule 34).
+"""The largest request and the longest wait of each of the broker's RPCs (rule 34).
 
-An RPC that is not here has the edge's defaults: 64 KiB and `calls.max_timeout_ms`.
+An RPC without an entry has the edge's defaults: 64 KiB and `calls.max_timeout_ms`.
 """
 
 from __future__ import annotations

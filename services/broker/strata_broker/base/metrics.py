@@ -1,7 +1,7 @@
 """Metrics of a broker: RocketMQ's documented names first, then our own.
 
-RocketMQ's names carry no unit suffix, so their unit stands in the description. How full each
-limit is shows under the names of `strata_runtime.limits`.
+RocketMQ's names have no unit suffix, so their unit is in the description. The use of each limit is
+under the names of `strata_runtime.limits`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_earlier_sends_total",
         "counter",
         "1",
-        "Repeated sends that were found where their topic's messages went before it changed.",
+        "Repeated sends that were found in a raft group that the topic used before it changed.",
     ),
     MetricSpec("rocketmq_messages_in_total", "counter", "1", "Messages produced.", _TOPIC),
     MetricSpec("rocketmq_messages_out_total", "counter", "1", "Messages delivered.", _CONSUMER),
@@ -43,14 +43,14 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_consumer_inflight_messages",
         "gauge",
         "1",
-        "Of these: handed out and not acked.",
+        "Messages that a consumer group was given and has not acked.",
         ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
         "rocketmq_consumer_ready_messages",
         "gauge",
         "1",
-        "Of these: not handed out.",
+        "Messages that a consumer group was not given yet.",
         ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
@@ -64,7 +64,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_consumer_queueing_latency",
         "gauge",
         "ms",
-        "Age of the oldest message never handed out to a consumer group, as of the last window.",
+        "Age of the oldest message that a consumer group was never given, as of the last window.",
         ("namespace", "topic", "consumer_group"),
     ),
     MetricSpec(
@@ -85,8 +85,8 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_processor_watermark",
         "gauge",
         "1",
-        "Requests taken and not answered: send (a request for several queues counts for each), ack,"
-        " pull (receives), lite_pull (pulls), client_manager (all other calls).",
+        "Requests that are not answered yet: send (a request for several queues counts for each),"
+        " ack, pull (receives), lite_pull (pulls), client_manager (all other calls).",
         ("processor",),
     ),
     MetricSpec("rocketmq_topic_number", "gauge", "1", "Topics of the cluster."),
@@ -103,19 +103,26 @@ METRICS: tuple[MetricSpec, ...] = (
     MetricSpec("strata_broker_append_messages", "histogram", "1", "Messages per append batch."),
     MetricSpec("strata_broker_append_latency", "histogram", "ms", "Duration of an Append call."),
     MetricSpec("strata_broker_clients", "gauge", "1", "Clients known to be alive."),
-    MetricSpec("strata_broker_topics", "gauge", "1", "Topics in this broker's copy."),
-    MetricSpec("strata_broker_metadata_revision", "gauge", "1", "Revision of that copy."),
+    MetricSpec(
+        "strata_broker_topics", "gauge", "1", "Topics in this broker's copy of the metadata."
+    ),
+    MetricSpec(
+        "strata_broker_metadata_revision",
+        "gauge",
+        "1",
+        "Revision of this broker's copy of the metadata.",
+    ),
     MetricSpec(
         "strata_broker_rehashing_topics",
         "gauge",
         "1",
-        "Topics that got more queues and have message groups in the old ones still.",
+        "Topics that got more queues and whose message groups still use the old ones.",
     ),
     MetricSpec(
         "strata_broker_pending_drops",
         "gauge",
         "1",
-        "Deleted topics and consumer groups whose data is not gone everywhere yet.",
+        "Deleted topics and consumer groups whose data is not dropped everywhere yet.",
     ),
     MetricSpec(
         "strata_broker_storage_retries_total",
@@ -128,17 +135,20 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_replica_reads_total",
         "counter",
         "1",
-        "Reads of messages at replicas, by what came of them, and what was left to the leader.",
+        "Reads of messages at replicas, by result, and reads that were left to the leader.",
         ("result",),
     ),
     MetricSpec(
         "strata_broker_spread_topics",
         "gauge",
         "1",
-        "Topics of raft groups whose reads are counted in this window.",
+        "Pairs of topic and raft group whose reads are counted in this window.",
     ),
     MetricSpec(
-        "strata_broker_spread_topics_maximum", "gauge", "1", "How many of them may be counted."
+        "strata_broker_spread_topics_maximum",
+        "gauge",
+        "1",
+        "Most pairs of topic and raft group whose reads are counted.",
     ),
     MetricSpec(
         "strata_broker_settings_pushed_total",
@@ -150,27 +160,28 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_settings_waiting",
         "gauge",
         "1",
-        "Clients whose settings wait to be looked at after such a change; at most max_streams.",
+        "Clients whose settings wait for a check after a change of their consumer group; at most"
+        " max_streams.",
     ),
     MetricSpec(
         "strata_broker_cached_filters",
         "gauge",
         "1",
-        "Parsed filter expressions that are kept, and their characters (limited).",
+        "Cached filter expressions, and their characters; both are limited.",
         ("of",),
     ),
     MetricSpec(
         "strata_broker_unread_filters_total",
         "counter",
         "1",
-        "SQL92 expressions that were refused unread, because too many characters of new ones came"
-        " (receive.filter_characters_per_second).",
+        "SQL92 expressions that were refused unread because of too many characters of new"
+        " expressions (receive.filter_characters_per_second).",
     ),
     MetricSpec(
         "strata_broker_quota_refused_total",
         "counter",
         "1",
-        "Requests refused because their namespace or topic has used up a quota.",
+        "Requests refused because their namespace or topic used up a quota.",
         ("namespace", "quota"),
     ),
     MetricSpec(
@@ -197,10 +208,16 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_transaction_checks_total",
         "counter",
         "1",
-        "Transaction checks by what became of them: sent, given up, or left to the next check.",
+        "Transaction checks by result: sent, given up, or dropped until the next check.",
         ("result",),
     ),
-    MetricSpec("strata_broker_recalls_total", "counter", "1", "Recalls of messages.", ("result",)),
+    MetricSpec(
+        "strata_broker_recalls_total",
+        "counter",
+        "1",
+        "Recalls of messages, by result.",
+        ("result",),
+    ),
     MetricSpec(
         "strata_broker_peer_failures_total",
         "counter",
@@ -218,7 +235,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_unreleased_total",
         "counter",
         "1",
-        "Leases of answers that no client took and that could not be released: they run out.",
+        "Leases of answers that no client took and that could not be released; they expire.",
     ),
     MetricSpec(
         "strata_broker_refused_entries_total",
@@ -230,25 +247,25 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_broker_surplus_receives",
         "gauge",
         "1",
-        "Receives that are too many for their client, refused after a pause.",
+        "Receives beyond their client's limit that were refused after a pause.",
     ),
     MetricSpec(
         "strata_broker_share_refused_total",
         "counter",
         "1",
-        "Calls refused because their client or connection holds its share of a limit already.",
+        "Calls refused because their client or connection has used up its share of a limit.",
         ("of", "by"),
     ),
     MetricSpec(
         "strata_broker_released_total",
         "counter",
         "1",
-        "Leased messages given back because their client had gone.",
+        "Leased messages that were released because their client had gone.",
     ),
     MetricSpec(
         "strata_broker_unreachable_raft_groups",
         "gauge",
         "1",
-        "Raft groups that this broker cannot use now: nobody leads them, or disks are full.",
+        "Raft groups that this broker cannot use now: they have no leader, or disks are full.",
     ),
 )

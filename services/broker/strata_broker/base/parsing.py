@@ -1,8 +1,8 @@
-"""Requests from bytes to objects, after a look at how many objects that would be.
+"""Parses requests after counting their elements.
 
-An empty element of a repeated field takes two bytes of a request and some hundred of memory, and
-time beside: 16 MiB of them stop a broker. So elements are counted on the wire, before anything is
-made of them (rule 34).
+An empty element of a repeated field takes two bytes of a request, but some hundred bytes of memory
+and some time: 16 MiB of them stop a broker. So elements are counted on the wire, before any object
+is created (rule 34).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from strata_broker.base.wire import FIXED_BYTES, read_varint
 Request = TypeVar("Request", bound=Message)
 
 MAX_ELEMENTS = 4_096
-"""Of one repeated field, in one message."""
+"""Most elements of one repeated field, in one message."""
 
 MAX_PIECES = 16
-"""In which one message that stands in another may come; a parser merges them."""
+"""Most copies of a singular message field; a parser merges them."""
 
 MAX_FIELDS = 65_536
-"""In all messages of a request together, as far as they are looked into."""
+"""Most fields in all checked messages of a request."""
 
 _COUNTED_FROM_BYTES = 16_384
-"""A smaller request cannot hold enough."""
+"""A smaller request cannot hold too many elements."""
 
 _LOOKED_INTO_FROM_BYTES = 4_096
 """A smaller message inside another one counts as one field."""
 
 _LENGTH_DELIMITED = 2
 _VARINT = 0
-# Begin and end of a group; what is inside counts as if it were outside.
+# Begin and end of a group; its content counts as if it were outside.
 _GROUP = (3, 4)
 
 
@@ -43,11 +43,11 @@ class TooManyElements(DecodeError):
 
 
 class _Shape(NamedTuple):
-    """What the fields of a message type are, by number.
+    """The fields of a message type, by number.
 
     Attributes:
         name: of the type.
-        limits: how often a field may come.
+        limits: how often a field may occur.
         packed: repeated fields of numbers without a key each.
         messages: fields that are messages.
     """
@@ -81,12 +81,12 @@ def parse(
 
 
 def _check(descriptor: Descriptor, data: bytes, at: int, end: int, left: int) -> int:
-    """Count the fields of a message; return how many more there may be.
+    """Count the fields of a message; return how many more are allowed.
 
-    What is no message is left to the parser, which says so.
+    Malformed bytes are left to the parser, which reports them.
 
     Raises:
-        TooManyElements: there are more.
+        TooManyElements: the message has more.
     """
     shape = _shape_of(descriptor)
     counts: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Configuration of receives, pulls and acks; tables of `BrokerConfig`."""
+"""Configuration of receives, pulls, acks and refused calls; tables of `BrokerConfig`."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from strata_runtime.config import Section
 class ReceiveSection(Section):
     """ReceiveMessage."""
 
-    max_messages: int = Field(default=32, ge=1, description="Messages of one answer.")
+    max_messages: int = Field(default=32, ge=1, description="Most messages of one answer.")
     max_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=1,
-        description="Messages of one answer, except that one always goes.",
+        description="Most bytes of messages in one answer; a single message is always allowed.",
     )
     max_bytes_in_flight: int = Field(
         default=128 * 1024 * 1024,
         ge=1,
-        description="Shared by the receives under way: each may get as much as an equal part.",
+        description="Most bytes of answers of all concurrent receives; each may use an equal part.",
     )
     min_polling_ms: int = Field(default=5_000, ge=0, description="Shortest wait for messages.")
     max_polling_ms: int = Field(default=20_000, ge=1_000, description="Longest wait for messages.")
     request_timeout_ms: int = Field(
         default=3_000,
         ge=0,
-        description="Taken for a client's request timeout when its settings say none: a receive "
-        "that does not say how long it waits leaves half of it.",
+        description="Request timeout of a client whose settings have none; a receive without a "
+        "wait time waits for half of it.",
     )
     deadline_margin_ms: int = Field(
-        default=100, ge=0, description="Kept free before the client's deadline."
+        default=100, ge=0, description="Time to keep free before the client's deadline."
     )
     min_invisible_ms: int = Field(default=10_000, ge=0, description="Shortest lease of a receive.")
     max_invisible_ms: int = Field(default=43_200_000, ge=1, description="Longest lease.")
-    max_parked: int = Field(default=20_000, ge=1, description="Receives under way.")
+    max_parked: int = Field(default=20_000, ge=1, description="Most concurrent receives.")
     max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
     max_parked_per_connection: int = Field(
         default=1_024, ge=1, description="The same for one connection."
@@ -46,10 +46,14 @@ class ReceiveSection(Section):
         default=15_000, ge=1, description="The same for one namespace."
     )
     max_request_bytes: int = Field(
-        default=128 * 1024, ge=1_024, description="One request; beyond it PAYLOAD_TOO_LARGE."
+        default=128 * 1024,
+        ge=1_024,
+        description="Largest request; a larger one gets PAYLOAD_TOO_LARGE.",
     )
     max_parked_bytes: int = Field(
-        default=64 * 1024 * 1024, ge=1_024, description="Requests of receives under way."
+        default=64 * 1024 * 1024,
+        ge=1_024,
+        description="Most bytes of requests of concurrent receives.",
     )
     max_parked_bytes_per_client: int = Field(
         default=8 * 1024 * 1024,
@@ -59,73 +63,83 @@ class ReceiveSection(Section):
     surplus_pause_ms: int = Field(
         default=1_000,
         ge=0,
-        description="A receive that is too many for its client is refused after this pause, so "
-        "that one that asks again at once does not keep the broker busy.",
+        description="Pause before a receive beyond its client's limit is refused, so that a "
+        "client that asks again at once does not keep the broker busy.",
     )
     max_surplus: int = Field(
-        default=10_000, ge=1, description="Such receives; more are refused at once."
+        default=10_000,
+        ge=1,
+        description="Most receives that wait for that refusal; further ones are refused at once.",
     )
     gone_grace_ms: int = Field(
         default=1_000,
         ge=0,
-        description="A pop whose client has gone is ended in storage; if it does not end for this "
-        "long, it is given up.",
+        description="Time for storage to end a pop whose client has gone; then the broker "
+        "gives it up.",
     )
     first_slice_ms: int = Field(
         default=100,
         ge=1,
-        description="First wait at one of the raft groups behind a public queue that moved.",
+        description="First wait at each raft group of a public queue that moved.",
     )
     max_slice_ms: int = Field(
-        default=1_000, ge=1, description="Longest such wait; they double while nothing comes."
+        default=1_000,
+        ge=1,
+        description="Longest such wait; the wait doubles while no message comes.",
     )
     moved_pause_ms: int = Field(
-        default=20, ge=1, description="Pause when a queue is not where the metadata say."
+        default=20,
+        ge=1,
+        description="Pause before the next try when a queue is not where the metadata places it.",
     )
     moved_grace_ms: int = Field(
         default=1_000,
         ge=0,
-        description="A pop that waits where a queue just left may still be answered for this long.",
+        description="Time for which a pop at a raft group that a queue left may still be answered.",
     )
     drained_cache_ms: int = Field(
         default=2_000,
         ge=0,
-        description="How long an older epoch counts as drained before storage is asked again.",
+        description="Time for which an older epoch counts as drained; then storage is asked again.",
     )
     max_cached_drains: int = Field(
-        default=10_000, ge=1, description="Older epochs known to be drained."
+        default=10_000, ge=1, description="Most older epochs that are remembered as drained."
     )
     start_from_latest: bool = Field(
         default=False,
-        description="Where a new consumer group starts: at new messages, or at the oldest.",
+        description="Start of a new consumer group: at new messages, or at the oldest message.",
     )
-    max_cached_filters: int = Field(default=4_096, ge=1, description="Parsed filters.")
+    max_cached_filters: int = Field(
+        default=4_096, ge=1, description="Most parsed filters to cache."
+    )
     max_cached_filter_characters: int = Field(
-        default=1024 * 1024, ge=1, description="Their expressions together."
+        default=1024 * 1024, ge=1, description="Most characters of these filters."
     )
     filter_characters_per_second: int = Field(
         default=128 * 1024,
         ge=1,
-        description="SQL92 expressions that nobody sent lately; what is more is TOO_MANY_REQUESTS.",
+        description="Most characters of new SQL92 expressions; more get TOO_MANY_REQUESTS.",
     )
 
 
 class PullSection(Section):
     """PullMessage."""
 
-    max_messages: int = Field(default=1_024, ge=1, description="Messages of one answer.")
+    max_messages: int = Field(default=1_024, ge=1, description="Most messages of one answer.")
     max_bytes: int = Field(
         default=8 * 1024 * 1024,
         ge=1,
-        description="Messages of one answer, except that one always goes.",
+        description="Most bytes of messages in one answer; a single message is always allowed.",
     )
     max_bytes_in_flight: int = Field(
         default=64 * 1024 * 1024,
         ge=1,
-        description="Shared by the pulls under way: each may get as much as an equal part.",
+        description="Most bytes of answers of all concurrent pulls; each may use an equal part.",
     )
     max_parked: int = Field(
-        default=10_000, ge=1, description="Pulls under way, until their clients have read them."
+        default=10_000,
+        ge=1,
+        description="Most concurrent pulls; a pull ends when its client has read the answer.",
     )
     max_parked_per_client: int = Field(default=256, ge=1, description="The same for one client.")
     max_parked_per_connection: int = Field(
@@ -138,10 +152,14 @@ class PullSection(Section):
         default=7_500, ge=1, description="The same for one namespace."
     )
     max_request_bytes: int = Field(
-        default=128 * 1024, ge=1_024, description="One request; beyond it PAYLOAD_TOO_LARGE."
+        default=128 * 1024,
+        ge=1_024,
+        description="Largest request; a larger one gets PAYLOAD_TOO_LARGE.",
     )
     max_parked_bytes: int = Field(
-        default=32 * 1024 * 1024, ge=1_024, description="Requests of pulls under way."
+        default=32 * 1024 * 1024,
+        ge=1_024,
+        description="Most bytes of requests of concurrent pulls.",
     )
     max_parked_bytes_per_client: int = Field(
         default=4 * 1024 * 1024,
@@ -151,26 +169,59 @@ class PullSection(Section):
     max_slice_ms: int = Field(
         default=2_000,
         ge=1,
-        description="Longest wait in storage; then the raft group is looked up again.",
+        description="Longest wait in storage; then the broker looks up the raft group again.",
     )
 
 
 class AckSection(Section):
     """AckMessage."""
 
-    max_entries: int = Field(default=4_096, ge=1, description="Receipt handles of one request.")
+    max_entries: int = Field(
+        default=4_096, ge=1, description="Most receipt handles of one request."
+    )
     max_request_bytes: int = Field(
-        default=1024 * 1024, ge=1_024, description="One request; beyond it PAYLOAD_TOO_LARGE."
+        default=1024 * 1024,
+        ge=1_024,
+        description="Largest request; a larger one gets PAYLOAD_TOO_LARGE.",
     )
     max_waiting: int = Field(
-        default=200_000, ge=1, description="Acks not yet answered; beyond it TOO_MANY_REQUESTS."
+        default=200_000,
+        ge=1,
+        description="Most acks that wait; further acks get TOO_MANY_REQUESTS.",
     )
     max_waiting_per_client: int = Field(
         default=20_000, ge=1, description="The same for one client, and for one connection."
     )
     max_bytes_waiting: int = Field(
-        default=64 * 1024 * 1024, ge=1_024, description="Their requests together."
+        default=64 * 1024 * 1024, ge=1_024, description="Most bytes of requests of acks that wait."
     )
     max_bytes_waiting_per_client: int = Field(
-        default=4 * 1024 * 1024, ge=1_024, description="The same of one client or connection."
+        default=4 * 1024 * 1024, ge=1_024, description="The same for one client or connection."
+    )
+
+
+class RefusalsSection(Section):
+    """Calls that are refused because of what their client sent: bad handles, illegal messages."""
+
+    max_entries_per_second: int = Field(
+        default=10_000,
+        ge=1,
+        description="Refused entries of sends, receives and acks of one connection. Beyond it the "
+        "next calls of the connection wait.",
+    )
+    entries_per_call: int = Field(
+        default=10,
+        ge=0,
+        description="Entries that a refused call counts in addition to its own.",
+    )
+    max_connections: int = Field(
+        default=10_000, ge=1, description="Connections whose refusals are remembered."
+    )
+    max_waiting: int = Field(
+        default=1_024,
+        ge=1,
+        description="Calls of all connections that wait. Beyond it TOO_MANY_REQUESTS.",
+    )
+    max_bytes_waiting: int = Field(
+        default=16 * 1024 * 1024, ge=1_024, description="The same in bytes of their requests."
     )

@@ -1,15 +1,15 @@
 """How fast the calls of one connection may be refused (rule 34).
 
-A refusal takes nearly as long as an answer. A client that repeats without pause what is refused
-would take the event loop from all others; so its connection has a pace. Everything that a client
-got wrong counts; an answer that there is no message does not.
+A refusal takes nearly as long as an answer. A client that repeats a refused call without pause
+would take the event loop from all other clients, so its connection has a pace. Every error of a
+client counts; the answer that there is no message does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strata_broker.base.config import RefusalsSection
+from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.base.token_bucket import TokenBucket
 from strata_mq.requests import Code
 from strata_runtime.clock import Clock

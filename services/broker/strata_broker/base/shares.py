@@ -1,7 +1,7 @@
-"""Shares of a limit: one client, or one connection, cannot use up what is there for all (rule 34).
+"""Shares of a limit: one client or connection cannot use up the limit of all (rule 34).
 
-A share has an owner, which is a kind ("client", "connection") and a name. Names come from clients,
-so only who holds something is remembered.
+The owner of a share has a kind ("client", "connection") and a name. Names come from clients, so
+only owners that hold something are remembered.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ SHARING = ("client", "connection")
 
 
 def owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
-    """Return the owners of what a call holds.
+    """Return the owners of a call's resources.
 
     Args:
-        client_id: as its metadata say; a client chooses it freely.
+        client_id: from the call's metadata; a client chooses it freely.
         peer: address of its connection, `host:port`.
     """
     return ("client", client_id), ("connection", peer)
 
 
 class Shares:
-    """What each owner holds of one limit; used on the event loop only.
+    """The use of one limit by each owner; used on the event loop only.
 
-    Invariant: nobody holds more than the most of its kind.
+    Invariant: no owner holds more than the limit of its kind.
 
     Args:
         of: what is counted, label `of` of the metric.

@@ -1,7 +1,8 @@
-"""How fast something may be used up: tokens that come at a rate, up to a burst. Values only.
+"""A limit on a rate: tokens arrive at the rate, up to a burst. Values only.
 
-While there is one token, whoever comes may take more than there are: the debt is waited for. So a
-request larger than the burst passes, is not starved by smaller ones, and the rate holds over time.
+While there is one token, a caller may take more than there are; the next caller waits for the
+debt. So a request larger than the burst passes, smaller requests cannot starve it, and the rate
+holds over time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class TokenBucket:
         return max(0.0, (1.0 - self._tokens) / self.rate_per_s)
 
     def take(self, amount: int) -> None:
-        """Take tokens, also those that are not there yet."""
+        """Take tokens, including tokens that have not arrived yet."""
         self._tokens -= amount
 
     def used(self, now_s: float) -> float:
@@ -43,7 +44,7 @@ class TokenBucket:
         return 1.0 - self._tokens / self.burst
 
     def change_rate(self, rate_per_s: float, burst_s: float, now_s: float) -> None:
-        """Let tokens come at another rate from now on; the share that is used up stays."""
+        """Change the rate from now on; the used share stays."""
         used = self.used(now_s)
         self.rate_per_s = rate_per_s
         self.burst = max(1.0, rate_per_s * burst_s)

@@ -1,6 +1,6 @@
-"""Requests that are taken and not answered, by what serves them; read when somebody scrapes.
+"""Requests that are not answered yet, by processor; counted at each scrape.
 
-There are no thread pools whose queues could be measured: calls wait on the event loop, for storage
+There are no thread pools whose queues could be measured: calls wait on the event loop for storage
 nodes or for messages.
 """
 

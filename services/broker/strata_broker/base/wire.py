@@ -1,10 +1,10 @@
-"""Protobuf wire format by hand, for the few places where an object per message is too dear.
+"""Protobuf wire format by hand, for the few places where an object per message is too expensive.
 
-Role: the form in which messages are stored and delivered, and the answers of the hot calls, by
-joining bytes. Everything else uses the generated classes.
+Role: builds stored and delivered messages and the answers of hot calls by joining bytes.
+Everything else uses the generated classes.
 
-Invariant: what is built here parses to what the generated classes would build for the same values
-(a test compares both).
+Invariant: the bytes parse to the same values as those of the generated classes (a test compares
+both).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def length_delimited(field: int, value: bytes) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return (value, where it ends); behind the end of the data if it is cut off or too long."""
+    """Return (value, end position); a cut or too long varint ends behind the end of the data."""
     value = shift = 0
     for position in range(at, min(at + _VARINT_BYTES, len(data))):
         byte = data[position]
@@ -57,11 +57,11 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def stored_message(properties: bytes, added: bytes, rest: bytes) -> bytes:
-    """Put a message together so that its system properties are one field, the first.
+    """Build a message whose system properties are one field, the first.
 
     Protobuf lets a message field appear twice and merges both, but the JavaScript runtime keeps
-    the last one only. So what is added goes inside the one field, and the field stands first,
-    where `received_message` finds it without a walk over the others.
+    only the last one. So added properties go inside the one field. The field comes first, so that
+    `received_message` finds it without reading the other fields.
 
     Args:
         properties: serialised SystemProperties.
@@ -183,7 +183,7 @@ _NOTHING = receive_status(Code.MESSAGE_NOT_FOUND, "no new message")
 
 
 def nothing(wall_ms: int, why: str = "") -> list[bytes]:
-    """Serialise the responses of a receive that found no message; `why`: it could not look."""
+    """Serialise the responses of a receive without messages; `why`: why it could not look."""
     status = receive_status(Code.MESSAGE_NOT_FOUND, f"no new message: {why}") if why else _NOTHING
     return [status, delivery_timestamp(wall_ms)]
 

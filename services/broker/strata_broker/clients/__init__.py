@@ -1,1 +1,1 @@
-"""Who is connected, what they are told, where they are sent."""
+"""Connected clients: their sessions, their settings, their routes."""

@@ -1,6 +1,6 @@
-"""Commands to clients on their telemetry streams, and what the clients say to them.
+"""Commands to clients on their telemetry streams, and the clients' answers.
 
-A command carries a nonce; the answer with the same nonce may come on any stream of the client, or
+A command carries a nonce. The answer with the same nonce may come on any stream of the client, or
 never: official clients of some languages know no commands.
 """
 
@@ -33,11 +33,11 @@ class ClientCommands:
     async def command(
         self, client_id: str, command: peer_pb2.ClientCommand.ValueType, message: bytes
     ) -> peer_pb2.CommandClientResponse:
-        """Send a command to a client that has a stream here; return what it says.
+        """Send a command to a client that has a stream here; return its answer.
 
         Raises:
-            RequestError: NOT_FOUND, it has none; REQUEST_TIMEOUT, it says nothing;
-                BAD_REQUEST, an unknown command; TOO_MANY_REQUESTS.
+            RequestError: NOT_FOUND: it has no stream; REQUEST_TIMEOUT: it does not answer;
+                BAD_REQUEST: an unknown command; TOO_MANY_REQUESTS.
         """
         stream = self._telemetry.stream_of(client_id)
         if stream is None:
@@ -62,7 +62,7 @@ class ClientCommands:
             self._limit.give_back()
 
     def _replied(self, reply: service_pb2.TelemetryCommand) -> None:
-        """Take in what a client says; what nobody waits for any more is passed over."""
+        """Take a client's answer; an answer that no call waits for is ignored."""
         match reply.WhichOneof("command"):
             case "thread_stack_trace":
                 nonce = reply.thread_stack_trace.nonce

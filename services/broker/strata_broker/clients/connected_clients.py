@@ -1,4 +1,4 @@
-"""Clients that this broker knows to be alive, as other brokers and operators are told of them."""
+"""The live clients of this broker, in the form that other brokers and operators get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape shows of a broker as a whole, some of it under RocketMQ's names."""
+"""Metrics of a broker as a whole, some of them under RocketMQ's names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Tells every storage node which clients live, so that auto-renewed leases live with them.
+"""Reports live clients to every storage node, so that it keeps their auto-renewed leases.
 
-And of which topics a producer is connected here, so that transaction checks come here.
+A report also names the topics of connected producers, so that their transaction checks come here.
 
-Rule 25: the delta every few seconds, everything at first and when asked, a goodbye at once. A
-node that could not be told gets everything next time. Invariant: only a client that said goodbye
-is reported as gone; one that fell silent merely leaves the list, because another broker may still
-hear it.
+Rule 25: the broker sends the changes every few seconds, everything at first and on request, and a
+goodbye at once. A node that a report did not reach gets everything next time. Invariant: only a
+client that said goodbye is reported as gone. A silent client just leaves the list, because another
+broker may still hear it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOBODY: frozenset[int] = frozenset()
 
 
 class _Told(NamedTuple):
-    """What a node confirmed: the holders that live, the topics with a producer."""
+    """The state that a node confirmed: live holders, and topics with a producer."""
 
     live: AbstractSet[int]
     topic_ids: tuple[int, ...]
@@ -60,7 +60,7 @@ class LivenessReporter:
         self._period_s = config.report_period_ms / 1000
         self._timeout_s = config.report_timeout_ms / 1000
         self._wake = asyncio.Event()
-        # Absent: the node must be told everything.
+        # An absent node needs a full report.
         self._told: dict[str, _Told] = {}
         # node -> goodbyes it has not confirmed
         self._goodbyes: dict[str, set[int]] = {}
@@ -79,7 +79,7 @@ class LivenessReporter:
                 continue
 
     async def leave(self) -> None:
-        """Tell every storage node that this broker stops: its clients are elsewhere now."""
+        """Tell every storage node that this broker stops: its clients are at other brokers now."""
         goodbye = storage_pb2.ReportClientsRequest(
             broker_boot_id=self._boot_id, full=True, leaving=True
         )

@@ -1,8 +1,7 @@
-"""Asks all brokers about clients: one is connected to one or some of them.
+"""Asks all brokers about clients: a client is connected to one or several brokers.
 
-Brokers share no state; who holds a client is found by asking every broker that lives, at once and
-within a short time. A broker that does not answer is passed over: its clients will be on another
-one soon.
+Brokers share no state, so a client's broker is found by asking all live brokers at once, within a
+short time. A broker that does not answer is skipped: its clients will soon be on another one.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Peers:
 
     Args:
         node_id: of this broker, which is asked without a call.
-        view: says which brokers there are.
+        view: knows the brokers.
         channels: to them.
         clients: of this broker.
         commands: to clients of this broker.
@@ -85,11 +84,11 @@ class Peers:
     async def command(
         self, client_id: str, command: peer_pb2.ClientCommand.ValueType, message: bytes = b""
     ) -> peer_pb2.CommandClientResponse:
-        """Send a command to a client, wherever it is connected; return what it says.
+        """Send a command to a client, wherever it is connected; return its answer.
 
         Raises:
-            RequestError: NOT_FOUND, no broker has a stream of it; REQUEST_TIMEOUT, it, or the
-                broker that has it, says nothing; TOO_MANY_REQUESTS.
+            RequestError: NOT_FOUND: no broker has a stream of the client; REQUEST_TIMEOUT: the
+                client or its broker does not answer; TOO_MANY_REQUESTS.
         """
         answers = await self._ask_all(peer_pb2.ListClientsRequest(client_id=client_id))
         holders = [
@@ -170,15 +169,15 @@ class Peers:
 
 
 def _tells_more(one: peer_pb2.ConnectedClient, other: peer_pb2.ConnectedClient) -> bool:
-    """Whether a broker knows more of a client than another: it has its stream, or heard it last."""
+    """Whether a broker knows more of a client than another one: it has a stream, or heard last."""
     return (one.has_stream, one.heard_ms) > (other.has_stream, other.heard_ms)
 
 
 def require_ok(response: peer_pb2.CommandClientResponse) -> None:
-    """Let an answer pass in which the client, or the broker that has it, says OK.
+    """Accept an answer in which the client and its broker say OK.
 
     Raises:
-        RequestError: what it says instead.
+        RequestError: the status in the answer is another one.
     """
     code = int(response.status.code)
     if code != Code.OK:

@@ -1,9 +1,9 @@
-"""Which connected clients can say what became of a transaction, by topic.
+"""The connected producers that can be asked for the decision on a transaction, by topic.
 
-Any producer of the topic may be asked (gRPC producers have no group). Those that have sent a
-transactional message are asked first: a producer without a checker ignores the question. What a
-client has sent counts beside its settings, because a stream may be bare: Python clients that come
-back say nothing for minutes. Used on the event loop only.
+Any producer of the topic may be asked (gRPC producers have no group). Producers that have sent a
+transactional message are asked first: a producer without a checker ignores the question. The
+topics a client has sent to count beside its settings, because a stream may be bare: reconnected
+Python clients send no settings for minutes. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from strata_broker.metadata.metadata import MetadataView, Name
 from strata_mq.requests import TopicType
 
 _TRANSACTIONAL: frozenset[int] = frozenset((TopicType.TRANSACTION, TopicType.MIXED))
-# Streams looked at for one that has nothing to send; the others have their turn later.
+# Most streams to search for an idle one; the other streams have their turn later.
 _LOOKED_AT = 8
 
 
 class ProducerStream(Protocol):
-    """A client's telemetry stream, as far as it matters here."""
+    """The part of a client's telemetry stream that is used here."""
 
     client: Client
 
@@ -35,7 +35,7 @@ class ProducerStream(Protocol):
 
 
 class _OfTopic:
-    """Streams of one topic's producers; whose turn it is comes first."""
+    """Streams of one topic's producers; the next to ask comes first."""
 
     __slots__ = ("others", "senders")
 
@@ -75,7 +75,7 @@ class Producers:
         self._on_topics = callback
 
     def update(self, stream: ProducerStream) -> None:
-        """Take in that a stream is open and what is known of its client now."""
+        """Note that a stream is open, and the present settings of its client."""
         client = stream.client
         self._by_client.setdefault(client.client_id, set()).add(stream)
         topics = {*client.topics, *client.transaction_topics}
@@ -121,16 +121,16 @@ class Producers:
         return topic in self._by_topic
 
     def next_idle(self, topic: Name) -> ProducerStream | None:
-        """Return the stream whose turn it is among those that have nothing to send.
+        """Return the next idle stream of a producer of the topic.
 
-        None: there is no producer of the topic, or all that were looked at are busy.
+        None: there is no producer of the topic, or all searched streams are busy.
         """
         of_topic = self._by_topic.get(topic)
         if of_topic is None:
             return None
         streams = of_topic.senders or of_topic.others
         for stream in list(islice(streams, _LOOKED_AT)):
-            # To the end: the next one has its turn, one that stays busy is in nobody's way.
+            # Move it to the end, so that a busy stream does not block the next one.
             del streams[stream]
             streams[stream] = None
             if stream.idle:
@@ -138,7 +138,7 @@ class Producers:
         return None
 
     def _terminated(self, client_id: str) -> None:
-        """Ask a client no more that said goodbye: Go clients leave their streams open."""
+        """Stop asking a client that said goodbye: Go clients leave their streams open."""
         for stream in self._by_client.get(client_id, ()):
             self._leave(stream, self._topics_of[stream])
             self._topics_of[stream] = set()

@@ -1,6 +1,6 @@
 """Finds topics and consumer groups, and creates them on first use where that is allowed.
 
-Invariant: one creation per name at a time; all callers that want the same one wait for it.
+Invariant: there is one creation per name at a time; all callers that need the name wait for it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Provisioner:
         """Return a topic, created as a MIXED one when `auto_create_topic` is on.
 
         Raises:
-            RequestError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND or what creation failed with.
+            RequestError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, or the reason of a failed creation.
         """
         if self._view.topic(namespace, name) is not None or not self._config.auto_create_topic:
             return self.topic(namespace, name)
@@ -82,8 +82,8 @@ class Provisioner:
         """Return a consumer group, created with the defaults when it is unknown.
 
         Raises:
-            RequestError: ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND or what creation
-                failed with.
+            RequestError: ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND, or the reason of a
+                failed creation.
         """
         group = self._view.consumer_group(namespace, name)
         if group is not None:
@@ -98,10 +98,10 @@ class Provisioner:
     async def system_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         """Return a consumer group that the broker itself needs, created when it is unknown.
 
-        It is in nobody's quota.
+        It counts in no quota.
 
         Raises:
-            RequestError: what creation failed with.
+            RequestError: the reason of a failed creation.
         """
         group = self._view.consumer_group(namespace, name)
         return group if group is not None else await self._created_group(namespace, name)
@@ -114,7 +114,7 @@ class Provisioner:
         return group
 
     async def _create_once(self, kind: str, name: Name) -> None:
-        """Create, or wait for the same creation that runs already."""
+        """Create, or wait for the creation of this name that runs already."""
         check_namespace(name[0])
         task = self._creating.get((kind, name))
         if task is None:
@@ -123,13 +123,13 @@ class Provisioner:
             task = self._requests.spawn(f"create {kind}", self._create(kind, name))
             self._creating[kind, name] = task
             task.add_done_callback(lambda _: self._creating.pop((kind, name), None))
-        # A waiter that goes away must not end the creation for the others.
+        # A waiter that leaves must not end the creation for other waiters.
         failure = await asyncio.shield(task)
         if failure is not None:
             raise failure
 
     async def _create(self, kind: str, name: Name) -> RequestError | None:
-        """Create and wait until the view shows it; return what went wrong."""
+        """Create and wait until the view shows it; return the error, if any."""
         try:
             with (
                 self._counted(kind, name),
@@ -139,13 +139,15 @@ class Provisioner:
             ):
                 await self._create_and_see(kind, name)
         except RequestError as failure:
-            # A quota is reached, or what nobody expected happened.
+            # A quota is reached, or something unexpected happened.
             return failure
         except MetaRefused as refused:
             return errors.not_created(f"{kind} {name[1]}", refused)
         except (AngeliaError, TimeoutError) as lost:
-            # It may be made all the same; the client's next try finds out.
-            reason = lost.reason if isinstance(lost, AngeliaError) else "the nameserver is silent"
+            # It may still be created; the client's next try finds out.
+            reason = (
+                lost.reason if isinstance(lost, AngeliaError) else "the nameserver does not answer"
+            )
             return RequestError(Code.PROXY_TIMEOUT, f"cannot create {kind} {name[1]}: {reason}")
         return None
 
@@ -195,7 +197,7 @@ class Provisioner:
 
 @contextmanager
 def _already_exists_is_fine() -> Iterator[None]:
-    """Pass over the refusal that means that another broker was faster."""
+    """Ignore the refusal that means that another broker was faster."""
     try:
         yield
     except MetaRefused as refused:

@@ -1,10 +1,10 @@
-"""Routes and assignments: which queues a topic shows to clients, and where to connect.
+"""Routes and assignments: the queues that clients see, and the addresses to connect to.
 
-Rule 20: a broker name is a home raft group. A route lists, under each broker name that is home of
-n queues, the local ids 0 .. n-1. Id 0 means any of them, id i > 0 the i-th of the topic's row, so
-every queue is reached by "any" and all but the last by name; clients that use id 0 only (Node)
-reach everything. Invariant: equal metadata give byte-equal answers on every broker, because
-clients compare whole queues and rebuild what changed.
+Rule 20: a broker name stands for a raft group. A route lists, under each broker name with n
+queues, the local ids 0 .. n-1. Id 0 means any of them, id i > 0 the i-th of the topic's row. So
+every queue is reached by "any", and all but the last by name; clients that only use id 0 (Node)
+reach everything. Invariant: equal metadata gives byte-equal answers on every broker, because
+clients compare whole queues and rebuild those that changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Routes:
         self._cache: OrderedDict[int, tuple[int, TopicRow, bytes]] = OrderedDict()
 
     def set_own_endpoint(self, endpoint: str) -> None:
-        """Say where this broker listens, once it does; used when no broker is registered."""
+        """Set this broker's own address, once it listens; used when no broker is registered."""
         self._own_endpoint = endpoint
         self._cache.clear()
 
@@ -63,7 +63,7 @@ class Routes:
         return answer
 
     def assignments(self, topic: TopicRow, *, fifo: bool) -> list[definition_pb2.Assignment]:
-        """Return what every push consumer of a consumer group is assigned: all of it.
+        """Return the assignment of every push consumer of a consumer group: the whole topic.
 
         A plain group gets one entry per broker name with id -1; a FIFO group the queues of the
         route. Sharing is by leases, not by exclusive queues.
@@ -109,17 +109,17 @@ class Routes:
         )
 
     def _endpoints(self, raft_group: int) -> definition_pb2.Endpoints:
-        """Return exactly one address: the tier's own, or a live broker the raft group prefers."""
+        """Return exactly one address: the advertised one, or the raft group's preferred broker."""
         endpoint = self._config.advertised_endpoint
         if not endpoint:
             endpoint = _preferred(raft_group, self._live_brokers()) or self._own_endpoint
         return endpoints_message(endpoint)
 
     def _live_brokers(self) -> list[str]:
-        """Return the addresses that may be named: all when none is known to be well.
+        """Return the addresses that routes may name: all if no broker is known to be up.
 
-        A broker that was silent for a moment only stays, because clients rebuild what they have
-        with every change of a route.
+        A broker that was silent only for a moment stays, because clients rebuild their state with
+        every change of a route.
         """
         brokers = [
             node for node in self._view.nodes(meta_pb2.NODE_KIND_BROKER) if node.advertised_endpoint
@@ -131,7 +131,7 @@ class Routes:
 
 
 def _preferred(raft_group: int, brokers: Sequence[str]) -> str:
-    """Return the broker that a raft group's queues name; "" when none is registered."""
+    """Return the broker that a raft group's queues name; "" when no broker is registered."""
     if not brokers:
         return ""
     by_hash = {text_hash(broker): broker for broker in brokers}

@@ -1,10 +1,10 @@
-"""Which clients are alive, and what they said of themselves.
+"""Live clients and their settings.
 
-Nothing here matters for correctness of data calls (a client that was never heard of is served);
-it decides how long auto-renewed leases live (rule 25) and what `group show` lists. Invariant: a
-client is known by its id alone, whatever connection it uses.
+The correctness of data calls does not depend on sessions: an unknown client is served. Sessions
+decide how long auto-renewed leases live (rule 25) and which members `group show` lists. Invariant:
+a client is known by its id alone, whatever connection it uses.
 
-What a client said is kept as bytes and as what was derived from it, in a budget for all.
+A client's settings are kept as bytes and as values derived from them, within one budget for all.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Client:
     """One client process's producer or consumer.
 
     Attributes:
-        said: its settings, serialised; b"": none to this broker, or there was no room for them.
-        told: hash of the settings that it was answered then.
-        hostname: as its settings say.
-        filter_types: by topic, as its settings say.
+        said: its settings, serialised; b"": this broker got none, or there was no room for them.
+        told: hash of the settings that it got as the answer.
+        hostname: from its settings.
+        filter_types: by topic, from its settings.
         address: where it connects from, without port; "": no stream came from it.
-        request_timeout_ms: how long its calls take at most, as its settings say; 0: not known.
+        request_timeout_ms: longest time of its calls, from its settings; 0: not known.
         transaction_topics: topics that it sent transactional messages to.
-        kept_bytes: what is charged for what it said.
-        counted_at: address in whose share of clients it is.
+        kept_bytes: bytes charged for its settings.
+        counted_at: address in whose share of clients it counts.
     """
 
     __slots__ = (
@@ -106,7 +106,7 @@ class Client:
 
     @property
     def is_consumer(self) -> bool:
-        """Whether it said that it consumes."""
+        """Whether its settings say that it consumes."""
         return self.client_type in _CONSUMER_TYPES or self.consumer_group is not None
 
 
@@ -114,7 +114,7 @@ class Sessions:
     """See the module docstring. Used on the event loop only.
 
     Invariants: a client that is alive, or has an open stream, is never forgotten to make room;
-    what all of them said takes at most `max_bytes`.
+    the settings of all clients take at most `max_bytes`.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class Sessions:
         """Note a sign of life.
 
         Args:
-            client_id: who gave it.
-            peer: `host:port` that it came from; "": nowhere, the broker is its own client.
+            client_id: of the client.
+            peer: `host:port` of the client; "": the broker is its own client.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS: it is new, and there are as many as may be, all of
-                them alive, or as many from its address.
+            RequestError: TOO_MANY_REQUESTS: the client is new, and the most clients, all of them
+                alive, are there already, in all or from its address.
         """
         client = self._clients.get(client_id)
         if client is None:
@@ -161,7 +161,7 @@ class Sessions:
         return client
 
     def described(self, caller: Caller, settings: definition_pb2.Settings, language: int) -> Client:
-        """Note what a client's settings say."""
+        """Note a client's settings."""
         client = self.heard(caller.client_id)
         most = self._config.max_subscriptions_per_client
         agent = settings.user_agent
@@ -193,7 +193,7 @@ class Sessions:
         return client
 
     def subscribed(self, client: Client, group: Name, topic: Name, expression: str) -> None:
-        """Note what a receive shows: settings may never have reached this broker."""
+        """Note the subscription of a receive: settings may never have reached this broker."""
         client.consumer_group = group
         known = client.subscriptions
         shown = expression[:_MOST_SHOWN]
@@ -208,7 +208,7 @@ class Sessions:
             self._charge(client)
 
     def request_timeout_ms(self, client_id: str) -> int:
-        """Return how long a client's calls take at most; 0: it said nothing to this broker."""
+        """Return the longest time of a client's calls; 0: this broker has no settings of it."""
         client = self._clients.get(client_id)
         return 0 if client is None else client.request_timeout_ms
 
@@ -273,7 +273,7 @@ class Sessions:
         return client
 
     def _make_room(self) -> bool:
-        """Forget all who are not alive; return whether anybody was. Looks at all, so not often."""
+        """Forget clients that are not alive; return whether there were any. Slow: it checks all."""
         now_s = self._clock.monotonic_s()
         if now_s < self._purged_s + _PURGE_PERIOD_S:
             return False
@@ -297,7 +297,7 @@ class Sessions:
             del self._at_address[client.counted_at]
 
     def _charge(self, client: Client) -> bool:
-        """Charge what is kept of a client now; False: there is no room for it."""
+        """Charge the kept bytes of a client; False: there is no room for them."""
         if client.client_id not in self._clients:
             return True
         size_bytes = _size_bytes(client)
@@ -311,7 +311,7 @@ class Sessions:
 
 
 def _size_bytes(client: Client) -> int:
-    """Return about what a client takes beside itself."""
+    """Return about how many bytes a client's settings take."""
     names = [text for topic in client.topics for text in topic]
     texts = [*names, *client.subscriptions.values(), *(name for _, name in client.subscriptions)]
     return len(client.said) + sum(map(len, texts)) + _OBJECT_BYTES * len(texts)

@@ -1,9 +1,8 @@
-"""The settings a client is told, shaped for its language. Pure: values in, values out.
+"""The settings for a client, shaped for its language. Pure: values in, values out.
 
 The answer is the client's own settings with the same publishing or subscription branch, because
-clients ignore or refuse anything else. What is decided here comes from the consumer group and the
-configuration, never from an earlier stream of this client: a broker that has never seen it gives
-the same answer.
+clients ignore or refuse anything else. Its values come from the consumer group and the
+configuration, never from an earlier stream of this client, so every broker gives the same answer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from strata_mq.requests import (
     check_topic,
 )
 
-# What an exponential policy is unrolled to for clients that know only lists.
+# Length of the list that replaces an exponential policy for clients that know only lists.
 _MAX_CUSTOMIZED_STEPS = 64
 _SECOND_MS = 1_000
 
@@ -39,7 +38,7 @@ CheckFilter = Callable[[definition_pb2.FilterExpression], object]
 
 
 def check(settings: definition_pb2.Settings) -> None:
-    """Check what a client says of itself, except its filters.
+    """Check a client's settings, except its filters.
 
     Raises:
         RequestError: no branch, or an illegal topic or consumer group.
@@ -58,14 +57,14 @@ def check(settings: definition_pb2.Settings) -> None:
 def wrong_filter(
     settings: definition_pb2.Settings, check_filter: CheckFilter
 ) -> RequestError | None:
-    """Return what is wrong with the first illegal filter of a consumer's subscriptions."""
+    """Return the error of the first illegal filter of a consumer's subscriptions."""
     for entry in settings.subscription.subscriptions:
         try:
-            # One without a type is refused only where it is used.
+            # A filter without a type is refused only when it is used.
             if entry.expression.type:
                 check_filter(entry.expression)
         except RequestError as wrong:
-            # One that cannot be read now is checked where it is used.
+            # A filter that cannot be read now is checked when it is used.
             return None if wrong.code is Code.TOO_MANY_REQUESTS else wrong
     return None
 
@@ -89,10 +88,10 @@ def answer(
     language: int,
     config: BrokerConfig,
 ) -> definition_pb2.Settings:
-    """Return what the client is to use.
+    """Return the settings that the client should use.
 
     Args:
-        settings: what the client sent, checked.
+        settings: the client's settings, checked.
         group: its consumer group; None for a producer or a group that does not exist yet.
         language: `definition_pb2.Language`, decides the shape of the retry policy.
         config: limits.
@@ -107,7 +106,7 @@ def answer(
     if settings.WhichOneof("pub_sub") == "publishing":
         policy = policy_message(DEFAULT_PRODUCER_POLICY)
         if language == definition_pb2.NODE_JS:
-            # Told 10 ms it would read 0 s, and come again at once when it is to come later.
+            # It would read 10 ms as 0 s, and ask again at once instead of later.
             policy = _for_node(DEFAULT_PRODUCER_POLICY)
         told.backoff_policy.CopyFrom(policy)
         told.publishing.max_body_size = config.send.max_body_bytes

@@ -1,11 +1,11 @@
 """Telemetry: one stream per client, open for the client's life, that carries its settings.
 
-Invariants: a stream belongs to the `x-mq-client-id` it was opened with, also when it never says
-anything (Python clients reopen bare streams); the server never ends a stream that is well; what
-waits to be sent to a client is bounded, a client that does not read loses its stream.
+Invariants: a stream belongs to the `x-mq-client-id` it was opened with, even if the client sends
+nothing (Python clients reopen bare streams). The server never ends a healthy stream. Frames that
+wait for a client are bounded; a client that does not read loses its stream.
 
-A client is told its settings when it says its own, and again when its consumer group's row changes
-so that they become others; a bare stream is told what changed since its client's answer. Nothing in
+The broker answers a client's settings, and sends the answer again when a change of the consumer
+group's row changes it. A bare stream gets the changes since the client's last answer. Nothing in
 the settings comes from a topic's row.
 """
 
@@ -47,12 +47,12 @@ class TelemetryStream:
     """The sending side of one client's stream.
 
     Attributes:
-        caller: whose stream it is.
-        client: what is known of it, perhaps from an earlier stream.
-        group: consumer group whose changes concern it, as its client named it; None: none.
-        namespace: whose quota of connections it counts in.
-        told: hash of the settings that it was told last, on this stream or as its answer before.
-        idle: the client took all there was.
+        caller: owner of the stream.
+        client: session of the client, perhaps from an earlier stream.
+        group: consumer group of the client, whose changes are pushed; None: none.
+        namespace: in whose quota of connections it counts.
+        told: hash of the settings that the client got last, here or on an earlier stream.
+        idle: no frame waits for the client.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TelemetryStream:
         self._timers.append(loop.call_later(delay_s, self.push, frame))
 
     def cancel_later(self) -> None:
-        """Forget what was to be sent later: something newer takes its place."""
+        """Forget the delayed frame: a newer one replaces it."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -105,7 +105,7 @@ class TelemetryStream:
         self.end()
 
     def end(self) -> None:
-        """End the stream after what waits; after a failure at once."""
+        """End the stream after the waiting frames; after a failure at once."""
         self.cancel_later()
         self.idle = False
         if self._frames.full():
@@ -209,11 +209,11 @@ class Telemetry:
                 reader.cancel()
 
     def on_idle(self, callback: Callable[[], None]) -> None:
-        """Call back when a client took all that there was for it."""
+        """Call back when no frame waits for a client any more."""
         self._on_idle = callback
 
     def on_reply(self, callback: Callable[[service_pb2.TelemetryCommand], None]) -> None:
-        """Call back with what clients say to commands."""
+        """Call back with clients' answers to commands."""
         self._on_reply = callback
 
     def stream_of(self, client_id: str) -> TelemetryStream | None:
@@ -225,10 +225,10 @@ class Telemetry:
         return frozenset(stream.caller.client_id for stream in self._open)
 
     async def push_changes(self) -> None:
-        """Tell clients what changes of their consumer groups mean for them, until cancelled.
+        """Push new settings to clients after changes of their consumer groups, until cancelled.
 
-        A round tells each client once, and rounds keep `push_interval_ms` apart: however often a
-        row changes meanwhile, only its last state is told.
+        A round tells each client once, and rounds are `push_interval_ms` apart. If a row changes
+        several times in between, only its last state is pushed.
         """
         interval_s = self._config.telemetry.push_interval_ms / 1000
         while True:
@@ -246,7 +246,7 @@ class Telemetry:
     def end_all(self) -> None:
         """End every stream: the broker stops, clients open a new one elsewhere.
 
-        A stream that is opened after all lives long enough for its client to be told its settings.
+        A stream that is opened later lives long enough for its client to get its settings.
         """
         self._ending = True
         for stream in self._open:
@@ -274,7 +274,7 @@ class Telemetry:
         stream.cancel_later()
 
     async def _read(self, stream: TelemetryStream, requests: AsyncIterator[bytes]) -> None:
-        """Take in what the client says until it closes its side."""
+        """Read the client's frames until it closes its side."""
         try:
             async for request in requests:
                 self._take(stream, parse(service_pb2.TelemetryCommand, request))
@@ -310,24 +310,24 @@ class Telemetry:
         self._on_idle()
 
     def _count_in(self, stream: TelemetryStream, namespace: str) -> None:
-        """Count a stream where its settings say: not every client says it in the metadata."""
+        """Count a stream in the namespace of its settings: its metadata may not name it."""
         if namespace != stream.namespace:
             self._quotas.connected(namespace)
             self._quotas.disconnected(stream.namespace)
             stream.namespace = namespace
 
     def _tell(self, stream: TelemetryStream, frame: bytes) -> None:
-        """Send settings in place of everything that was still to be told."""
+        """Send settings; they replace any that still wait."""
         stream.told = _hash(frame)
         stream.cancel_later()
         stream.push(frame)
         if stream.client.language == definition_pb2.NODE_JS:
-            # Node waits for settings that may have come before it listened.
+            # Node may wait for settings that arrived before it listened.
             for delay_ms in self._config.telemetry.node_repeat_ms:
                 stream.push_later(delay_ms / 1000, frame)
 
     def _on_consumer_groups(self, names: Collection[Name]) -> None:
-        """Note the streams that may have to be told something else now."""
+        """Note the streams whose settings may have changed."""
         if len(names) > len(self._by_group):
             names = [name for name in self._by_group if name in names]
         for name in names:
@@ -365,7 +365,7 @@ class Telemetry:
         if said.WhichOneof("pub_sub") == "subscription":
             group = self._view.consumer_group(*caller.name_of(said.subscription.group))
         told = settings.answer(said, group, language, self._config)
-        # A wrong filter is told, but does not end the stream: Node would open it for ever anew.
+        # A wrong filter does not end the stream: Node would reopen it forever.
         wrong = settings.wrong_filter(said, self._filters.of)
         # Python clients do not start without a status.
         status = errors.ok_status() if wrong is None else errors.status_of(wrong)
@@ -377,7 +377,7 @@ def _hash(frame: bytes) -> bytes:
 
 
 def _stream_error(failure: RequestError) -> CallError:
-    """Return what ends a stream: the one place where an error is no Status in an answer."""
+    """Return the error that ends a stream: the one error that is not a Status in an answer."""
     if failure.code is Code.TOO_MANY_REQUESTS:
         return CallError("RESOURCE_EXHAUSTED", failure.text)
     return CallError("INVALID_ARGUMENT", failure.text)

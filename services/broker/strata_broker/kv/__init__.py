@@ -1,1 +1,1 @@
-"""The plugin `kv` of a broker: `strata.kv.v1` for clients, and messages that mean writes."""
+"""The plugin `kv` of a broker: `strata.kv.v1` for clients, and messages that are writes."""

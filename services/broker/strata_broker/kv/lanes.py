@@ -1,4 +1,4 @@
-"""One call under way per raft group, while what comes meanwhile goes with the next one.
+"""One call at a time per raft group; requests that arrive meanwhile go with the next call.
 
 There is no timer: an idle broker adds a few turns of its loop, a busy one batches by itself.
 """
@@ -20,7 +20,7 @@ _QUIET_TURNS = 3
 """Turns of the loop without a newcomer after which a call goes out."""
 
 _MAX_GATHER_S = 0.002
-"""What newcomers can hold a call back at most."""
+"""Longest time for which new requests can hold a call back."""
 
 Wanted = TypeVar("Wanted")
 Answer = TypeVar("Answer")
@@ -29,13 +29,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(slots=True)
 class Waiting(Generic[Wanted, Answer]):
-    """One that waits for a call.
+    """A request that waits for a call.
 
     Attributes:
-        wanted: what for.
-        size_bytes: of it.
-        deadline_s: by the monotonic clock, when nobody waits any more.
-        answer: set by who makes the call, with a result or a `RequestError`.
+        wanted: the request.
+        size_bytes: of the request.
+        deadline_s: by the monotonic clock; later the caller does not wait any more.
+        answer: the call sets a result or a `RequestError`.
     """
 
     wanted: Wanted
@@ -44,7 +44,7 @@ class Waiting(Generic[Wanted, Answer]):
     answer: asyncio.Future[Answer]
 
     def settle(self, answer: Answer | Exception) -> None:
-        """Answer, unless nobody waits any more."""
+        """Answer, unless the caller has gone."""
         if self.answer.done():
             return
         if isinstance(answer, Exception):
@@ -94,11 +94,11 @@ class Lanes(Generic[Key, Wanted, Answer]):
         self._lanes: dict[Key, _Lane[Wanted, Answer]] = {}
 
     async def call(self, key: Key, wanted: Wanted, size_bytes: int, deadline_s: float) -> Answer:
-        """Have something done with the next call of a lane.
+        """Send a request with the next call of a lane.
 
         Raises:
-            RequestError: what the call failed with; PROXY_TIMEOUT, the deadline passed: whether
-                it was done is unknown.
+            RequestError: the call failed; PROXY_TIMEOUT: the deadline passed, and the result is
+                unknown.
         """
         lane = self._lanes.setdefault(key, _Lane())
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -127,13 +127,13 @@ class Lanes(Generic[Key, Wanted, Answer]):
         lane.runs = False
 
     def _failed(self, lane: _Lane[Wanted, Answer]) -> None:
-        """Answer who waits for a lane that ended; the next one who comes starts it anew."""
+        """Answer the requests of a lane that ended; the next request starts it again."""
         lane.runs = False
         while lane.waiting:
             lane.waiting.popleft().settle(unexpected())
 
     async def _gather(self, lane: _Lane[Wanted, Answer]) -> None:
-        """Let in who is about to come: a call costs its round of replicas, however few share it."""
+        """Wait for requests that are about to come: every call costs a round of the replicas."""
         ends_s = self._clock.monotonic_s() + _MAX_GATHER_S
         known, quiet_turns = 0, 0
         while lane.waiting and quiet_turns < _QUIET_TURNS:
@@ -149,7 +149,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
         while lane.waiting and len(batch) < self._max_batch:
             one = lane.waiting[0]
             if one.answer.done():
-                # Its caller has gone, or waited too long: it is not done at all.
+                # Its caller has gone, or waited too long: it is not sent.
                 lane.waiting.popleft()
                 continue
             size_bytes += one.size_bytes

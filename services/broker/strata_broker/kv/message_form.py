@@ -1,8 +1,9 @@
 """The message form of RIP-22: a send whose properties say that it is a write to a table.
 
-User property `kv_opType` is PUT, PUT_IF_ABSENT or DELETE, `key` the key (text, or `base64:` and the
-key in base64), the topic names the table and the body is the value. The answer is that of a send:
-the offset is the revision. Values are not read this way: a send's answer has no room for one.
+User property `kv_opType` is PUT, PUT_IF_ABSENT or DELETE. User property `key` is the key (text, or
+`base64:` and the key in base64). The topic names the table, and the body is the value. The answer
+is that of a send; its offset is the revision. Values cannot be read this way: a send's answer has
+no room for one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class MessageForm:
         self._config = config
 
     def takes_send(self, call: HotCall) -> bool:
-        """Take a send with the property; every other one costs one look for its name."""
+        """Take a send with the property; every other send costs one search for its name."""
         if _MARK not in call.request:
             return False
         try:
@@ -57,7 +58,7 @@ class MessageForm:
         except DecodeError:
             return False
         if not any(OPERATION_PROPERTY in message.user_properties for message in request.messages):
-            # Somebody's body speaks of it.
+            # The name is in a body.
             return False
         self._parts.requests.spawn(
             "kv-message",
@@ -97,7 +98,7 @@ class MessageForm:
                 status=errors.status_of(failure), message_id=message_id
             )
         if not result.applied:
-            there = RequestError(Code.PRECONDITION_FAILED, "the key is there already")
+            there = RequestError(Code.PRECONDITION_FAILED, "the key exists already")
             return service_pb2.SendResultEntry(
                 status=errors.status_of(there), message_id=message_id
             )
@@ -111,7 +112,7 @@ def _refused(failure: RequestError) -> service_pb2.SendMessageResponse:
 
 
 def _operation(message: definition_pb2.Message) -> kv_pb2.Operation:
-    """Return what a message asks for.
+    """Return the operation of a message.
 
     Raises:
         RequestError: BAD_REQUEST, NOT_IMPLEMENTED.
@@ -137,11 +138,11 @@ def _operation(message: definition_pb2.Message) -> kv_pb2.Operation:
 
 def _key(text: str) -> bytes:
     if not text:
-        raise RequestError(Code.BAD_REQUEST, "property key names the key")
+        raise RequestError(Code.BAD_REQUEST, "no key: set the property key")
     if not text.startswith(_BASE64):
         return text.encode()
     try:
         return base64.b64decode(text.removeprefix(_BASE64), validate=True)
     except ValueError as error:
         # Not only `binascii.Error`: text that is no ASCII is a plain ValueError.
-        raise RequestError(Code.BAD_REQUEST, f"key is no base64: {error}") from error
+        raise RequestError(Code.BAD_REQUEST, f"key is not base64: {error}") from error

@@ -9,13 +9,13 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_kv_batch_writes", "histogram", "1", "Write requests in one call to a raft group."
     ),
     MetricSpec(
-        "strata_kv_batch_reads", "histogram", "1", "Items asked for in one call to a raft group."
+        "strata_kv_batch_reads", "histogram", "1", "Items that one call reads from a raft group."
     ),
     MetricSpec(
         "strata_kv_write_latency",
         "histogram",
         "ms",
-        "Time of one call that writes to a raft group, its repeats included.",
+        "Time of one call that writes to a raft group, including its repeats.",
     ),
-    MetricSpec("strata_kv_broker_used", "gauge", "1", "How full a limit is.", ("limit",)),
+    MetricSpec("strata_kv_broker_used", "gauge", "1", "Use of a limit.", ("limit",)),
 )

@@ -1,8 +1,8 @@
-"""Reads of tables: at the leader, at another replica as of now, or at any as it is.
+"""Reads of tables: at the leader, linearizable at another replica, or stale at any replica.
 
-A read at a follower asks the leader for an index first: a replica that has applied it shows all
-that was acknowledged before. A replica that does not answer in time costs the caller a read at the
-leader, not an error.
+A read at a follower asks the leader for an index first: a replica that has applied this index has
+every write that was acknowledged before. If a replica does not answer in time, the leader is read;
+the caller gets no error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Response = TypeVar("Response", bound=Message)
 
 
 class _Place(NamedTuple):
-    """Where reads go together."""
+    """Reads of one place share a call."""
 
     raft_group: int
     consistency: kv_pb2.Consistency.ValueType
@@ -61,7 +61,7 @@ class Reads:
         self._config = config
         self.in_flight = 0
         self._try_s = parts.config.storage_client.try_timeout_ms / 1000
-        # Which replica is asked next; they take turns.
+        # The replica to ask next; replicas take turns.
         self._turn = 0
         self._lanes: Lanes[_Place, kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult] = Lanes(
             "kv-read",
@@ -83,7 +83,7 @@ class Reads:
         """Return an item; None: there is no such key.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT: nobody answered in time.
+            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT: no replica answered in time.
         """
         if self.in_flight >= self._config.max_reads_in_flight:
             raise errors.too_many_requests("too many reads are under way")
@@ -114,11 +114,11 @@ class Reads:
         """Return a page of a range.
 
         Raises:
-            RequestError: PROXY_TIMEOUT: nobody answered in time.
+            RequestError: PROXY_TIMEOUT: no replica answered in time.
         """
 
         async def at(raft_group: int) -> kv_storage_pb2.ScanResponse:
-            # A new object: the last one may still be on its way.
+            # A new object: the former one may still be on its way.
             scan = kv_storage_pb2.ScanRequest()
             scan.CopyFrom(request)
             scan.raft_group = raft_group
@@ -141,7 +141,7 @@ class Reads:
                 one.settle(failure)
             return
         self._batch_reads.record(len(batch))
-        # A node of another version may answer fewer: the lane fails who is left.
+        # A node of another version may answer fewer: the lane fails the rest.
         for one, result in zip(batch, response.results, strict=False):
             wrong = result.outcome == storage_pb2.OUTCOME_WRONG_GROUP
             one.settle(errors.refused(result.outcome) if wrong else result)
@@ -182,7 +182,7 @@ class Reads:
         response_type: type[Response],
         deadline_s: float,
     ) -> Response | None:
-        """Ask a replica that does not lead; None: none did answer."""
+        """Ask a replica that does not lead; None: no replica answered."""
         leader = self._parts.storage.leaders.leader_of(place.raft_group)
         followers = [node for node in self._replicas(place.raft_group) if node != leader]
         if not followers:
@@ -217,7 +217,7 @@ class Reads:
         return None
 
     def _replicas(self, raft_group: int) -> list[str]:
-        """Return the nodes with a voting replica, from another one on every time, up ones first."""
+        """Return the nodes with a voter, live ones first, each time beginning at the next node."""
         row = self._parts.view.raft_group(raft_group)
         nodes = [] if row is None else [one.node_id for one in row.replicas if not one.learner]
         if not nodes:
@@ -233,7 +233,7 @@ class Reads:
 
 
 def _placed(request: Placed, index: int) -> Placed:
-    """Return a request, a new object, that any replica may answer which has applied an index."""
+    """Return a new request that any replica may answer once it has applied an index."""
     placed = type(request)()
     placed.MergeFrom(request)  # type: ignore[arg-type]
     placed.place.any_replica, placed.place.index = True, index

@@ -1,4 +1,4 @@
-"""`strata.kv.v1.KvService`: what clients ask of tables. It translates; failures are statuses.
+"""`strata.kv.v1.KvService`: tables for clients. It only translates; failures are statuses.
 
 Single puts, deletes and compare-and-sets are batches of one operation.
 """
@@ -112,7 +112,7 @@ class KvServicer:
     ) -> kv_pb2.CompareAndSetResponse:
         """Change an item if it is as expected."""
         if request.expected.WhichOneof("what") is None:
-            raise RequestError(Code.BAD_REQUEST, "say which version or value is expected")
+            raise RequestError(Code.BAD_REQUEST, "nothing is expected: name a version or a value")
         operation = kv_pb2.Operation(
             key=request.key, condition=request.expected, ttl_ms=request.ttl_ms
         )
@@ -122,7 +122,9 @@ class KvServicer:
             case "delete":
                 operation.delete = True
             case _:
-                raise RequestError(Code.BAD_REQUEST, "say what the item shall become")
+                raise RequestError(
+                    Code.BAD_REQUEST, "no new value: name a value or delete the item"
+                )
         topic = await self._tables.for_write(request.table)
         result = await self._writes.write(topic, (operation,), deadline_s)
         response = kv_pb2.CompareAndSetResponse(swapped=result.applied, revision=result.revision)
@@ -174,7 +176,7 @@ class KvServicer:
     async def create_table(
         self, request: kv_pb2.CreateTableRequest, deadline_s: float
     ) -> kv_pb2.CreateTableResponse:
-        """Make a table; one that is there with the same engine is fine."""
+        """Create a table; an existing table with the same engine is fine."""
         if self._tables.find(request.table) is None:
             await self._tables.create(request.table)
         topic = self._tables.get(request.table)
@@ -183,7 +185,7 @@ class KvServicer:
         if request.engine not in (kv_pb2.ENGINE_UNSPECIFIED, table.engine):
             engine = kv_pb2.Engine.Name(table.engine)
             raise RequestError(
-                Code.PRECONDITION_FAILED, f"table {request.table.name} is there, with {engine}"
+                Code.PRECONDITION_FAILED, f"table {request.table.name} exists with {engine}"
             )
         return kv_pb2.CreateTableResponse(table=table)
 
@@ -238,7 +240,7 @@ class KvServicer:
     async def watch(
         self, request: kv_pb2.WatchRequest, deadline_s: float
     ) -> AsyncGenerator[kv_pb2.WatchResponse, None]:
-        """Tell changes."""
+        """Stream changes."""
         topic = await self._tables.for_write(request.table)
         changes = self._streams.watch(topic, request.prefix, request.from_revision)
         async with aclosing(changes):
@@ -248,7 +250,7 @@ class KvServicer:
     async def export(
         self, request: kv_pb2.ExportRequest, deadline_s: float
     ) -> AsyncGenerator[kv_pb2.ExportResponse, None]:
-        """Tell all items."""
+        """Stream all items."""
         topic = self._tables.get(request.table)
         async with aclosing(self._streams.export(topic, deadline_s)) as parts:
             async for response in parts:
@@ -292,7 +294,7 @@ class KvServicer:
         edge.add_server_stream(f"/{SERVICE}/{rpc}", serve)
 
     def _deadline_s(self, info: CallInfo) -> float:
-        """Return when a call's time is over, by the monotonic clock."""
+        """Return the end of a call's time, by the monotonic clock."""
         config = self._parts.config
         timeout_s = time_for(
             info.time_left_s(), self._config.timeout_ms / 1000, config.calls.max_timeout_ms / 1000

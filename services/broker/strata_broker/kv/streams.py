@@ -1,7 +1,7 @@
-"""Watches and exports: streams of a raft group's leader, handed on to a client.
+"""Watches and exports: streams of a raft group's leader, forwarded to a client.
 
-A watch outlives leaders: it goes on at the next one behind the last revision that was told. An
-export cannot: the next leader has other items by then.
+A watch survives a change of leader: it continues at the new leader behind the last revision that
+it sent. An export cannot: the new leader has other items by then.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Streams:
         self._has_ended = False
 
     def end_all(self) -> None:
-        """End all watches: their clients go on at another broker."""
+        """End all watches: their clients continue at another broker."""
         self._has_ended = True
         for waiting in self._waiting:
             waiting.reschedule(0)
@@ -85,8 +85,8 @@ class Streams:
         """Yield all items as of one revision; a leader must begin before the deadline.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT, nobody leads, or the stream was cut:
-                begin again.
+            RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT: there is no leader, or the stream was
+                cut; begin again.
         """
         if self.exports >= self._config.max_exports:
             raise errors.too_many_requests("too many exports are under way")
@@ -111,7 +111,7 @@ class Streams:
             self.exports -= 1
 
     async def _dump(self, topic: TopicRow) -> AsyncGenerator[kv_storage_pb2.DumpResponse, None]:
-        """Yield what one leader tells; nothing: it does not lead, another one is asked next."""
+        """Yield one leader's items; nothing: the node does not lead, the next one is asked."""
         raft_group = self._parts.view.owner(topic, QUEUE)
         request = kv_storage_pb2.DumpRequest(raft_group=raft_group, table=topic_ref(topic))
         leaders = self._parts.storage.leaders
@@ -131,7 +131,7 @@ class Streams:
     async def _follow(
         self, topic: TopicRow, prefix: bytes, from_revision: int
     ) -> AsyncGenerator[kv_storage_pb2.FollowResponse, None]:
-        """Yield what one leader tells, until it goes."""
+        """Yield one leader's changes until it stops leading."""
         raft_group = self._parts.view.owner(topic, QUEUE)
         request = kv_storage_pb2.FollowRequest(
             raft_group=raft_group,
@@ -149,7 +149,7 @@ class Streams:
                 if told.oldest_revision:
                     raise RequestError(
                         Code.PRECONDITION_FAILED,
-                        f"changes are kept from revision {told.oldest_revision} on",
+                        f"changes are kept only from revision {told.oldest_revision} on",
                     )
                 refusal = told.refusal
                 if not refusal.outcome:
@@ -181,7 +181,7 @@ class Streams:
             if told is None:
                 return
             yield told
-        raise RequestError(Code.PROXY_TIMEOUT, "the broker stops: watch at another one")
+        raise RequestError(Code.PROXY_TIMEOUT, "the broker stops: watch at another broker")
 
     @contextmanager
     def _counted_watch(self) -> Iterator[None]:

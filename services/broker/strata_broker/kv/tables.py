@@ -1,7 +1,7 @@
-"""Which topic stands for a table, and in which raft group it is.
+"""The topic behind a table, and the raft group that holds it.
 
-A table is made by its first write. Invariant: one creation per name at a time; all callers that
-want the same one wait for it.
+The first write creates a table. Invariant: there is one creation per name at a time; all callers
+that need the name wait for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strata_mq.requests import Code, RequestError, check_namespace, check_topic
 
 Result = TypeVar("Result")
 
-# Pause when a table is not where the metadata say.
+# Pause when a table is not where the metadata places it.
 _MOVED_PAUSE_S = 0.02
 
 
@@ -44,7 +44,7 @@ class Tables:
         self._creating: dict[Name, asyncio.Task[RequestError | None]] = {}
 
     def find(self, name: kv_pb2.TableName) -> TopicRow | None:
-        """Return what stands for a table; None: there is no such table.
+        """Return the topic behind a table; None: there is no such table.
 
         Raises:
             RequestError: ILLEGAL_TOPIC, BAD_REQUEST: no name for a table.
@@ -55,31 +55,31 @@ class Tables:
         return topic
 
     def get(self, name: kv_pb2.TableName) -> TopicRow:
-        """Return what stands for a table.
+        """Return the topic behind a table.
 
         Raises:
             RequestError: NOT_FOUND, or no name for a table.
         """
         topic = self.find(name)
         if topic is None:
-            raise RequestError(Code.NOT_FOUND, f"there is no table {name.name}")
+            raise RequestError(Code.NOT_FOUND, f"table {name.name} does not exist")
         return topic
 
     async def for_write(self, name: kv_pb2.TableName) -> TopicRow:
-        """Return what stands for a table, made if that is allowed.
+        """Return the topic behind a table; create it if that is allowed.
 
         Raises:
-            RequestError: NOT_FOUND, no name for a table, or what making it failed with.
+            RequestError: NOT_FOUND, an illegal name, or the reason of a failed creation.
         """
         if self.find(name) is None and self._config.auto_create_table:
             await self.create(name)
         return self.get(name)
 
     async def create(self, name: kv_pb2.TableName) -> None:
-        """Make a table, or wait until somebody else has.
+        """Create a table, or wait until another call has created it.
 
         Raises:
-            RequestError: what making it failed with.
+            RequestError: the reason of a failed creation.
         """
         _check(name)
         key = (name.namespace, topic_of(name.name))
@@ -90,7 +90,7 @@ class Tables:
             task = self._parts.requests.spawn("create table", self._create(key))
             self._creating[key] = task
             task.add_done_callback(lambda _: self._creating.pop(key, None))
-        # A waiter that goes away must not end the creation for the others.
+        # A waiter that leaves must not end the creation for other waiters.
         failure = await asyncio.shield(task)
         if failure is not None:
             raise failure
@@ -107,7 +107,7 @@ class Tables:
 
         Raises:
             RequestError: NOT_FOUND.
-            MetaRefused, AngeliaError: it was not deleted, or nobody knows.
+            MetaRefused, AngeliaError: it was not deleted, or that is unknown.
         """
         topic = self.get(name)
         await self._parts.operations.delete_topic(topic.namespace, topic.name)
@@ -115,7 +115,7 @@ class Tables:
     async def at_raft_group(
         self, topic: TopicRow, deadline_s: float, work: Callable[[int], Awaitable[Result]]
     ) -> Result:
-        """Do something at a table's raft group; again when the metadata lag behind a move.
+        """Run `work` at a table's raft group; again when the metadata lags behind a move.
 
         Raises:
             RequestError: of `work`; PROXY_TIMEOUT, no raft group has the table.
@@ -133,7 +133,7 @@ class Tables:
             await asyncio.sleep(_MOVED_PAUSE_S)
 
     async def _create(self, key: Name) -> RequestError | None:
-        """Make a table and wait until the view shows it; return what went wrong."""
+        """Create a table and wait until the view shows it; return the error, if any."""
         namespace, topic_name = key
         timeout_s = self._parts.config.metadata.call_timeout_ms / 1000
         try:
@@ -148,13 +148,13 @@ class Tables:
                     while self._view.topic(*key) is None:
                         await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
         except RequestError as failure:
-            # A quota is reached, or what nobody expected happened.
+            # A quota is reached, or something unexpected happened.
             return failure
         except MetaRefused as refused:
             return errors.not_created(f"table {table_of(topic_name)}", refused)
         except (AngeliaError, TimeoutError):
-            # It may be made all the same; the client's next try finds out.
-            text = f"cannot create table {table_of(topic_name)}: the nameserver is silent"
+            # It may still be created; the client's next try finds out.
+            text = f"cannot create table {table_of(topic_name)}: the nameserver does not answer"
             return RequestError(Code.PROXY_TIMEOUT, text)
         return None
 
@@ -177,5 +177,5 @@ class Tables:
 def _check(name: kv_pb2.TableName) -> None:
     check_namespace(name.namespace)
     if not name.name:
-        raise RequestError(Code.BAD_REQUEST, "a table has a name")
+        raise RequestError(Code.BAD_REQUEST, "the table has no name")
     check_topic(topic_of(name.name))

@@ -1,8 +1,8 @@
 """Writes of many clients, in batches to the leaders of raft groups.
 
-A batch has a number that its repeats keep, so that storage carries it out once, whatever leaders
-it is sent to. When its time is over without an answer, nobody knows whether it was carried out:
-the callers are told UNAVAILABLE, and the next batch has another number.
+Repeats of a batch keep its number, so that storage carries it out once, whatever leaders get it.
+If its time ends without an answer, nobody knows whether it was carried out: the callers get
+UNAVAILABLE, and the next batch has another number.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class Writes:
         deadline_s: float,
         engine: kv_pb2.Engine.ValueType = kv_pb2.ENGINE_UNSPECIFIED,
     ) -> kv_storage_pb2.TableWriteResult:
-        """Carry out operations of one table, all or none; return what came of it.
+        """Carry out operations of one table, all or none; return the result.
 
         Raises:
-            RequestError: nothing was done; PROXY_TIMEOUT: nobody knows.
+            RequestError: nothing was done; PROXY_TIMEOUT: the result is unknown.
         """
         self._check(operations)
         # The whole batch is one log entry.
@@ -121,7 +121,7 @@ class Writes:
             return
         self._latency.record((clock.monotonic_s() - began_s) * 1000)
         self._batch_writes.record(len(batch))
-        # A node of another version may answer fewer: the lane fails who is left.
+        # A node of another version may answer fewer: the lane fails the rest.
         for one, result in zip(batch, response.results, strict=False):
             one.settle(_answer(result))
 
@@ -142,9 +142,9 @@ def _answer(
 def _unknown(failure: RequestError) -> RequestError:
     """Return the error of a write whose batch failed: an earlier try may have been carried out."""
     if failure.code is Code.NOT_IMPLEMENTED:
-        # No storage node without the plugin carries anything out.
+        # A storage node without the plugin carries nothing out.
         return failure
-    text = f"{failure.text}; whether the write was carried out is unknown"
+    text = f"{failure.text}; the write may or may not have been carried out"
     return RequestError(Code.PROXY_TIMEOUT, text)
 
 

@@ -1,1 +1,1 @@
-"""The metadata as this broker sees them: topics, consumer groups, places, quotas."""
+"""The metadata as this broker sees it: topics, consumer groups, places, quotas."""

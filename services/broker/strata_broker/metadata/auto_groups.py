@@ -1,8 +1,8 @@
-"""How many consumer groups come into being by nothing but a receive that names them.
+"""Limits on consumer groups that a receive creates by naming them.
 
-A name is chosen freely, and a consumer group stays until somebody deletes it, in the metadata and
-in the memory of every broker. So their rate is bounded, and their number in a namespace: further
-ones an operator has to make.
+A client may choose any name, and a consumer group stays in the metadata and in the memory of every
+broker until it is deleted. So the rate of such creations is limited, and so is the number of
+consumer groups in a namespace; beyond it an operator has to create them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from strata_broker.base.token_bucket import TokenBucket
 from strata_broker.metadata.metadata import MetadataView
 from strata_runtime.clock import Clock
 
-# An idle bucket is full, so those forgotten lose nothing.
+# An idle bucket is full, so forgetting it loses nothing.
 _MAX_REMEMBERED = 1_000
 _BURST_S = 30.0
 
@@ -31,7 +31,7 @@ class AutoGroups:
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
 
     def admit(self, namespace: str) -> None:
-        """Let one more consumer group be made.
+        """Admit the creation of one more consumer group.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS.
@@ -39,7 +39,7 @@ class AutoGroups:
         most = self._config.max_auto_groups_per_namespace
         if self._view.consumer_group_count(namespace) >= most:
             raise too_many_requests(
-                f"the namespace has {most} consumer groups; an operator has to make further ones"
+                f"the namespace has {most} consumer groups; an operator has to create further ones"
             )
         now_s = self._clock.monotonic_s()
         bucket = self._buckets.pop(namespace, None)

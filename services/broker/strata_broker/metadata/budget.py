@@ -1,8 +1,8 @@
-"""Back-pressure for sends: bytes taken from clients and not yet answered are bounded.
+"""Back-pressure for sends: limits on the bytes of sends that wait for an answer.
 
-Three limits: the broker's, one per namespace (so that one tenant's flood leaves room for others)
-and one per raft group (so that one slow raft group does not fill the broker). Namespaces and raft
-groups come and go: what is idle is forgotten when there are too many.
+There are three limits: the broker's, one per namespace (so that one tenant's flood leaves room for
+other tenants) and one per raft group (so that one slow raft group does not fill the broker). Idle
+namespaces and raft groups are forgotten when there are too many.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SendBudget:
 
     @property
     def used_bytes(self) -> int:
-        """What is charged now."""
+        """Bytes that are charged now."""
         return self._broker.used
 
     def try_take(self, namespace: str, raft_group: int, size_bytes: int) -> bool:
@@ -56,7 +56,7 @@ class SendBudget:
         return False
 
     def give_back(self, namespace: str, raft_group: int, size_bytes: int) -> None:
-        """Return what was charged."""
+        """Give back the charge of a request."""
         self._broker.give_back(size_bytes)
         self._namespaces[namespace].give_back(size_bytes)
         self._raft_groups[raft_group].give_back(size_bytes)
@@ -70,7 +70,7 @@ class SendBudget:
 
 
 def max_requests(config: BrokerConfig) -> int:
-    """Return room for every receive, stream, creation and send that waits for one."""
+    """Return the sum of all limits on receives, streams, creations and sends that wait."""
     return (
         config.receive.max_parked
         + config.telemetry.max_streams

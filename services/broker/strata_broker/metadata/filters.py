@@ -1,8 +1,8 @@
 """Filter expressions of clients: checked here, evaluated in storage.
 
-What a client is refused for it learns before anything is popped, with RocketMQ's code and, for
-SQL92, the character at which the expression is wrong. Reading a long one takes tens of
-milliseconds: only so many characters a second are read that nobody sent lately.
+The broker refuses a bad filter before it pops anything, with RocketMQ's code and, for SQL92, the
+position of the error. Parsing a long expression takes tens of milliseconds, so the characters of
+new expressions per second are limited.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
-# An idle broker reads two of the longest at once.
+# An idle broker parses two of the longest expressions at once.
 _BURST_S = 1.0
 _ALL = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
 
 
 class Filters:
-    """Checks expressions; one that was checked lately costs a look-up."""
+    """Checks expressions; an expression that was checked lately costs a look-up."""
 
     def __init__(self, config: ReceiveSection, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
@@ -40,12 +40,12 @@ class Filters:
         )
 
     def of(self, expression: definition_pb2.FilterExpression) -> storage_pb2.Filter:
-        """Return what storage is asked for.
+        """Return the filter for storage.
 
         Raises:
-            RequestError: ILLEGAL_FILTER_EXPRESSION; TOO_MANY_REQUESTS, too much was read lately.
+            RequestError: ILLEGAL_FILTER_EXPRESSION; TOO_MANY_REQUESTS: too many new characters.
         """
-        # As in RocketMQ: what is not SQL92 is a tag filter, also without a type (old Go clients).
+        # As in RocketMQ: all filters but SQL92 are tag filters, also without type (old Go clients).
         kind = FilterKind.SQL if expression.type == definition_pb2.SQL else FilterKind.TAG
         text = expression.expression
         if kind is FilterKind.SQL and not text.strip():

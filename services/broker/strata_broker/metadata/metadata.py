@@ -1,12 +1,12 @@
-"""What the broker knows of topics, consumer groups, raft groups, nodes and slots.
+"""The broker's copy of the metadata: topics, consumer groups, raft groups, nodes and slots.
 
 Role: a read-only copy of the nameserver's rows, fed by `WatchResponse`s in order of revision.
 Invariants: (namespace, name) is the key of topics and consumer groups (namespaces isolate); a
-response, or a snapshot of many, is taken in whole before anyone looks; no move changes a public
+response, or a snapshot of many, is applied as a whole before anyone reads; no move changes a public
 name (rule 20). It does not know how the responses get here.
 
-Storage may know of a move before the metadata tell it: what it says is believed, and forgotten
-when the metadata say as much.
+Storage may know of a move before the metadata does. Its answer is believed, and forgotten once the
+metadata has the move.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MetadataView:
 
     def __init__(self) -> None:
         self.revision = 0
-        # Raised whenever slots, raft groups or nodes change: what was derived from them is stale.
+        # Raised whenever slots, raft groups or nodes change: values derived from them are stale.
         self.placement_version = 0
         self._ready = False
         self._tables = Tables()
@@ -46,7 +46,7 @@ class MetadataView:
 
     @property
     def ready(self) -> bool:
-        """Whether the first snapshot is here."""
+        """Whether the first snapshot has arrived."""
         return self._ready
 
     def topic(self, namespace: str, name: str) -> TopicRow | None:
@@ -106,7 +106,7 @@ class MetadataView:
         ]
 
     def pending_drops(self) -> list[meta_pb2.Tombstone]:
-        """Return what was deleted and is not dropped everywhere yet, in no order."""
+        """Return deleted things that are not dropped everywhere yet, in no order."""
         return list(self._tables.tombstones.values())
 
     def owner(self, topic: TopicRow, queue: int) -> int:
@@ -127,13 +127,13 @@ class MetadataView:
         return self._tables.slots
 
     def slot_moves(self) -> list[meta_pb2.SlotMove]:
-        """Return the slots that are on their way, by the raft group that gives them up."""
+        """Return the slots that are moving, by the raft group that gives them up."""
         return [row for _, row in sorted(self._tables.slot_moves.items())]
 
     def is_any(self, topic: TopicRow, raft_group: int, queue: int) -> bool:
-        """Whether "any queue" of a topic in a raft group means this one too, if it is there.
+        """Whether "any queue" of a topic in a raft group includes this queue.
 
-        It does if the queue has been there from its beginning; one that came there is named.
+        It does if the queue has always been there; a queue that moved there must be named.
         """
         override = self.overrides(topic).get(queue)
         if override is None:
@@ -145,7 +145,7 @@ class MetadataView:
         return self._tables.overrides(topic.topic_id)
 
     def rehashing(self) -> Collection[TopicRow]:
-        """Return topics whose message groups may be where an older queue count put them."""
+        """Return topics whose message groups may be in the queues of an older queue count."""
         return self._tables.rehashing.values()
 
     def is_opening(self, topic: TopicRow, raft_group: int, queue: int) -> bool:
@@ -169,8 +169,9 @@ class MetadataView:
     def queue_at(self, topic: TopicRow, raft_group: int, key: bytes) -> int:
         """Return the queue for a message that may take any queue of a topic in a raft group.
 
-        The leader spreads over the queues that "any" means there (`is_any`); those that moved to it
-        take their share by name, chosen by the key, so that a repeat gives the same answer.
+        The leader spreads messages over the queues that "any" includes (`is_any`). Queues that
+        moved to it get their share by name, chosen by the key, so that a repeat has the same
+        answer.
         """
         overrides = self.overrides(topic)
         if not overrides:
@@ -212,7 +213,7 @@ class MetadataView:
         return topic.homes
 
     def home(self, topic: TopicRow, broker_name: str) -> Home | None:
-        """Return a topic's queues under one broker name; None: it is home of none."""
+        """Return a topic's queues under one broker name; None: there are none."""
         return next((h for h in self.homes(topic) if h.broker_name == broker_name), None)
 
     def on_placement(self, listener: Callable[[], None]) -> None:
@@ -220,7 +221,7 @@ class MetadataView:
         self._placement_listeners.append(listener)
 
     def on_slots(self, listener: Callable[[Set[int]], None]) -> None:
-        """Call back with slots that have another owner now."""
+        """Call back with slots whose owner changed."""
         self._slot_listeners.append(listener)
 
     def on_move(self, listener: Callable[[int], None]) -> None:
@@ -232,11 +233,11 @@ class MetadataView:
         self._quota_listeners.append(listener)
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
-        """Take in one event of the watch (see `follower.MetadataSink`)."""
+        """Apply one event of the watch (see `follower.MetadataSink`)."""
         if response.snapshot:
             self._coming = Tables()
         elif not response.snapshot_revision:
-            # The rest of a snapshot never came.
+            # The rest of a snapshot never arrived.
             self._coming = None
         tables = self._coming or self._tables
         for change in response.changes:
@@ -254,7 +255,7 @@ class MetadataView:
     def learn(
         self, topic: TopicRow, raft_group: int, sealed: Iterable[storage_pb2.SealedQueue]
     ) -> bool:
-        """Take in which queues of a topic have left a raft group; return whether it was news."""
+        """Learn which queues of a topic have left a raft group; return whether it was news."""
         news = False
         for queue in sealed:
             epoch = meta_pb2.Epoch(
@@ -268,7 +269,7 @@ class MetadataView:
         return news
 
     def _tell(self) -> None:
-        """Tell listeners what is new in the tables."""
+        """Notify listeners of changes in the tables."""
         tables = self._tables
         if tables.new_placement:
             tables.new_placement = False
@@ -309,7 +310,7 @@ class MetadataView:
         self._on_consumer_groups.append(callback)
 
     async def wait_for_revision(self, revision: int, timeout_s: float) -> bool:
-        """Wait until everything up to `revision` is taken in; False: not within the time."""
+        """Wait until everything up to `revision` is applied; False: not within the time."""
         if self._ready and self.revision >= revision:
             return True
         waiter = asyncio.get_running_loop().create_future()

@@ -1,10 +1,10 @@
-"""Where the messages behind a public queue are: usually one raft group, more after moves.
+"""The raft groups that hold the messages of a public queue: usually one, more after moves.
 
 A queue that moved leaves its older epochs where they were until they are drained (rule 18), and
-keeps its public name under its home (rule 20). The raft group of a slot serves "any queue" of the
-topic for its own slots, and for queues that stayed behind when slots left it (rule 17); a queue
-that moved to a raft group is served there by its number only.
-Pure decisions over the metadata; who waits where is decided by the `Popper`.
+keeps its public name (rule 20). The raft group of a slot serves "any queue" of the topic for its
+own slots, and for queues that stayed behind when slots left it (rule 17). A queue that moved to a
+raft group is served there only by its number. These are pure decisions over the metadata; the
+`Popper` decides where to wait.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import NamedTuple
 from strata_broker.metadata.metadata import Home, MetadataView, TopicRow
 
 ANY_QUEUE = -1
-"""Queue number of a pop that takes whatever the raft group owns of the topic."""
+"""Queue number of a pop that takes from all queues of the topic that the raft group owns."""
 
 
 class Place(NamedTuple):
-    """One pop that can be made.
+    """One possible pop.
 
     Attributes:
-        raft_group: which one is asked.
+        raft_group: where it is made.
         queue: its number, or ANY_QUEUE.
         older: raft groups with older epochs of the queue; ordered consumers empty them first.
     """

@@ -1,15 +1,15 @@
-"""What a namespace or a topic may use, and this broker's part of it.
+"""Quotas of namespaces and topics, and this broker's part of them.
 
-Role: joins what operators set (metadata rows) with the configured defaults, and refuses what goes
-beyond with TOO_MANY_REQUESTS. Limits per second are token buckets of this broker alone: its part is
-the limit divided by the live brokers, so nothing is asked of anybody on the path of a send, and
-brokers that take unequal shares of a namespace's clients give it less than its limit. Topics and
+Role: joins the operators' limits (metadata rows) with the configured defaults, and refuses
+requests beyond a limit with TOO_MANY_REQUESTS. Limits per second are token buckets of this broker
+alone: its part is the limit divided by the number of live brokers. So a send asks no other process,
+and brokers with unequal shares of a namespace's clients give it less than its limit. Topics and
 consumer groups are counted in the copy of the metadata: brokers that create at the same moment may
-go beyond by as many as they are.
+exceed a limit by the number of brokers.
 
-Invariants: without any limit on sends a send pays for one attribute; what is remembered is bounded
-by `max_tracked` (a bucket that is forgotten was the longest idle, and an idle one is full) and by
-the open streams.
+Invariants: without any limit on sends, a send only reads one attribute; memory is bounded by
+`max_tracked` (the bucket that was idle longest is forgotten, and an idle bucket is full) and by the
+open streams.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class LimitInForce(NamedTuple):
     """One limit of a namespace or of a topic.
 
     Attributes:
-        name: which, as the field of `meta.v1.Quota`.
+        name: field of `meta.v1.Quota`.
         limit: of the whole cluster; 0: none.
-        is_default: it was configured, not set for this namespace or topic.
-        part: what this broker allows; 0: no limit.
-        used: what there is now, as this broker sees it; 0 for rates.
+        is_default: it is the configured default, not set for this namespace or topic.
+        part: limit of this broker; 0: no limit.
+        used: present use, as this broker sees it; 0 for rates.
     """
 
     name: str
@@ -67,7 +67,7 @@ class LimitInForce(NamedTuple):
 
 
 class _Buckets:
-    """What one namespace or topic is held to; a rate without a bucket has no limit."""
+    """Buckets of one namespace or topic; a rate without a bucket has no limit."""
 
     __slots__ = ("by_rate", "version")
 
@@ -105,9 +105,9 @@ class Quotas:
         view.on_placement(self._count_brokers)
 
     def check_send(self, topic: TopicRow) -> None:
-        """Let a request to a topic pass that `charge_send` may count, if all else is well with it.
+        """Check a request to a topic; `charge_send` counts it once all other checks have passed.
 
-        Both are to be called only where `limit_sends`, and in one turn of the event loop.
+        Call both only if `limit_sends`, and in one turn of the event loop.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS.
@@ -127,14 +127,14 @@ class Quotas:
 
     @contextmanager
     def creating(self, kind: str, namespace: str) -> Iterator[None]:
-        """Count something that is being created until the metadata show it.
+        """Count something that is being created until the metadata shows it.
 
         Args:
             kind: TOPICS or CONSUMER_GROUPS.
             namespace: where.
 
         Raises:
-            RequestError: TOO_MANY_REQUESTS: the namespace has all it may have.
+            RequestError: TOO_MANY_REQUESTS: the namespace has reached its limit.
         """
         limit, _ = self._limit((namespace, ""), kind)
         key = (kind, namespace)
@@ -147,7 +147,7 @@ class Quotas:
             _decrement(self._creating, key)
 
     def connected(self, namespace: str) -> None:
-        """Count a client's settings stream; `disconnected` takes it off again.
+        """Count a client's settings stream; `disconnected` ends that.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS; then it is not counted.
@@ -158,7 +158,7 @@ class Quotas:
         self._connections[namespace] += 1
 
     def disconnected(self, namespace: str) -> None:
-        """Take a stream off."""
+        """Stop counting a stream."""
         _decrement(self._connections, namespace)
 
     def limits(self, namespace: str, topic: str) -> list[LimitInForce]:
@@ -176,7 +176,7 @@ class Quotas:
         return found
 
     def _buckets_of(self, scope: Name, now_s: float) -> _Buckets:
-        """Return the buckets of a namespace or topic, at the rates that hold now."""
+        """Return the buckets of a namespace or topic, at the present rates."""
         buckets = self._buckets.get(scope)
         if buckets is None:
             if len(self._buckets) >= self._config.max_tracked:
@@ -248,7 +248,7 @@ class Quotas:
             self._version += 1
 
     def _used_shares(self) -> list[tuple[float, dict[str, str]]]:
-        """Return how full the limits of namespaces are; those of topics would be too many."""
+        """Return the use of namespaces' limits; topics' limits would be too many."""
         now_s = self._clock.monotonic_s()
         shares = []
         for (namespace, topic), buckets in self._buckets.items():

@@ -1,10 +1,10 @@
-"""Counts what goes in and out, under RocketMQ's metric names; labels are looked at once."""
+"""Counts stored and delivered messages under RocketMQ's metric names; labels are cached."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from strata_broker.base.config import RefusalsSection
+from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.base.refusal_pace import RefusalPace
 from strata_broker.metadata.metadata import TopicRow
 from strata_mq.requests import Code, MessageType
@@ -20,7 +20,7 @@ _MAX_KEPT_LABELS = 10_000
 
 
 class _Stored(NamedTuple):
-    """Where messages of a topic and type are counted."""
+    """Counters of a topic and message type."""
 
     messages: BoundCounter
     size_bytes: BoundCounter
@@ -86,7 +86,7 @@ class Recorder:
                 self._bytes_out.add(sizes_bytes[is_retry], labels)
 
     def answered(self, rpc: str, code: Code, started_s: float) -> None:
-        """Count an answer and how long it took."""
+        """Count an answer and its time."""
         latency = self._latencies.get((rpc, code))
         if latency is None:
             labels = {

@@ -1,4 +1,4 @@
-"""What all requests have in common: who calls, and what its names mean."""
+"""Common parts of all requests: the caller, its namespace, its deadline."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CLIENT_ID = "x-mq-client-id"
 _NAMESPACE = "x-mq-namespace"
 _LANGUAGE = "x-mq-language"
 _MOST_MS = (1 << 63) - 1
-# What is kept of a call's time for its answer's way: at most this, and this share of it.
+# Time of a call that is reserved for sending its answer: at most this, and this share.
 _ANSWER_S = 0.2
 _ANSWER_SHARE = 0.05
 MAX_CLIENT_ID_LENGTH = 255
 _MAX_LANGUAGE_LENGTH = 64
-# What clients write there, where it is not the name of the enum.
+# Names that clients use instead of the enum's.
 _LANGUAGE_NAMES = {"HTTP": "NODE_JS", "GO": "GOLANG", "DOTNET": "DOT_NET"}
 
 
@@ -31,7 +31,7 @@ class Caller(NamedTuple):
 
     client_id: str
     namespace: str
-    # As the client's metadata says it: JAVA, GO, PYTHON, HTTP (Node) ...
+    # As in the client's metadata: JAVA, GO, PYTHON, HTTP (Node) ...
     language: str = ""
 
     def name_of(self, resource: definition_pb2.Resource) -> Name:
@@ -44,7 +44,7 @@ class Caller(NamedTuple):
 
 
 def caller_of(metadata: Mapping[str, str]) -> Caller:
-    """Return who calls; what is said here is kept as long as the client lives.
+    """Return the caller; its values are kept as long as the client lives.
 
     Raises:
         RequestError: CLIENT_ID_REQUIRED; REQUEST_HEADER_FIELDS_TOO_LARGE.
@@ -68,13 +68,13 @@ def _check_header(what: str, value: str, most: int) -> None:
 
 
 def operator_of(metadata: Mapping[str, str]) -> Caller:
-    """Return who calls for operators, whose tools may have no client id."""
+    """Return the caller of an operator's call; its tool may have no client id."""
     return Caller(metadata.get(_CLIENT_ID, ""), metadata.get(_NAMESPACE, ""))
 
 
 @lru_cache(maxsize=64)
 def language_of(name: str) -> int:
-    """Return the `definition_pb2.Language` that the metadata name in their own words."""
+    """Return the `definition_pb2.Language` for the language text in the metadata."""
     name = _LANGUAGE_NAMES.get(name.upper(), name.upper())
     if name in definition_pb2.Language.keys():  # noqa: SIM118 - an enum wrapper is no mapping
         return definition_pb2.Language.Value(name)
@@ -82,7 +82,7 @@ def language_of(name: str) -> int:
 
 
 def milliseconds(value: Duration | Timestamp) -> int:
-    """Return a time in milliseconds, within 63 bits; unlike protobuf's own, fit for any values."""
+    """Return a time in milliseconds, within 63 bits; unlike protobuf's own, for any values."""
     wanted_ms = int(value.seconds) * 1000 + int(value.nanos) // 1_000_000
     return max(-_MOST_MS, min(wanted_ms, _MOST_MS))
 
@@ -96,13 +96,13 @@ def time_for(left_s: float | None, default_s: float, most_s: float) -> float:
     """Return how long a call may take.
 
     Args:
-        left_s: until the deadline that its client chose, which may be years; None: it chose none.
+        left_s: time until the client's deadline, maybe years; None: the client set no deadline.
         default_s: for a call without deadline.
-        most_s: what the broker gives to any call.
+        most_s: longest time of any call.
 
     Returns:
-        The time, a little short of the client's deadline: an answer that says why a call was not
-        carried out must be there before the client gives up.
+        The time, a little short of the client's deadline: an answer with the reason of a failure
+        must arrive before the client gives up.
     """
     if left_s is None:
         return default_s
@@ -117,5 +117,5 @@ def addresses_of(endpoints: definition_pb2.Endpoints) -> list[tuple[str, int]]:
 def enum_name(
     enum: type[definition_pb2.Language] | type[definition_pb2.ClientType], number: int
 ) -> str:
-    """Return a value's name; a number this version does not know as it is."""
+    """Return a value's name, or the number if this version does not know it."""
     return enum.Name(number) if number in enum.values() else str(number)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Stored messages as clients are shown them: with the place where they are, and when they came.
+"""Stored messages as clients get them: with their place and their store time.
 
-What belongs to one showing is added to the stored bytes; the body is not parsed.
+Fields of one delivery are added to the stored bytes; the body is not parsed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def shown_message(
     """Return a stored message as field 2 of an answer: of a receive, and of a pull as well.
 
     Args:
-        topic: where it was found; one of a dead-letter topic says where it came from.
+        topic: where it was found; a dead letter also names its former topic.
         message: as it is stored.
         store_time_ms: when it was stored.
-        store_host: what clients log as the host that stored it.
-        queue: where it is, in the topic.
-        offset: where it is, in the queue.
-        receipt_handle: of this delivery; "": nobody has to ack it.
+        store_host: host that clients log as the one that stored it.
+        queue: of the topic.
+        offset: in the queue.
+        receipt_handle: of this delivery; "": no ack is needed.
         attempt: number of this delivery, counted from 1.
     """
     origin, rest = None, b""

@@ -1,7 +1,7 @@
-"""The rows behind a `MetadataView`: taken in one by one, looked up by key.
+"""The rows of a `MetadataView`: applied one by one, found by key.
 
-A row costs one small object, so that 10,000 topics cost a few megabytes. Nothing here knows of
-revisions or of listeners.
+A row is one small object, so that 10,000 topics take a few megabytes. This module knows neither
+revisions nor listeners.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Name = tuple[str, str]
 """(namespace, name)."""
 
 NO_RAFT_GROUP = 0
-"""Raft group ids start at 1; a slot that nobody owns has this one."""
+"""Raft group ids start at 1; a slot without an owner has this id."""
 
 Key = TypeVar("Key")
 Row = TypeVar("Row", bound=Message)
@@ -41,10 +41,10 @@ class Home(NamedTuple):
 
 
 class TopicRow:
-    """A topic. `row` is the serialised `meta.v1.Topic`, for what is rarely asked.
+    """A topic. `row` is the serialised `meta.v1.Topic`, for rarely used fields.
 
-    What the view derives from it and from where things are is kept beside it, with the version of
-    the placement that it was derived from.
+    Values that the view derives from the row and the placement are kept beside it, with the
+    version of that placement.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class TopicRow:
 
 
 class Tables:
-    """All rows at one revision, or those of a snapshot that have come so far.
+    """All rows at one revision, or the rows of a snapshot that have arrived so far.
 
     Attributes:
         topics, topics_by_id: the same rows.
@@ -182,7 +182,7 @@ class Tables:
                 self.new_quotas = True
 
     def learn(self, topic_id: int, queue: int, ended_in: int, epoch: meta_pb2.Epoch) -> bool:
-        """Take in an epoch of a queue that the metadata do not tell yet.
+        """Learn an epoch of a queue that the metadata does not have yet.
 
         Args:
             topic_id: of the topic.
@@ -209,7 +209,7 @@ class Tables:
         return True
 
     def replaces(self, others: Tables) -> None:
-        """Take in what others hold beyond the metadata; whatever else they hold may be gone."""
+        """Replace other tables; take over the epochs that they learned beyond the metadata."""
         for (topic_id, queue), (ended_in, epoch) in others._learned.items():
             if topic_id in self.topics_by_id:
                 self.learn(topic_id, queue, ended_in, epoch)
@@ -246,7 +246,7 @@ class Tables:
     def _take_override(self, override: meta_pb2.QueueOverride, *, deleted: bool) -> None:
         key = (override.topic_id, override.queue)
         of_topic = self._overrides.setdefault(override.topic_id, {})
-        # A move that has only begun names no epoch yet: the queue is where its slot is.
+        # A move that has just begun has no epoch yet: the queue is where its slot is.
         if deleted or not override.epochs:
             of_topic.pop(override.queue, None)
             self._learned.pop(key, None)
@@ -264,10 +264,10 @@ class Tables:
 
 
 def _append_epoch(row: meta_pb2.QueueOverride, ended_in: int, epoch: meta_pb2.Epoch) -> None:
-    """Append an epoch that was learned, and the one before if the row does not have it either.
+    """Append a learned epoch, and the epoch before it if the row does not have that one either.
 
-    Without that one an ordered group would be given messages of the last epoch before those of
-    the one between. Where it begins is not known: it takes no offset from its neighbours.
+    Without the epoch before, an ordered group would get messages of the last epoch too early. The
+    begin of the epoch before is unknown: it takes no offset from its neighbours.
     """
     if epoch.epoch - 1 > row.epochs[-1].epoch:
         row.epochs.add(epoch=epoch.epoch - 1, raft_group=ended_in, start_offset=epoch.start_offset)
@@ -282,7 +282,7 @@ def _put(table: dict[Key, Row], key: Key, row: Row, *, deleted: bool) -> None:
 
 
 def _copy(row: Row) -> Row:
-    """Return a row that does not keep the whole response it came in alive."""
+    """Return a copy of a row, so that the row does not keep its whole response in memory."""
     copy = type(row)()
     copy.CopyFrom(row)
     return copy

@@ -1,1 +1,1 @@
-"""What operators ask of a broker, for itself or for the cluster."""
+"""Operators' requests to a broker, about itself or about the cluster."""

@@ -1,9 +1,9 @@
-"""What operators ask of nodes, raft groups and the places of queues.
+"""Operators' requests about nodes, raft groups and the places of queues.
 
-Role: the work behind the cluster's half of `strata.admin.v1`: joins what the metadata want with
-what storage nodes say of themselves, forwards changes to the nameserver and waits until this
-broker shows them. It decides nothing about placement: changes are wishes in the metadata, and the
-raft groups' leaders carry them out. Failures are `RequestError`, `MetaRefused` or `AngeliaError`.
+Role: the work behind the cluster's half of `strata.admin.v1`. It joins the metadata with the
+reports of storage nodes, forwards changes to the nameserver and waits until this broker shows
+them. It does not decide placement: changes are wishes in the metadata, and the leaders of raft
+groups carry them out. Failures are `RequestError`, `MetaRefused` or `AngeliaError`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class ClusterOperations:
         return self._view.nodes()
 
     def picture(self) -> ClusterPicture:
-        """Return how nodes and raft groups do now."""
+        """Return the present health of nodes and raft groups."""
         return self._watch.look()
 
     def health(self, broker_node_id: str) -> admin_pb2.GetHealthResponse:
-        """Return whether all is well, and what is not."""
+        """Return whether the cluster is healthy, and the reasons if it is not."""
         return self._watch.shown(broker_node_id)
 
     async def drain_node(self, node_id: str, *, draining: bool) -> meta_pb2.Node:
@@ -109,7 +109,7 @@ class ClusterOperations:
         )
 
     async def change_replicas(self, request: admin_pb2.ChangeReplicasRequest) -> meta_pb2.RaftGroup:
-        """Say where the replicas of a raft group shall be; its leader carries it out."""
+        """Set where the replicas of a raft group should be; its leader carries it out."""
         response = await self._metadata.call(
             "ChangeReplicas",
             meta_pb2.ChangeReplicasRequest(
@@ -124,13 +124,13 @@ class ClusterOperations:
         return response.raft_group
 
     async def transfer_leader(self, raft_group: int, to_node_id: str) -> str:
-        """Hand a raft group's leadership to a node; return who leads then.
+        """Transfer a raft group's leadership to a node; return the new leader.
 
-        With a name the wish is kept, so that the balance of leaders does not undo it; without
-        one the leader hands over to whomever it finds the fittest.
+        If a node is named, the wish is kept, so that the balance of leaders does not undo it.
+        Otherwise the leader chooses the fittest replica.
 
         Raises:
-            RequestError: no such raft group, no voter of it on that node, or nobody took over in
+            RequestError: no such raft group, no voter of it on that node, or no node took over in
                 time.
         """
         self._row(raft_group)
@@ -197,7 +197,7 @@ class ClusterOperations:
         )
 
     async def _reasons(self, namespace: str, topic: str, queue: int) -> Sequence[str]:
-        """Return why a queue is where it is; where it is, is known without any nameserver."""
+        """Return the reasons for a queue's place; the place is known without a nameserver."""
         try:
             explained = await self._metadata.call(
                 "ExplainQueue",
@@ -205,7 +205,7 @@ class ClusterOperations:
                 meta_pb2.ExplainQueueResponse,
             )
         except AngeliaError as failure:
-            return (f"no nameserver says why: {failure.reason}",)
+            return (f"no nameserver gives a reason: {failure.reason}",)
         return explained.reasons
 
     async def move_queue(self, request: admin_pb2.MoveQueueRequest) -> meta_pb2.QueueOverride:
@@ -226,7 +226,7 @@ class ClusterOperations:
     # Slots
 
     def slots(self) -> admin_pb2.ListSlotsResponse:
-        """Return which raft group owns which slots, and which are on their way."""
+        """Return which raft group owns which slots, and which slots are moving."""
         return admin_pb2.ListSlotsResponse(
             ranges=(
                 meta_pb2.SlotRange(first_slot=first, slot_count=count, raft_group=raft_group)
@@ -264,9 +264,9 @@ class ClusterOperations:
         return row
 
     async def _statuses(self, node_ids: Sequence[str]) -> dict[str, _Replicas]:
-        """Ask nodes for their replicas; those that do not answer are missing.
+        """Ask nodes for their replicas; nodes that do not answer are left out.
 
-        As many calls as there are nodes; a silent one must not delay the others.
+        There are as many calls as nodes, because a silent node must not delay the others.
         """
         statuses = await asyncio.gather(
             *(self._storage.node_status(node_id, self._status_timeout_s) for node_id in node_ids)
@@ -279,13 +279,13 @@ class ClusterOperations:
 
 
 _Replicas = dict[int, storage_pb2.ReplicaStatus]
-"""What a node says of its replicas, by raft group."""
+"""A node's report of its replicas, by raft group."""
 
 
 def _health(
     row: meta_pb2.RaftGroup, statuses: dict[str, _Replicas], picture: ClusterPicture
 ) -> admin_pb2.GroupHealth:
-    """Return a raft group's state, with what its leader or the most advanced replica says."""
+    """Return a raft group's state, from its leader or its most advanced replica."""
     health = admin_pb2.GroupHealth(raft_group=row.raft_group, broker_name=row.broker_name)
     condition = picture.groups.get(row.raft_group)
     if condition is not None:
@@ -300,7 +300,7 @@ def _health(
         health.reason = "no storage node answers for it"
         health.replicas_live = 0
         return health
-    # Of two that think they lead, the one of the higher term does.
+    # If two replicas claim to lead, the one with the higher term is right.
     leads, _, _, node_id = max(seen)
     replica = statuses[node_id][row.raft_group]
     health.leader_node_id = node_id if leads else ""
@@ -313,7 +313,7 @@ def _health(
         health.state, health.reason = _state(replica), replica.reason
     else:
         # It was led when the cluster was looked at last; an election may be under way.
-        health.state, health.reason = LEADERLESS, replica.reason or "nobody leads it"
+        health.state, health.reason = LEADERLESS, replica.reason or "it has no leader"
     return health
 
 
@@ -352,14 +352,14 @@ def _replicas(
 
 
 def _role(row: meta_pb2.RaftGroup, replica: meta_pb2.Replica) -> str:
-    """Return what a replica is in the configuration, and else what it becomes or was."""
+    """Return a replica's role in the configuration, or its future or former role."""
     if replica in row.leaving:
         return "leaving"
     membership = row.membership
     if not membership.configuration_index:
         # The raft group still has the configuration it began with.
         return "learner" if replica.learner else "voter"
-    # Until the old voters are let go it counts beside them: the raft group needs both majorities.
+    # Until the old voters are removed, both count: the raft group needs both majorities.
     is_final = not membership.outgoing or replica.replica_id in membership.outgoing
     if replica.replica_id in membership.voters and is_final:
         return "voter"

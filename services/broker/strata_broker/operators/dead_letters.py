@@ -1,8 +1,8 @@
-"""What lies in dead-letter topics, for operators: counts, messages, what is not redriven yet.
+"""Dead-letter topics for operators: counts, messages, and messages that are not redriven yet.
 
 A dead letter is redriven when the consumer group of redrives (`REDRIVE_GROUP`, one per namespace)
-has consumed it: its position on the dead-letter topic is the only record, replicated like any
-other. Nothing here changes it; `redrive` does.
+has consumed it. This group's position on the dead-letter topic is the only record, replicated like
+any other. This module only reads it; `redrive` changes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Letters(NamedTuple):
 
 
 class Progress:
-    """What redrives have consumed of one queue of a dead-letter topic."""
+    """The position of redrives on one queue of a dead-letter topic."""
 
     def __init__(self, state: storage_pb2.ConsumerQueueState) -> None:
         self._head = state.head
@@ -73,7 +73,7 @@ class DeadLetters:
         return topic
 
     async def count(self, group: meta_pb2.ConsumerGroup) -> admin_pb2.DeadLetterTopic | None:
-        """Return what a consumer group's dead-letter topic holds; None: nothing."""
+        """Return the counts of a consumer group's dead-letter topic; None: it is empty."""
         topic = self._view.topic_by_id(group.dead_letter_topic_id)
         if topic is None:
             return None
@@ -109,7 +109,7 @@ class DeadLetters:
         )
 
     async def progress(self, topic: TopicRow) -> dict[int, Progress]:
-        """Return raft group -> what of its queue is redriven."""
+        """Return raft group -> progress of redrives on its queue."""
         states = await self._states(topic, max_open_offsets=_MAX_OPEN_OFFSETS)
         return {raft_group: Progress(state) for raft_group, state in states.items()}
 
@@ -150,7 +150,7 @@ class DeadLetters:
         *,
         waiting_only: bool,
     ) -> int:
-        """Add letters to the page; return the offset to go on at."""
+        """Add letters to the page; return the offset to continue at."""
         page.left_fetches -= 1
         fetched = await self._queries.fetch(raft_group, topic, raft_group, offset, page.left)
         for stored in fetched.messages:
@@ -165,7 +165,7 @@ class DeadLetters:
     async def _states(
         self, topic: TopicRow, *, max_open_offsets: int
     ) -> dict[int, storage_pb2.ConsumerQueueState]:
-        """Return raft group -> how far redrives are on its queue; without any: at the start."""
+        """Return raft group -> position of redrives on its queue; no entry: at the start."""
         group = self._view.consumer_group(topic.namespace, REDRIVE_GROUP)
         number = group.consumer_group_id if group is not None else 0
         answers = await self._holders.of_topic(

@@ -1,9 +1,9 @@
-"""Sees to it that the data of deleted topics and consumer groups goes, whoever dies meanwhile.
+"""Drops the data of deleted topics and consumer groups, even if processes die meanwhile.
 
-A deletion leaves a tombstone in the metadata (rule 17). Every broker drops what tombstones name in
-every raft group and confirms it once all have answered; then the tombstone is done. Whoever asks
-for a deletion drops at once, this task repeats what that left undone. A drop that was applied
-already changes nothing, so brokers need not agree on who does it.
+A deletion leaves a tombstone in the metadata (rule 17). Every broker drops the data that tombstones
+name in every raft group, and confirms it once all have answered; then the tombstone is done. The
+broker that serves the deletion drops at once, and this task repeats drops that failed. A second
+drop changes nothing, so brokers need not agree on who does it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from strata_runtime.metrics import Metrics
 
 
 class Dropper:
-    """Drops what tombstones name.
+    """Drops the data that tombstones name.
 
     Args:
         view: tombstones that are not done, and the raft groups.
-        meta: is told what was dropped everywhere.
+        meta: gets the confirmation of what was dropped everywhere.
         storage: drops.
         config: the period.
         random: spreads the rounds of several brokers.

@@ -1,7 +1,8 @@
-"""Single messages for operators: found by id, key, place or time, and what became of them.
+"""Single messages for operators: searches by id, key, place or time, and traces.
 
-Consumes nothing. A topic's messages are spread over raft groups; a search asks all that hold a
-part of it. Answers are pages of bounded size; a page token is the place where the next one begins.
+Nothing is consumed. A topic's messages are spread over raft groups; a search asks all raft groups
+that hold a part of it. Answers are pages of bounded size; a page token is the place where the next
+page begins.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ EVERY_MESSAGE = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
 _MAX_PAGE_BYTES = 16 * 1024 * 1024
 # Two numbers of 64 bits and a colon.
 _MAX_TOKEN_LENGTH = 41
-# A filter that lets little through ends a page without filling it.
+# A selective filter ends a page before it is full.
 _MAX_FETCHES_PER_PAGE = 256
 
 _STEPS: dict[int, str] = {
@@ -45,7 +46,7 @@ _STEPS: dict[int, str] = {
 
 
 class Found(NamedTuple):
-    """A page of messages by queue and offset, and the token of the next one ("": the last)."""
+    """A page of messages by queue and offset, and the token of the next page ("": none)."""
 
     messages: Sequence[storage_pb2.StoredMessage]
     next_page_token: str
@@ -69,7 +70,9 @@ class Place(NamedTuple):
         queue, colon, offset = token[:_MAX_TOKEN_LENGTH].partition(":")
         is_short = len(token) <= _MAX_TOKEN_LENGTH
         if not (is_short and colon and queue.isdecimal() and offset.isdecimal()):
-            raise RequestError(Code.BAD_REQUEST, f"{token[:_MAX_TOKEN_LENGTH]!r} is no page token")
+            raise RequestError(
+                Code.BAD_REQUEST, f"{token[:_MAX_TOKEN_LENGTH]!r} is not a page token"
+            )
         return cls(int(queue), int(offset))
 
     def __str__(self) -> str:
@@ -99,7 +102,7 @@ class Page:
         return self.left <= 0 or self.left_bytes <= 0 or self.left_fetches <= 0
 
     def add(self, message: storage_pb2.StoredMessage) -> None:
-        """Add a message; one may be larger than what is left."""
+        """Add a message; a message may be larger than the room that is left."""
         self.messages.append(message)
         self.left -= 1
         self.left_bytes -= len(message.message)
@@ -253,7 +256,7 @@ class MessageQueries:
         first: Place,
         page: Page,
     ) -> Found:
-        """Read spans in order, from a place on, until the page is full."""
+        """Read spans in order from a place on until the page is full."""
         for queue, of_queue in spans.items():
             if queue < first.queue:
                 continue
@@ -274,7 +277,7 @@ class MessageQueries:
         tags: storage_pb2.Filter,
         page: Page,
     ) -> int:
-        """Add messages of a span to the page; return where to go on."""
+        """Add messages of a span to the page; return where to continue."""
         page.left_fetches -= 1
         count = min(page.left, span.end - offset)
         fetched = await self.fetch(span.raft_group, topic, queue, offset, count, tags)
@@ -282,13 +285,13 @@ class MessageQueries:
             if page.full or message.offset >= span.end:
                 return message.offset
             page.add(message)
-        # At the end of what there is although more was expected: it was trimmed meanwhile.
+        # The span ends earlier than expected: it was trimmed meanwhile.
         return fetched.resume_offset if fetched.resume_offset > offset else span.end
 
     # Traces -------------------------------------------------------------------------------------
 
     async def trace(self, request: admin_pb2.TraceMessageRequest) -> list[admin_pb2.TracedMessage]:
-        """Tell who sent a message, where it is, who was given it and who acked it.
+        """Return a message's trace: its producer, its place, its deliveries and its acks.
 
         Raises:
             RequestError: unknown topic, MESSAGE_NOT_FOUND, or nothing to find by.
@@ -329,7 +332,7 @@ class MessageQueries:
     def _holders_of(
         self, topic: TopicRow, wanted: storage_pb2.QueryRequest | storage_pb2.TraceRequest
     ) -> Iterable[int]:
-        """Return the raft groups that may have what is asked for."""
+        """Return the raft groups that may have the message."""
         if wanted.HasField("position"):
             position = wanted.position
             return epochs.holder_of(self._view, topic, position.queue, position.offset)
@@ -397,7 +400,7 @@ def _traced(
 
 
 def found_message(stored: storage_pb2.StoredMessage) -> admin_pb2.FoundMessage:
-    """Return a stored message as operators are shown it."""
+    """Return a stored message in the form for operators."""
     return admin_pb2.FoundMessage(
         queue=stored.queue,
         offset=stored.offset,

@@ -1,6 +1,6 @@
-"""What operators do with placement: keep plans, carry them out, look at loads.
+"""Operators' requests about placement: keep plans, carry them out, show loads.
 
-Everything is the nameserver's; a broker only forwards.
+The nameserver does the work; a broker only forwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PlacementOperations:
         return (await call).plan
 
     async def apply(self, plan_id: int, *, stop: bool) -> meta_pb2.PlacementPlan:
-        """Let a plan run, or end it."""
+        """Run a plan, or end it."""
         request = meta_pb2.ApplyPlanRequest(plan_id=plan_id, stop=stop)
         call = self._metadata.call("ApplyPlan", request, meta_pb2.ApplyPlanResponse)
         return (await call).plan

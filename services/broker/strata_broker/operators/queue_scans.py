@@ -1,7 +1,7 @@
-"""Reads whole topics for jobs: which offsets there are, and their messages in large answers.
+"""Reads whole topics for jobs: their offsets, and their messages in large answers.
 
-Consumes nothing and knows no consumer group. A scan crosses the epochs of a queue, whoever holds
-them; answers of storage are passed on as bytes, no message is looked at.
+A scan consumes nothing and knows no consumer group. It crosses the epochs of a queue, whichever
+raft groups hold them. Answers of storage are forwarded as bytes; no message is parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strata_mq.filters import parse_tag_expression
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
-# A filter that lets little through ends an answer without filling it.
+# A selective filter ends an answer before it is full.
 _MAX_FETCHES = 64
 
 
@@ -33,9 +33,9 @@ class QueueScans:
         view: of the metadata.
         storage: reads.
         holders: asks all raft groups that hold a part of a topic.
-        limits: sizes, shared with pulls; as many scans run at once as answers fit into
-            `max_bytes_in_flight`.
-        metrics: how full that is.
+        limits: sizes, shared with pulls; `max_bytes_in_flight` limits the answers, and so the
+            number of concurrent scans.
+        metrics: shows the use of that limit.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class QueueScans:
         self._running = Limit("scans", at_once, "scans", metrics)
 
     async def spans(self, request: admin_pb2.ListQueueSpansRequest) -> list[admin_pb2.QueueSpan]:
-        """Return what was stored between two times, by queue and offset; also empty spans.
+        """Return the offsets that were stored between two times, by queue; also empty spans.
 
         Raises:
             RequestError: unknown topic, or storage refused.
@@ -68,7 +68,7 @@ class QueueScans:
         for (raft_group, queue), begin in begins.items():
             end = ends.get((raft_group, queue), begin)
             last = end.by_time if request.HasField("end_ms") else end.next_offset
-            # Whoever has no time limit begins at the oldest message.
+            # Without a begin time a span begins at the oldest message.
             first = begin.by_time if request.begin_ms else begin.min_offset
             spans.append(
                 admin_pb2.QueueSpan(
@@ -81,7 +81,7 @@ class QueueScans:
         return sorted(spans, key=lambda span: (span.queue, span.end_offset, span.first_offset))
 
     async def scan(self, request: admin_pb2.ScanQueueRequest) -> admin_pb2.ScanQueueResponse:
-        """Read messages of a queue from an offset on; fewer than there are, but some if any.
+        """Read messages of a queue from an offset on: maybe not all, but at least one if any.
 
         Raises:
             RequestError: unknown topic or queue, a bad filter, too many scans, storage refused.
@@ -162,7 +162,7 @@ class QueueScans:
 
 
 def _answer(fetched: storage_pb2.FetchResponse, end: int | None) -> admin_pb2.ScanQueueResponse:
-    """Return what storage gave, as bytes, up to `end`: a filter may have passed beyond it."""
+    """Return storage's answer as bytes, up to `end`: a filter may have read beyond it."""
     response = admin_pb2.ScanQueueResponse.FromString(fetched.SerializeToString())
     if end is not None:
         while response.messages and response.messages[-1].offset >= end:

@@ -1,4 +1,4 @@
-"""What operators do with quotas: set them, see what holds, list what was set."""
+"""Operators' requests about quotas: set limits, show those in force, list those that were set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QuotaOperations:
         self._timeout_s = config.call_timeout_ms / 1000
 
     async def set(self, quota: meta_pb2.Quota, update_mask: Sequence[str]) -> list[LimitInForce]:
-        """Set limits; this broker holds clients to them when the call returns.
+        """Set limits; this broker applies them when the call returns.
 
         Raises:
             MetaRefused: unknown topic, a limit that the subject cannot have, or too many rows.
@@ -36,7 +36,7 @@ class QuotaOperations:
         return self._quotas.limits(quota.namespace, quota.topic)
 
     def get(self, namespace: str, topic: str) -> list[LimitInForce]:
-        """Return what holds for a topic, or ("") for a namespace as a whole.
+        """Return the limits in force for a topic, or ("") for a namespace as a whole.
 
         Raises:
             RequestError: TOPIC_NOT_FOUND.
@@ -46,5 +46,5 @@ class QuotaOperations:
         return self._quotas.limits(namespace, topic)
 
     def list(self) -> Collection[meta_pb2.Quota]:
-        """Return what was set, in no order."""
+        """Return the limits that were set, in no order."""
         return self._view.quotas()

@@ -1,10 +1,10 @@
 """Sends dead letters back to the topics they came from.
 
-A redrive consumes the dead-letter topic with a consumer group of its own and acks a letter only
-when what it sent is stored; so a crash repeats at most, and it loses nothing. Its leases are
-auto-renewed ones of a client that lives as long as the call: what was not sent is released at the
-end, or when the broker dies. The new message id is derived from the letter's place, so a repeat
-inside the dedupe window is recognised by storage and stored once.
+A redrive consumes the dead-letter topic with its own consumer group, and acks a letter only when
+the new message is stored. So a crash can repeat a letter, but it loses nothing. Its leases are
+auto-renewed leases of a client that lives as long as the call: letters that were not sent are
+released at the end, or when the broker dies. The new message id is derived from the letter's place,
+so storage recognises a repeat inside the dedupe window and stores it once.
 
 Every consumer group of the topic gets the new message, not only the one that gave it up.
 """
@@ -60,12 +60,12 @@ COUNT_PROPERTY = "REDRIVE_COUNT"
 """User property of a redriven message: how often it was redriven, this time counted."""
 
 _MAX_REDRIVES = 8
-# A number that a producer wrote may have any length.
+# A producer may write a number of any length.
 _COUNT_DIGITS = 10
 _DEFAULT_MESSAGES = 256
 _POP_MESSAGES = 64
 _POP_BYTES = 4 * 1024 * 1024
-# Letters that one call takes into its leases; those it is not to send, or cannot, count too.
+# Letters that one call leases, including letters that it should not or cannot send.
 _MAX_TAKEN = 100_000
 
 
@@ -78,7 +78,7 @@ class _Taken(NamedTuple):
 
 
 class _Run:
-    """What one call has done so far."""
+    """The progress of one call."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Run:
         self.results: list[admin_pb2.RedrivenMessage] = []
 
     def take(self, raft_group: int, offset: int) -> bool:
-        """Take in that a letter is leased; return whether it is to be sent."""
+        """Note that a letter is leased; return whether to send it."""
         self.left_to_take -= 1
         if self.wanted is None:
             return True
@@ -107,7 +107,7 @@ class _Run:
         return found
 
     def goes_on(self, raft_group: int) -> bool:
-        """Whether more letters of a raft group are to be looked at."""
+        """Whether to look at more letters of a raft group."""
         wants = self.wanted is None or bool(self.wanted[raft_group])
         return wants and self.left > 0 and self.left_to_take > 0
 
@@ -152,7 +152,7 @@ class Redriver:
     async def redrive(
         self, request: admin_pb2.RedriveDeadLettersRequest
     ) -> admin_pb2.RedriveDeadLettersResponse:
-        """Send dead letters of a consumer group, or say which ones would be sent.
+        """Send dead letters of a consumer group, or return those that would be sent.
 
         Raises:
             RequestError: unknown names, MESSAGE_NOT_FOUND, or storage refused.
@@ -214,7 +214,7 @@ class Redriver:
 
     @contextmanager
     def _leasing_client(self) -> Iterator[Client]:
-        """Give a client whose leases end with the block."""
+        """Yield a client whose leases end with the block."""
         client_id = f"strata-redrive@{self._node_id}@{self._boot_id:x}@{next(self._numbers)}"
         client = self._sessions.heard(client_id)
         client.open_calls += 1
@@ -258,7 +258,7 @@ class Redriver:
             self._sessions.heard(run.client.client_id)
 
     async def _pop(self, run: _Run, raft_group: int) -> storage_pb2.PopResponse:
-        # A search for one letter takes those before it, to be given back.
+        # A search for one letter also leases the letters before it, to release them later.
         most = _POP_MESSAGES if run.wanted is None else MAX_PAGE_MESSAGES
         return await self._storage.pop(
             storage_pb2.PopRequest(
@@ -279,7 +279,7 @@ class Redriver:
         )
 
     async def _send(self, run: _Run, taken: Sequence[_Taken]) -> None:
-        """Send letters; ack those that are stored."""
+        """Send letters; ack the letters that are stored."""
         resent = _Resent(len(taken), self._sender.budget)
         for index, one in enumerate(taken):
             try:
@@ -319,7 +319,7 @@ class Redriver:
         self._sender.appender.stage(raft_group, key, (outgoing,), (index,), resent, deadline_s)
 
     async def _ack(self, run: _Run, sent: Sequence[_Taken]) -> None:
-        """Consume letters that are sent; one whose ack fails may be sent again later."""
+        """Ack letters that are sent; a letter whose ack fails may be sent again later."""
         if not sent:
             return
         acked = _Acked(len(sent))
@@ -341,8 +341,8 @@ class Redriver:
 class _Resent:
     """Waits for messages that were staged; see `append.Waiter`.
 
-    What they are charged with is given back when they are settled, not when the redrive goes on:
-    an operator may have given it up by then.
+    Their charge is given back when they are settled, not when the redrive continues: an operator
+    may have cancelled it by then.
     """
 
     def __init__(self, count: int, budget: SendBudget) -> None:
@@ -425,9 +425,9 @@ def redriven_message(
     client_id: str,
     checksum: Checksum,
 ) -> OutgoingMessage:
-    """Return what is stored of a redriven message: the letter with a new id, and its history.
+    """Return a redriven message as it is stored: the letter with a new id and its history.
 
-    It is not checked again: what may be stored once may be stored again, with three more
+    It is not checked again: a message that was stored once may be stored again with three more
     properties.
     """
     message = definition_pb2.Message()
@@ -462,7 +462,7 @@ def redriven_message(
 def _new_id(topic: TopicRow, taken: _Taken) -> str:
     """Return the id under which a letter is sent: the same in every repeat.
 
-    A reset of the redrives' consumer group (another generation) makes another one of it.
+    After a reset of the redrives' consumer group (another generation) the id is another one.
     """
     leased = taken.leased
     place = f"{topic.topic_id}/{taken.raft_group}/{leased.offset}/{leased.generation}"

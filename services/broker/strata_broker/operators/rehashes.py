@@ -1,12 +1,12 @@
-"""Sees to it that message groups get where a topic's new queue count puts them (rule 23).
+"""Moves message groups to the queues of a topic's new queue count (rule 23).
 
 A topic that got more queues keeps its old queue count in the metadata. Every broker asks the
-leaders of the old queues, again and again, whether everything is consumed there; a leader that says
-yes takes nothing by the old count any more. Once all have said so the nameserver forgets the old
-count. Whoever asks a second time is told the same, so brokers need not agree on who does it.
+leaders of the old queues repeatedly whether everything is consumed there. A leader that says yes
+takes nothing by the old count any more. Once all leaders have said yes, the nameserver forgets the
+old count. A leader repeats its answer, so brokers need not agree on who asks.
 
-A consumer group that does not consume holds a topic up until it does, is deleted, or retention has
-passed: its messages would come out of order.
+A consumer group that does not consume delays a topic until it consumes, is deleted, or retention
+has passed: its messages would be delivered out of order.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Rehasher:
 
     Args:
         view: topics that got more queues, and where those are.
-        groups: is told what message groups have left.
-        meta: is told when they have left all.
+        groups: learns which queues message groups have left.
+        meta: learns when they have left all queues.
         storage: decides.
         config: the period.
         random: spreads the rounds of several brokers.
-        metrics: how many topics are waited for.
+        metrics: shows how many topics wait.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How busy this broker is: messages per second, in and out, over the last seconds."""
+"""The load of this broker: messages per second, in and out, over the last seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RuntimeStats:
             self._samples.append(self._sample())
 
     def rates(self) -> Rates:
-        """Return what went through per second since the oldest sample."""
+        """Return the messages per second since the oldest sample."""
         first, now = self._samples[0], self._sample()
         elapsed_s = now.at_s - first.at_s
         if elapsed_s <= 0:

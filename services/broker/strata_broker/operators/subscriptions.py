@@ -1,6 +1,6 @@
-"""Who consumes what, and how far: the view of consumer groups that RocketMQ's Admin service gives.
+"""Subscriptions and their progress: consumer groups as RocketMQ's Admin service shows them.
 
-Put together from the live clients of all brokers, the consumer groups' rows and their state in
+The view joins the live clients of all brokers, the consumer groups' rows and their state in
 storage; nothing is kept here.
 """
 
@@ -19,7 +19,7 @@ from strata_broker.operators.topics import Operations
 from strata_mq.requests import Code, RequestError
 from strata_runtime.clock import Clock
 
-# Consumer groups of a namespace that are asked for state of one topic; beyond, live ones only.
+# Most consumer groups of a namespace to ask for state of one topic; beyond, only live ones.
 _MAX_ASKED_GROUPS = 1_000
 
 _Pair = tuple[str, str]
@@ -40,7 +40,7 @@ class Subscriptions:
     async def find(
         self, namespace: str, group: str, topic: str
     ) -> list[admin_pb2.SubscriptionInfo]:
-        """Return the subscriptions of a consumer group, of a topic, or the one of both.
+        """Return the subscriptions of a consumer group, of a topic, or the one that names both.
 
         Raises:
             RequestError: neither is named, or one is unknown.
@@ -107,7 +107,7 @@ class Subscriptions:
     async def states(
         self, namespace: str, group: str, topics: Sequence[str]
     ) -> list[tuple[TopicRow, Sequence[storage_pb2.ConsumerQueueState]]]:
-        """Return how far a consumer group is on topics; none named: on all it consumes.
+        """Return the progress of a consumer group on topics; none named: on all it consumes.
 
         Raises:
             RequestError: unknown names.
@@ -136,7 +136,7 @@ class Subscriptions:
         return [client for client in await self._peers.clients(wanted) if client.consumer_group]
 
     async def _stored_pairs(self, namespace: str, group: str, topic: str) -> list[_Pair]:
-        """Return what consumer groups have state of, live or not."""
+        """Return the pairs of consumer group and topic with state, live or not."""
         if group:
             groups: list[meta_pb2.ConsumerGroup] = [
                 self._operations.consumer_group(namespace, group)
@@ -174,7 +174,7 @@ class Subscriptions:
     def accumulations(
         self, states: Sequence[tuple[TopicRow, Sequence[storage_pb2.ConsumerQueueState]]]
     ) -> admin_pb2.DescribeGroupAccumulationResponse:
-        """Return what waits for a consumer group, in all and per topic, at one moment."""
+        """Return how many messages wait for a consumer group, in all and per topic."""
         now_ms = self._clock.wall_ms()
         everything = [state for _, of_topic in states for state in of_topic]
         return admin_pb2.DescribeGroupAccumulationResponse(
@@ -187,7 +187,7 @@ class Subscriptions:
     def time_spans(
         self, topic: TopicRow, states: Iterable[storage_pb2.ConsumerQueueState]
     ) -> list[admin_pb2.QueryTimeSpanResponse.QueueTimeSpan]:
-        """Return from when to when the messages of queues are, and how far consumption is."""
+        """Return the time spans of queues' messages, and the progress of consumption."""
         now_ms = self._clock.wall_ms()
         return [
             admin_pb2.QueryTimeSpanResponse.QueueTimeSpan(

@@ -1,6 +1,6 @@
-"""What operators and jobs ask of the tier: how far uploads are, pause and resume, commits, sweeps.
+"""Requests of operators and jobs about the tier: progress of uploads, pause, commits, sweeps.
 
-Every raft group uploads for itself, so its leader is asked. Failures are `RequestError`.
+Every raft group uploads its own messages, so its leader is asked. Failures are `RequestError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strata_mq.requests import Code, RequestError
 _SERVICE = "/strata.storage.v1.TierService"
 # Raft groups asked at once.
 _CALLS_MAX = 16
-# How much longer a leader may take that reads an object back, or all of its rows.
+# Additional time for a leader that reads back an object or all of its rows.
 _PROOF_S = 120.0
 _ROWS_S = 20.0
 _FLUSH_S = 600.0
@@ -40,20 +40,20 @@ class TierOperations:
         self._turns = asyncio.Semaphore(_CALLS_MAX)
 
     async def status(self) -> list[admin_pb2.TierGroup]:
-        """Return how every raft group stands, by number; one that does not answer says so."""
+        """Return the state of every raft group, by number; UNREACHABLE if it does not answer."""
         raft_groups = [row.raft_group for row in self._view.raft_groups()]
-        # As many calls as there are raft groups, few at a time.
+        # There are as many calls as raft groups, a few at a time.
         return list(await asyncio.gather(*map(self._status, raft_groups)))
 
     async def pause(self, raft_groups: Sequence[int], *, paused: bool) -> list[int]:
-        """Stop uploads, or let them go on; none named: of all raft groups.
+        """Pause or resume uploads; no raft group named: of all raft groups.
 
         Returns:
             The raft groups, by number.
 
         Raises:
-            RequestError: BAD_REQUEST, there is no tier; there is no such raft group, or one does
-                not answer; those before it have obeyed.
+            RequestError: BAD_REQUEST: there is no tier; a raft group does not exist or does not
+                answer: the raft groups before it have obeyed.
         """
         known = [row.raft_group for row in self._view.raft_groups()]
         strangers = set(raft_groups) - set(known)
@@ -70,7 +70,7 @@ class TierOperations:
         return wanted
 
     async def flush(self, request: admin_pb2.FlushTierRequest) -> admin_pb2.FlushTierResponse:
-        """Have a raft group upload what waits, and write the manifest that a restore needs.
+        """Let a raft group upload waiting messages and write the manifest for a restore.
 
         Raises:
             RequestError: BAD_REQUEST, there is no tier, or it is paused; else as
@@ -91,8 +91,8 @@ class TierOperations:
         """Commit an object that a job wrote.
 
         Raises:
-            RequestError: BAD_REQUEST, malformed or for a tier that is not there or paused;
-                NOT_FOUND, there is no such raft group; refused otherwise, or no answer in time.
+            RequestError: BAD_REQUEST: malformed, or the tier is missing or paused; NOT_FOUND:
+                there is no such raft group; another refusal, or no answer in time.
         """
         response = await self._of_job(
             request.raft_group,
@@ -106,7 +106,7 @@ class TierOperations:
     async def plan_sweep(
         self, request: admin_pb2.PlanTierSweepRequest
     ) -> admin_pb2.PlanTierSweepResponse:
-        """Return what a job may delete.
+        """Return the objects that a job may delete.
 
         Raises:
             RequestError: as `replace_ranges`.
@@ -129,7 +129,7 @@ class TierOperations:
     async def forget(
         self, request: admin_pb2.ForgetTierObjectsRequest
     ) -> admin_pb2.ForgetTierObjectsResponse:
-        """Forget what a job deleted.
+        """Forget the objects that a job deleted.
 
         Raises:
             RequestError: as `replace_ranges`.
@@ -152,7 +152,7 @@ class TierOperations:
         response_type: type[Response],
         wait_s: float = 0.0,
     ) -> Response:
-        """Call a leader with what a caller sent: what is malformed of it is the caller's fault."""
+        """Call a leader with a job's request; a malformed request is the job's fault."""
         if all(row.raft_group != raft_group for row in self._view.raft_groups()):
             raise RequestError(Code.NOT_FOUND, f"no raft group {raft_group}")
         try:

@@ -1,8 +1,8 @@
-"""What operators ask for: topics, consumer groups, lag.
+"""Operators' requests about topics, consumer groups and lag.
 
-Role: the work behind `strata.admin.v1`: forwards writes to the nameserver and waits until this
-broker shows them, asks every raft group concerned (`HolderCalls`) and merges. Failures are
-`RequestError`, `MetaRefused` or `AngeliaError`; which gRPC status they become is not known here.
+Role: the work behind `strata.admin.v1`. It forwards writes to the nameserver and waits until this
+broker shows them; it asks all raft groups concerned (`HolderCalls`) and merges their answers.
+Failures are `RequestError`, `MetaRefused` or `AngeliaError`; the servicers choose the gRPC status.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Operations:
     # Topics
 
     async def create_topic(self, topic: meta_pb2.Topic) -> meta_pb2.Topic:
-        """Make a topic; this broker serves it when the call returns."""
+        """Create a topic; this broker serves it when the call returns."""
         request = meta_pb2.CreateTopicRequest(topic=topic)
         with self._quotas.creating(TOPICS, topic.namespace):
             response = await self._meta.call("CreateTopic", request, meta_pb2.CreateTopicResponse)
@@ -59,14 +59,14 @@ class Operations:
     async def update_topic(
         self, topic: meta_pb2.Topic, update_mask: Sequence[str]
     ) -> meta_pb2.Topic:
-        """Change a topic; this broker serves it so when the call returns."""
+        """Change a topic; the change holds on this broker when the call returns."""
         request = meta_pb2.UpdateTopicRequest(topic=topic, update_mask=update_mask)
         response = await self._meta.call("UpdateTopic", request, meta_pb2.UpdateTopicResponse)
         await self._view.wait_for_revision(response.topic.revision, self._timeout_s)
         return response.topic
 
     async def delete_topic(self, namespace: str, name: str) -> None:
-        """Delete a topic, then its data; what cannot be dropped now is dropped later."""
+        """Delete a topic, then its data; data that cannot be dropped now is dropped later."""
         topic = self._view.topic(namespace, name)
         request = meta_pb2.DeleteTopicRequest(namespace=namespace, name=name)
         await self._meta.call("DeleteTopic", request, meta_pb2.DeleteTopicResponse)
@@ -75,7 +75,7 @@ class Operations:
             await self._dropper.drop(meta_pb2.TOMBSTONE_KIND_TOPIC, topic.topic_id)
 
     async def queue_statuses(self, topic: TopicRow) -> list[admin_pb2.QueueStatus]:
-        """Return where each queue of a topic is and what it holds, by number."""
+        """Return the place and the content of each queue of a topic, by number."""
         answers = await self._holders.of_topic(
             topic,
             "GetOffsets",
@@ -108,7 +108,7 @@ class Operations:
     # Consumer groups
 
     async def create_consumer_group(self, group: meta_pb2.ConsumerGroup) -> meta_pb2.ConsumerGroup:
-        """Make a consumer group; this broker serves it when the call returns."""
+        """Create a consumer group; this broker serves it when the call returns."""
         with self._quotas.creating(CONSUMER_GROUPS, group.namespace):
             response = await self._meta.call(
                 "CreateConsumerGroup",
@@ -121,7 +121,7 @@ class Operations:
     async def update_consumer_group(
         self, group: meta_pb2.ConsumerGroup, update_mask: Sequence[str]
     ) -> meta_pb2.ConsumerGroup:
-        """Change a consumer group; this broker serves it so when the call returns."""
+        """Change a consumer group; the change holds on this broker when the call returns."""
         response = await self._meta.call(
             "UpdateConsumerGroup",
             meta_pb2.UpdateConsumerGroupRequest(consumer_group=group, update_mask=update_mask),
@@ -157,7 +157,7 @@ class Operations:
     async def consumer_lags(
         self, group: meta_pb2.ConsumerGroup
     ) -> list[admin_pb2.ConsumerQueueLag]:
-        """Return how far a consumer group is, on every queue of every topic it consumes."""
+        """Return the progress of a consumer group on every queue of every topic it consumes."""
         lags: list[admin_pb2.ConsumerQueueLag] = []
         for topic in await self.consumed_topics(group):
             lags.extend(_lag(topic, state) for state in await self.consumer_states(group, topic))
@@ -173,7 +173,9 @@ class Operations:
         """
         target = request.WhichOneof("to")
         if target is None:
-            raise RequestError(Code.BAD_REQUEST, "a reset names earliest, latest or a time")
+            raise RequestError(
+                Code.BAD_REQUEST, "no target: a reset names earliest, latest or a time"
+            )
         group = self.consumer_group(request.namespace, request.name)
         if request.topic:
             topics = [self.topic(request.namespace, request.topic)]
@@ -243,7 +245,7 @@ class Operations:
     async def consumed_topics(self, group: meta_pb2.ConsumerGroup) -> list[TopicRow]:
         """Return the topics a consumer group has state of, or a live member subscribes to, by name.
 
-        Which ones it has state of is known to storage only; a broker keeps no such list.
+        Only storage knows the topics with state; a broker keeps no such list.
         """
         topics = {topic.topic_id: topic for topic in await self.stored_topics(group)}
         for client in await self._peers.members((group.namespace, group.name)):
@@ -265,11 +267,11 @@ class Operations:
         )
         numbers = {number for _, answer in answers for number in answer.topic_ids}
         found = map(self._view.topic_by_id, numbers)
-        # A topic that is gone from the metadata is about to be dropped in storage too.
+        # A topic that the metadata does not have is about to be dropped in storage too.
         return sorted((topic for topic in found if topic is not None), key=lambda one: one.name)
 
     async def _until(self, true: Callable[[], bool]) -> None:
-        """Wait until the view shows a deletion; it carries no revision of its own."""
+        """Wait until the view shows a deletion, which has no revision of its own."""
         while not true():
             if not await self._view.wait_for_revision(self._view.revision + 1, self._timeout_s):
                 return

@@ -1,6 +1,6 @@
-"""What operators ask of transactions: which ones wait, what one holds, how it is to end.
+"""Operators' requests about transactions: list those that wait, show one, end one.
 
-A half message waits in the raft group that stored it, wherever its topic's queues are by now, so
+A half message waits in the raft group that stored it, even if its topic's queues have moved, so
 every raft group is asked. Failures are `RequestError`.
 """
 
@@ -21,7 +21,7 @@ from strata_mq.requests import Code, HandleForm, PendingHandle, RequestError, en
 
 _DEFAULT_PAGE = 100
 _MAX_PAGE = 1_000
-# Calls to every raft group for one page, where most is of other topics or namespaces.
+# Most calls to a raft group for one page, if most transactions are of other topics or namespaces.
 _MAX_ROUNDS = 10
 
 _ENDS = {
@@ -31,7 +31,7 @@ _ENDS = {
 
 
 class _Place(NamedTuple):
-    """Where a half is in the list; a page token is one as text."""
+    """The place of a half message in the list; a page token is its text."""
 
     due_ms: int
     raft_group: int
@@ -56,7 +56,7 @@ class TransactionOperations:
     async def page(
         self, request: admin_pb2.ListTransactionsRequest
     ) -> tuple[Sequence[admin_pb2.Transaction], str]:
-        """Return a page of transactions that wait, and the token of the next, "" at the end.
+        """Return a page of waiting transactions, and the token of the next page ("" at the end).
 
         Raises:
             RequestError: unknown topic, not a token, or a raft group does not answer.
@@ -84,7 +84,7 @@ class TransactionOperations:
         """Return a transaction with its message.
 
         Raises:
-            RequestError: INVALID_TRANSACTION_ID: it ended, or there was none; unknown topic.
+            RequestError: INVALID_TRANSACTION_ID: it ended or does not exist; unknown topic.
         """
         handle = await self._handle(request.id, request.namespace, request.topic)
         only = storage_pb2.ListPendingRequest(
@@ -108,20 +108,20 @@ class TransactionOperations:
     async def end(
         self, request: admin_pb2.EndTransactionRequest
     ) -> storage_pb2.EndTransactionResponse:
-        """Commit or roll back; again is fine.
+        """Commit or roll back; a repeat is fine.
 
         Raises:
-            RequestError: INVALID_TRANSACTION_ID: there is none, or it ended the other way;
+            RequestError: INVALID_TRANSACTION_ID: it does not exist, or ended the other way;
                 BAD_REQUEST: neither commit nor rollback; unknown topic.
         """
         end = _ENDS.get(request.resolution)
         if end is None:
-            raise RequestError(Code.BAD_REQUEST, "say whether to commit or to roll back")
+            raise RequestError(Code.BAD_REQUEST, "no decision: name commit or rollback")
         handle = await self._handle(request.id, request.namespace, request.topic)
         return await self._transactions.resolve(handle, end)
 
     async def _handle(self, text: str, namespace: str, topic: str) -> PendingHandle:
-        """Return what names a half: an id as its producer has it, or found by its message id."""
+        """Return the handle of a half message, from the producer's id or by its message id."""
         if not topic:
             return read_transaction_id(text)
         topic_id = self._topic_id(namespace, topic)
@@ -142,14 +142,14 @@ class TransactionOperations:
     async def _halves(
         self, topic_id: int, after: _Place, most: int
     ) -> tuple[Sequence[tuple[_Place, storage_pb2.PendingMessage]], _Place | None]:
-        """Return all halves behind a place, in order, up to a second place; None: to the end."""
+        """Return all half messages behind a place, in order, up to a second place; None: all."""
         answers = await self._ask_all(
             storage_pb2.ListPendingRequest(
                 kind=storage_pb2.PENDING_KIND_HALF, topic_id=topic_id, max_messages=most
             ),
             after,
         )
-        # What a raft group has not told yet may come before what others told.
+        # Half messages that one raft group has not sent yet may come before those of another one.
         known_to = min(
             (
                 _place(number, answer.next_after_due_ms, answer.next_after)
@@ -169,7 +169,7 @@ class TransactionOperations:
     async def _ask_all(
         self, request: storage_pb2.ListPendingRequest, after: _Place = _START
     ) -> list[tuple[int, storage_pb2.ListPendingResponse]]:
-        """Ask every raft group at once; as many calls as there are raft groups."""
+        """Ask all raft groups at once, with one call for each."""
         numbers = [row.raft_group for row in self._view.raft_groups()]
         requests = [_behind(request, number, after) for number in numbers]
         answers = await asyncio.gather(*map(self._list_pending, requests))
@@ -184,7 +184,7 @@ class TransactionOperations:
             )
         except RequestError as refused:
             if refused.code is Code.INVALID_RECEIPT_HANDLE:
-                # No message has the id that was asked for.
+                # No message has this id.
                 return storage_pb2.ListPendingResponse()
             raise
 
@@ -212,7 +212,7 @@ class TransactionOperations:
 
 
 def _named(raft_group: int, half: storage_pb2.PendingMessage) -> PendingHandle:
-    """Return what names a half: as its producer knows it, if storage keeps its id as it is."""
+    """Return the id of a half message, in its producer's form if storage keeps it unchanged."""
     message_id = unpack_message_id(half.packed_message_id)
     if message_id is not None:
         return PendingHandle(raft_group, half.topic_id, message_id)
@@ -229,7 +229,7 @@ def _place(raft_group: int, due_ms: int, pending: storage_pb2.PendingRef) -> _Pl
 def _behind(
     request: storage_pb2.ListPendingRequest, raft_group: int, after: _Place
 ) -> storage_pb2.ListPendingRequest:
-    """Return a request for what a raft group has behind a place in the list of all."""
+    """Return a request for a raft group's half messages behind a place in the list of all."""
     one = storage_pb2.ListPendingRequest()
     one.CopyFrom(request)
     one.raft_group = raft_group
@@ -237,7 +237,7 @@ def _behind(
     if raft_group == after.raft_group:
         one.after.index, one.after.ordinal = after.raft_index, after.ordinal
     elif raft_group < after.raft_group:
-        # Those that are due at the same time came before.
+        # Transactions that are due at the same time are on the page before.
         one.after.CopyFrom(_LAST)
     return one
 
@@ -260,5 +260,5 @@ def _place_of(token: str) -> _Place:
 
 def _not_waiting() -> RequestError:
     return RequestError(
-        Code.INVALID_TRANSACTION_ID, "no transaction waits under this id: it ended, or never was"
+        Code.INVALID_TRANSACTION_ID, "no transaction waits under this id: it ended or never existed"
     )

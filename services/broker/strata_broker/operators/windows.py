@@ -1,12 +1,12 @@
-"""Collects the metric windows of storage nodes, names what they are about, and publishes them.
+"""Collects the metric windows of storage nodes, adds names, and publishes them.
 
-Each storage node is asked by one live broker, chosen by rendezvous hash, so that one that dies is
-replaced within a window. A window goes to the topic `__strata_metrics` (see
-`strata_runtime.windows`) under message ids made of node, time and kind: what two brokers publish
-at the change is stored once. The broker adds the window of its own process.
+One live broker, chosen by rendezvous hash, asks each storage node, so that a dead broker is
+replaced within a window. A window is sent to the topic `__strata_metrics` (see
+`strata_runtime.windows`). Its message ids are made of node, time and kind, so that a window that
+two brokers publish is stored once. The broker adds the window of its own process.
 
-What consumer groups have to do shows under RocketMQ's metric names as well, for the storage nodes
-that this broker asks: the sum over brokers is the cluster's.
+The lag of consumer groups is also shown under RocketMQ's metric names, for the storage nodes that
+this broker asks: the sum over brokers is the cluster's lag.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class WindowOptions:
-    """What is done with windows.
+    """Options of metric windows.
 
     Attributes:
         publish: send them to the topic; else they only show as metrics.
@@ -99,7 +99,7 @@ class WindowCollector:
         self._clock = clock
         self._options = options
         self._own = _OwnWindows(node_id, rack, sessions, recorder, clock, metrics)
-        # node -> start of the last window it gave
+        # node -> start of the last window that it sent
         self._seen: dict[str, int] = {}
         self._consumers: dict[str, Sequence[Row]] = {}
         self._published = metrics.counter("strata_broker_windows_total")
@@ -120,17 +120,17 @@ class WindowCollector:
                 await self.publish(batches)
 
     async def collect(self) -> list[WindowBatch]:
-        """Ask the storage nodes that are this broker's to ask for windows it has not seen."""
+        """Ask this broker's storage nodes for windows that it has not seen."""
         nodes = {node.node_id: node for node in self._mine()}
         self._consumers = {node: rows for node, rows in self._consumers.items() if node in nodes}
         self._seen = {node: start for node, start in self._seen.items() if node in nodes}
         async with asyncio.TaskGroup() as calls:
-            # As many as there are storage nodes; a silent one must not delay the others.
+            # One task per storage node: a silent node must not delay the others.
             asked = [calls.create_task(self._ask(node)) for node in nodes.values()]
         return [batch for task in asked for batch in task.result()]
 
     async def publish(self, batches: Iterable[WindowBatch]) -> None:
-        """Send windows to the topic, which is made if it is not there."""
+        """Send windows to the topic; create the topic if it does not exist."""
         try:
             await self._make_topic()
         except (MetaRefused, AngeliaError, RequestError) as failure:
@@ -154,7 +154,7 @@ class WindowCollector:
             )
 
     def _mine(self) -> Iterator[meta_pb2.Node]:
-        """Give the storage nodes that this broker asks."""
+        """Yield the storage nodes that this broker asks."""
         up = meta_pb2.NODE_STATE_UP
         brokers = {
             crc32(node.node_id.encode()): node.node_id
@@ -175,7 +175,7 @@ class WindowCollector:
                 timeout_s=self._options.call_timeout_ms / 1_000,
             )
         except AngeliaError:
-            # What a silent node has to do is not known any more.
+            # The lag at a silent node is not known any more.
             self._consumers.pop(node.node_id, None)
             return []
         if not window.start_ms:
@@ -219,7 +219,7 @@ class WindowCollector:
             for group in self._view.consumer_groups()
             if columns.consumer_group_ids
         }
-        # Of a storage node that is older than this broker.
+        # From a storage node that is older than this broker.
         unknown = [0] * len(columns.leases)
         for group_id, topic_id, queue, raft_group, *numbers in zip(
             columns.consumer_group_ids,
@@ -239,7 +239,7 @@ class WindowCollector:
                 yield place | dict(zip(_CONSUMER_NUMBERS, numbers, strict=True))
 
     def _place(self, topic_id: int, queue: int, raft_group: int) -> dict[str, Value] | None:
-        """Return the columns that say which queue; None: its topic is gone."""
+        """Return the columns that name the queue; None: its topic is gone."""
         topic = self._view.topic_by_id(topic_id)
         if topic is None:
             return None
@@ -287,7 +287,7 @@ class WindowCollector:
 
 
 class _Consumed(NamedTuple):
-    """Labels of what a consumer group has to do on a topic; both are of one namespace."""
+    """Labels of a consumer group's lag on a topic; both are of one namespace."""
 
     namespace: str
     topic: str
@@ -393,7 +393,7 @@ def _node_row(node: meta_pb2.Node, window: storage_pb2.NodeWindow) -> Row:
 
 
 def _numbered(batches: Iterable[WindowBatch]) -> Iterator[tuple[WindowBatch, int]]:
-    """Give batches with their numbers among those of the same node, time and kind."""
+    """Yield batches with their numbers among the batches of the same node, time and kind."""
     counts: dict[tuple[str, int, int], int] = {}
     for batch in batches:
         key = (batch.node_id, batch.start_ms, batch.kind)

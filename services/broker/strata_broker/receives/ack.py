@@ -1,6 +1,6 @@
 """AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: the ends of a lease.
 
-All three take receipt handles that any broker gave; none needs anything this broker remembers.
+All three take receipt handles from any broker; none needs state of this broker.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ ACK = "AckMessage"
 class Acknowledger:
     """Serves AckMessage.
 
-    What a client can send of it is bounded before it is parsed; what waits for storage is bounded
-    in entries and in bytes, for all and for each client and connection.
+    The size of a request is checked before it is parsed. Requests that wait for storage are
+    bounded in entries and in bytes, for all and for each client and connection.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Acknowledger:
         try:
             self._take(call, pending, started_s)
         except BaseException:
-            # Whoever called answers; what it was charged with is free again.
+            # The caller answers; the charge is given back.
             pending.end()
             raise
 
@@ -153,8 +153,8 @@ class _PendingAck:
         call: what is answered.
         entries: of the request, as far as it was parsed.
         owners: whose shares are charged with it.
-        charged_bytes: so much.
-        charged_entries: so much.
+        charged_bytes: charge in bytes.
+        charged_entries: charge in entries.
         on_end: called once, when it is answered or its client needs no answer.
     """
 
@@ -199,7 +199,7 @@ class _PendingAck:
             self.answer()
 
     def answer(self) -> None:
-        """Answer with one status per entry and what they fold to."""
+        """Answer with one status per entry and their common status."""
         response = service_pb2.AckMessageResponse()
         codes = []
         for index, entry in enumerate(self.entries):
@@ -233,7 +233,7 @@ class _PendingAck:
         self.end()
 
     def end(self) -> None:
-        """Give back what the request was charged with; a second time does nothing."""
+        """Give back the request's charge; a second time does nothing."""
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(self)
@@ -331,7 +331,7 @@ class LeaseKeeper:
 
 
 def _checked_group(view: MetadataView, group: Name) -> Name:
-    """Return a legal consumer group's name; whether it exists shows at the handle."""
+    """Return a legal consumer group's name; the handle shows whether the group exists."""
     if view.consumer_group(*group) is None:
         check_consumer_group(group[1])
     return group

@@ -1,7 +1,7 @@
-"""Turns leased messages into the responses of a receive, and gives back what nobody takes.
+"""Turns leased messages into the responses of a receive, and releases those that no client takes.
 
-What belongs to this delivery is added to the stored bytes (`wire.received_message`); no message is
-parsed. Storage gives only what the subscription's filter wants.
+Fields of this delivery are added to the stored bytes (`wire.received_message`); no message is
+parsed. Storage returns only messages that pass the subscription's filter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strata_runtime.metrics import Metrics
 
 
 class Given(NamedTuple):
-    """What an answer gives away: leases, without the messages that they are on.
+    """The leases of an answer, without their messages.
 
     Attributes:
         raft_group: where they are.
@@ -44,7 +44,7 @@ def given_by(
     topic_id: int,
     leased: Iterable[storage_pb2.LeasedMessage],
 ) -> Given:
-    """Return what messages that were leased give away."""
+    """Return the leases of messages."""
     leases = [
         (one.queue, one.offset, one.lease_number, one.generation, one.visible_at_ms)
         for one in leased
@@ -72,7 +72,7 @@ class Deliverer:
         self._released = metrics.counter("strata_broker_released_total")
 
     def set_store_host(self, store_host: str) -> None:
-        """Say what messages name as the host that stored them."""
+        """Set the host that messages name as the one that stored them."""
         self._store_host = store_host
 
     def responses(
@@ -86,11 +86,11 @@ class Deliverer:
         """Return the serialised responses of a receive: status, messages, delivery timestamp.
 
         Args:
-            raft_group: where it was leased.
-            group: for whom.
+            raft_group: where the messages were leased.
+            group: consumer group of the receive.
             topic: of the messages.
-            popped: what was leased.
-            trouble: why nothing can be found, for a receive without messages.
+            popped: the leased messages.
+            trouble: why messages may be missing, for a receive without messages.
         """
         if not popped.messages:
             return wire.nothing(self._clock.wall_ms(), trouble)
@@ -109,10 +109,10 @@ class Deliverer:
         return responses
 
     async def release(self, given: Given, timeout_s: float) -> None:
-        """Make messages visible again that nobody was given; that was no attempt (rule 36).
+        """Make undelivered messages visible again; this counts as no attempt (rule 36).
 
         Raises:
-            RequestError: storage did not take it; the leases run out or die with their holder.
+            RequestError: storage did not release them; the leases expire or end with their holder.
         """
         if not given.leases:
             return

@@ -8,7 +8,7 @@ from strata_mq.requests import Code, RequestError, decode_handle
 
 
 class HandleReader:
-    """Reads handles given by any broker (rule: brokers hold no state that matters)."""
+    """Reads handles from any broker (rule: brokers hold no state that matters)."""
 
     def __init__(self, view: MetadataView) -> None:
         self._view = view
@@ -18,7 +18,7 @@ class HandleReader:
 
         Raises:
             RequestError: INVALID_RECEIPT_HANDLE: damaged, of another topic or consumer group, or of
-                a raft group that there is not: handles are not signed.
+                a raft group that does not exist (handles are not signed).
         """
         handle = decode_handle(text)
         row = self._view.consumer_group(*group)

@@ -1,16 +1,15 @@
 """PullMessage and the offsets of pull consumers: reading a queue without leases.
 
-A pull consumer names a queue and an offset and keeps its own position; UpdateOffset stores it in
+A pull consumer names a queue and an offset and keeps its own position. UpdateOffset stores it in
 the queue's raft group (rule 21), as the same head that pops move and `strata group reset` sets.
-So a consumer group may be looked at, reset and deleted whichever way it consumes; one that pops
+So a consumer group can be shown, reset and deleted whichever way it consumes; a group that pops
 and pulls the same topic moves one position with both. Every member of a group can pull every
 message: that is broadcast consumption.
 
-Calls with an offset name single queues: local id i is the i-th queue under the broker name, also
-id 0, which stands for "any queue" in sends and receives (rule 20).
+Calls with an offset name single queues: local id i is the i-th queue under the broker name. This
+includes id 0, which means "any queue" in sends and receives (rule 20).
 
-Codes are those that RocketMQ lists for these calls; a name that is not even legal is a name of
-nothing.
+Codes are those that RocketMQ lists for these calls; an illegal name is treated as unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class IllegalOffset(RequestError):
     """A pull at an offset that the queue does not have.
 
     Attributes:
-        nearest: the nearest one that it has.
+        nearest: the nearest offset of the queue.
     """
 
     def __init__(self, offset: int, nearest: int, reason: str) -> None:
@@ -111,18 +110,18 @@ class Puller:
         view.on_move(self._attempts.give_up)
 
     def set_store_host(self, store_host: str) -> None:
-        """Say what messages name as the host that stored them."""
+        """Set the host that messages name as the one that stored them."""
         self._store_host = store_host
 
     def end_all(self) -> None:
-        """Answer every parked pull with what there is: the broker stops."""
+        """Answer every parked pull with the messages there are: the broker stops."""
         self._stopping = True
         self._attempts.give_up(_STOPPING)
 
     # Pulling ------------------------------------------------------------------------------------
 
     def admit(self, caller: Caller, peer: str, size_bytes: int) -> Admitted:
-        """Let a pull in, before it is parsed; it leaves when its client has read the answer.
+        """Admit a pull before it is parsed; it leaves when its client has read the answer.
 
         Raises:
             RequestError: TOO_MANY_REQUESTS, PAYLOAD_TOO_LARGE.
@@ -139,7 +138,7 @@ class Puller:
         """Read messages from an offset on; wait for one at the end of the queue.
 
         Returns:
-            Serialised PullMessageResponses: OK, the messages, and where the next pull goes on.
+            Serialised PullMessageResponses: OK, the messages, and the offset of the next pull.
 
         Raises:
             IllegalOffset: the queue begins later or ends before.
@@ -195,7 +194,7 @@ class Puller:
                 _check_offset(offset, epoch, fetched)
                 if fetched.messages:
                     return self._answer(pull, fetched)
-                # A filter passed over what was there; the end of an epoch is the next one's start.
+                # The filter skipped all messages; the end of an epoch is the begin of the next one.
                 offset = fetched.resume_offset
             if self._stopping or self._clock.monotonic_s() >= deadline_s:
                 return [wire.RECEIVE_OK, wire.next_offset(offset)]
@@ -235,7 +234,7 @@ class Puller:
         if fetched.applied_index and not await self._reads.fill_fetched(
             raft_group, topic_id, fetched
         ):
-            # The leader tells what is wrong with them.
+            # The leader reports what is wrong with them.
             whole = storage_pb2.FetchRequest()
             whole.CopyFrom(request)
             whole.places_only = False
@@ -312,10 +311,10 @@ class Puller:
         raise RequestError(Code.OFFSET_NOT_FOUND)
 
     async def update_offset(self, caller: Caller, request: service_pb2.UpdateOffsetRequest) -> None:
-        """Store where a consumer group is on a queue; outside the queue its nearest end is stored.
+        """Store a consumer group's offset of a queue; outside the queue, the nearest end is stored.
 
-        Every epoch of the queue takes the offset: the older ones are then consumed, the newer ones
-        not begun.
+        Every epoch of the queue gets the offset: older epochs are then consumed, newer ones not
+        begun.
 
         Raises:
             RequestError: TOPIC_NOT_FOUND, ILLEGAL_OFFSET for a negative one, or storage refused.
@@ -351,7 +350,7 @@ class Puller:
         time_ms = None
         if policy == definition_pb2.TIMESTAMP:
             if not request.HasField("timestamp"):
-                raise RequestError(Code.BAD_REQUEST, "an offset by time names no time")
+                raise RequestError(Code.BAD_REQUEST, "no time: an offset by time needs one")
             time_ms = max(milliseconds(request.timestamp), 0)
         elif policy not in (definition_pb2.BEGINNING, definition_pb2.END):
             raise RequestError(Code.BAD_REQUEST, f"unknown offset policy {policy}")
@@ -410,17 +409,17 @@ class Puller:
             raise
 
     def _filter(self, expression: definition_pb2.FilterExpression) -> storage_pb2.Filter:
-        """Return a checked filter; none at all wants every message."""
+        """Return a checked filter; no filter at all passes every message."""
         if not expression.type and expression.expression.strip() in ("", "*"):
             return storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_ALL)
         return self._filters.of(expression)
 
 
 def _check_offset(offset: int, epoch: epochs.HeldEpoch, fetched: storage_pb2.FetchResponse) -> None:
-    """Let an offset pass that the queue has, or will have next.
+    """Accept an offset that the queue has or will have next.
 
     Raises:
-        IllegalOffset: it has another one.
+        IllegalOffset: the offset is outside the queue.
     """
     least = fetched.min_offset
     if epoch.end_offset is not None and fetched.next_offset <= offset:

@@ -1,8 +1,8 @@
-"""Takes back what receives gave to nobody: leases of answers that no client took.
+"""Takes back leases of answers that no client took.
 
-Whoever learns it, the edge or a receive that ends too late, goes on at once; the release is a task
-of its own that nobody's leaving cancels. Invariant: what a client gets by repeating an attempt is
-not taken back because of the first try.
+The edge or a late receive notices this and does not wait: the release is a separate task that is
+not cancelled with them. Invariant: leases that a client gets by repeating an attempt are not taken
+back because of the first try.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Takebacks:
 
     Args:
         deliverer: releases leases.
-        storage: is asked for what a pop leased whose answer is not known.
-        timeout_s: how long storage is asked to take a release.
+        storage: is asked for the leases of a pop whose answer is unknown.
+        timeout_s: time limit of a release.
         requests: owns the releases.
-        metrics: what could not be released.
+        metrics: counts leases that could not be released.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Takebacks:
     def receive_of(self, consumer_group_id: int, attempt: int) -> int:
         """Note that a receive asks for an attempt of an ordered group; return the receive's number.
 
-        Storage gives the leases of an attempt again to who repeats it.
+        Storage gives the leases of an attempt again when it is repeated.
         """
         self._last_receive += 1
         key = (consumer_group_id, attempt)
@@ -64,7 +64,7 @@ class Takebacks:
         return self._last_receive
 
     def take_back(self, given: Given, attempt: int = 0, receive: int = 0) -> None:
-        """Release leases that nobody was given.
+        """Release leases that no client got.
 
         Args:
             given: the leases.
@@ -78,7 +78,7 @@ class Takebacks:
         self._spawn("release", given)
 
     def take_back_unseen(self, request: storage_pb2.PopRequest) -> None:
-        """Release what a pop may have leased whose answer will not come."""
+        """Release leases that a pop may have taken although its answer will not come."""
         if not request.auto_renew or not request.attempt:
             # It is visible again when its time is over.
             return

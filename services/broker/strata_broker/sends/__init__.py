@@ -1,1 +1,1 @@
-"""From SendMessage to an append batch; transactions, and who is asked about them."""
+"""From SendMessage to an append batch; transactions and their checks."""

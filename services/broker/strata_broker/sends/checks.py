@@ -1,10 +1,10 @@
-"""Asks producers what became of their transactions, and gives up those that nobody knows about.
+"""Asks producers for the decision on their transactions, and gives up transactions without one.
 
-Storage decides when a half message is checked and how often, and sends each check to a broker with
-a producer of the topic; this broker puts it on a producer's telemetry stream. The producer answers
+Storage decides when and how often a half message is checked, and sends each check to a broker with
+a producer of the topic. This broker puts it on a producer's telemetry stream. The producer answers
 with EndTransaction, on any broker. A check that cannot be sent is forgotten: storage sends the next
-one. Invariants: what waits is bounded in number and bytes; a stream is given a check only when its
-client took all before, so that a slow client holds one message, not its queue full.
+one. Invariants: waiting checks are bounded in number and bytes; a stream gets a check only when its
+client took all earlier frames, so that a slow client holds one message and not a full queue.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class TransactionChecker:
         self._log = get_logger("broker")
 
     def set_store_host(self, store_host: str) -> None:
-        """Say what messages name as the host that stored them."""
+        """Set the host that messages name as the one that stored them."""
         self._store_host = store_host
 
     @property
@@ -89,12 +89,12 @@ class TransactionChecker:
         return self._count.used
 
     def wake(self) -> None:
-        """A client took all that there was for it: it may have room for a check."""
+        """Note that a client took all its frames: it may have room for a check."""
         if self._waiting:
             self._wake.set()
 
     def take(self, checks: Iterable[storage_pb2.TransactionCheck]) -> None:
-        """Take in what storage asks for; what there is no room for is left to the next check."""
+        """Take checks from storage; drop those without room: storage sends the next check."""
         until_s = self._clock.monotonic_s() + self._patience_s
         for check in checks:
             if check.exhausted:
@@ -102,7 +102,7 @@ class TransactionChecker:
                 continue
             topic = self._view.topic_by_id(check.topic_id)
             if topic is None:
-                # Deleted, or not known here yet.
+                # The topic is deleted or not known here yet.
                 self._counted("unknown topic")
             elif not self._try_hold(check):
                 self._counted("no room")
@@ -119,13 +119,13 @@ class TransactionChecker:
                 async with asyncio.timeout(timeout_s):
                     await self._wake.wait()
             except TimeoutError:
-                # Those that waited too long have to go.
+                # Drop checks that waited too long.
                 pass
             self._wake.clear()
             await self._send_round()
 
     async def give_up(self) -> None:
-        """Make dead letters of transactions that nobody knows about, until cancelled."""
+        """Turn transactions without a decision into dead letters, until cancelled."""
         while True:
             await self._give_up_wake.wait()
             self._give_up_wake.clear()
@@ -141,7 +141,7 @@ class TransactionChecker:
                     self._given_up_count.give_back()
 
     async def _send_round(self) -> None:
-        """Send what streams have room for; leave what waited too long to the next check."""
+        """Send checks that streams have room for; drop checks that waited too long."""
         sent = 0
         for topic in list(self._waiting):
             of_topic = self._waiting[topic]
@@ -157,7 +157,7 @@ class TransactionChecker:
                 del self._waiting[topic]
 
     def _try_send(self, topic: Name, waiting: _Waiting) -> str:
-        """Send a check; return what became of it, "" if it waits on."""
+        """Send a check; return the result, "" if it still waits."""
         stream = self._producers.next_idle(topic)
         if stream is not None:
             with passed_over(self._requests, "check transaction"):
@@ -202,7 +202,7 @@ class TransactionChecker:
         if not self._given_up_count.try_take():
             self._counted("no room")
             return
-        # The message is not needed to give it up; what was received is not changed.
+        # Giving up needs no message; the received check is not changed.
         name = storage_pb2.TransactionCheck()
         name.CopyFrom(check)
         name.ClearField("message")
@@ -213,7 +213,7 @@ class TransactionChecker:
         """Move a transaction to the dead-letter topic of its namespace, made on first use.
 
         Raises:
-            RequestError: it stays where it is.
+            RequestError: the transaction stays where it is.
         """
         topic = self._view.topic_by_id(check.topic_id)
         if topic is None:

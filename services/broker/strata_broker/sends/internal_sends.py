@@ -1,4 +1,4 @@
-"""Sends of the broker itself, for operators: through the same checks as those of clients."""
+"""Sends of the broker itself, for operators, with the same checks as clients' sends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Which queue the messages of a message group go to while a topic's queue count changes (rule 23).
+"""Chooses the queue of a message group while a topic's queue count changes (rule 23).
 
-A message group stays in the queue that the previous count gives it until that queue's leader says
-that it takes message groups by the present count only. Then everything of them is consumed there,
-so order holds whichever broker sends next. What a broker has not heard of it learns by a refusal.
+A message group stays in the queue of the previous count until that queue's leader accepts message
+groups by the present count only. By then all messages of the group in that queue are consumed, so
+order holds whichever broker sends next. A broker that does not know this yet learns it from a
+refusal.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class MessageGroups:
     def choose(
         self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
     ) -> list[tuple[QueueChoice, Sequence[int]]]:
-        """Return every queue that messages go to with their indexes, in order."""
+        """Return the queues of messages, each with the messages' indexes, in order."""
         any_queue = QueueChoice(LEADER_CHOOSES, topic.queue_count)
         if topic.topic_type not in ORDERED_TYPES:
             return [(any_queue, indexes)]
@@ -53,12 +54,12 @@ class MessageGroups:
         queues.add(queue)
 
     def has_left(self, topic: TopicRow, queue: int) -> bool:
-        """Whether that is known of a queue."""
+        """Whether message groups are known to have left a queue."""
         queue_count, queues = self._left.get(topic.topic_id, (0, ()))
         return queue_count == topic.queue_count and queue in queues
 
     def forget_others(self, rehashing: Iterable[TopicRow]) -> None:
-        """Forget topics whose message groups are all where the present count puts them."""
+        """Forget topics whose message groups are all in the queues of the present count."""
         kept = {topic.topic_id for topic in rehashing}
         for topic_id in self._left.keys() - kept:
             del self._left[topic_id]

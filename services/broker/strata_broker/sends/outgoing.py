@@ -1,10 +1,10 @@
-"""Turns the messages of a SendMessageRequest into what a batch stores.
+"""Turns the messages of a SendMessageRequest into the messages of a batch.
 
-Role: check every message, derive its type, queue and due time, hash what storage selects by. The
-form of a stored message is `wire.stored_message`'s. Choosing only: nothing here waits or sends.
+Role: check every message, derive its type, queue and due time, hash the fields that storage selects
+by. A stored message has the form of `wire.stored_message`. Nothing here waits or sends.
 
-Delay messages always wait in storage, one whose time is past too: only the leader's group time
-tells what is due (rule 4).
+Delay messages always wait in storage, even if their time is past: only the leader's group time
+decides whether a message is due (rule 4).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TRANSACTION_ID_PROPERTY = "__transactionId__"
 
 _NANOS_PER_MS = 1_000_000
 
-# Counting costs a large batch of small messages some percent of its time.
+# Counting takes some percent of the time of a large batch of small messages.
 _COUNTED_FROM_BYTES = 262_144
 
 _PART_KINDS: dict[int, PartKind] = {
@@ -67,7 +67,7 @@ _LATER_TYPES = {
     MessageType.PRIORITY: "priority messages are not supported yet",
 }
 
-# The one type that a topic of these types takes: what most messages are.
+# The only type that a topic of these types takes; most messages have it.
 _PLAIN_TYPES: dict[int, MessageType] = {
     TopicType.NORMAL: MessageType.NORMAL,
     TopicType.FIFO: MessageType.FIFO,
@@ -84,7 +84,7 @@ class ParsedSend(NamedTuple):
 
 
 def parse_messages(request: bytes) -> service_pb2.SendMessageRequest:
-    """Parse a request, without a look at what it says.
+    """Parse a request without checking its content.
 
     Raises:
         DecodeError: see `parsing.parse`.
@@ -122,10 +122,10 @@ def parse_send(request: bytes, caller: Caller, max_messages: int) -> ParsedSend:
 def runs_by_kind(
     topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
 ) -> list[Sequence[int]]:
-    """Divide messages by what becomes of them once they are stored, in order.
+    """Divide messages by the kind of part that stores them, in order.
 
     Raises:
-        RequestError: MESSAGE_CORRUPTED: a transactional message is not the only one.
+        RequestError: MESSAGE_CORRUPTED: a transactional message is not the only message.
     """
     if topic.topic_type not in _DIVIDED_TOPICS:
         return [indexes]
@@ -134,20 +134,21 @@ def runs_by_kind(
         divided.setdefault(part_kind(outgoing[index]), []).append(index)
     if len(outgoing) > 1 and PartKind.HALF in divided:
         raise RequestError(
-            Code.MESSAGE_CORRUPTED, "a transactional message is sent in a request of its own"
+            Code.MESSAGE_CORRUPTED,
+            "a transactional message must be the only message of its request",
         )
     return list(divided.values())
 
 
 def part_kind(message: OutgoingMessage) -> PartKind:
-    """Return what becomes of a message once it is stored."""
+    """Return the kind of part that stores a message."""
     return _PART_KINDS.get(message.message_type, PartKind.PLAIN)
 
 
 def with_transaction_id(
     half: OutgoingMessage, transaction_id: str, checksum: Checksum
 ) -> OutgoingMessage:
-    """Return a transactional message that says its transaction's id to its consumers."""
+    """Return a transactional message that carries its transaction's id for its consumers."""
     stored = half.stored + user_property_fragment(_TRANSACTION_ID_PROPERTY, transaction_id)
     return half._replace(stored=stored, checksum=checksum(stored))
 
@@ -166,7 +167,7 @@ class MessagePreparer:
     def prepare(
         self, message: definition_pb2.Message, topic: TopicRow, sender: bytes
     ) -> OutgoingMessage:
-        """Check one message and return what is stored of it; the message is used up.
+        """Check one message and return its stored form; the message is used up.
 
         `sender` is the `sender_fragment` of its client's id.
 
@@ -233,10 +234,10 @@ class MessagePreparer:
         )
 
     def _first_check_after_ms(self, properties: definition_pb2.SystemProperties) -> int:
-        """Return how long after it is stored a transactional message's producer is first asked.
+        """Return the time between storing a transactional message and the first check.
 
         Raises:
-            RequestError: the message says something that does not go together.
+            RequestError: the message has contradictory fields.
         """
         if properties.HasField("delivery_timestamp"):
             # Its commit would deliver it early.
@@ -257,10 +258,10 @@ class MessagePreparer:
 
 
 def _taken_apart(message: definition_pb2.Message) -> tuple[bytes, bytes]:
-    """Return the bytes of its system properties and of its other fields; it is used up.
+    """Return the bytes of a message's system properties and of its other fields; it is used up.
 
-    What a delivery says and no producer is left out: a message that is sent on has the last
-    one's. Other fields of this kind are overridden whenever a message is delivered.
+    Fields that only a delivery sets are left out: a forwarded message has those of its last
+    delivery. Other fields of this kind are overridden by each delivery.
     """
     properties = message.system_properties
     properties.ClearField("store_host")
@@ -284,6 +285,6 @@ def _delivery_ms(delivery: Timestamp) -> int:
 
 
 def _born_ms(born: Timestamp) -> int:
-    """Return the born time as the unsigned column holds it; nonsense becomes 0."""
+    """Return the born time for the unsigned column; an invalid time becomes 0."""
     born_ms = born.seconds * 1000 + born.nanos // _NANOS_PER_MS
     return born_ms if 0 <= born_ms < 1 << 63 else 0

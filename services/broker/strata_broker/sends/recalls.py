@@ -1,8 +1,8 @@
-"""RecallMessage: takes back a message that no consumer was given.
+"""RecallMessage: takes back a message that no consumer got.
 
-A delayed message is named by the recall handle of its send result. Any other is named by its
-message id: handles for what is hardly ever recalled would cost every send. Storage decides, at
-once and once (rule 1): what was delivered is not recalled.
+A delayed message is named by the recall handle of its send result. Any other message is named by
+its message id: a handle would make every send dearer, and recalls are rare. Storage decides
+immediately and only once (rule 1): a delivered message cannot be recalled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strata_mq.requests import (
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 
-_TOO_LATE = "delivered, or recalled before, or unknown"
+_TOO_LATE = "it was delivered or recalled before, or is unknown"
 
 
 class Recaller:
@@ -79,10 +79,10 @@ class Recaller:
         if handle.form is HandleForm.MESSAGE_ID or not handle.message_id:
             raise _invalid("not a recall handle")
         if handle.topic_id != topic.topic_id:
-            raise _invalid("it is of another topic")
+            raise _invalid("it belongs to another topic")
         if self._view.raft_group(handle.raft_group) is None:
-            # It is not signed; nobody would ever answer.
-            raise _invalid("it is of no raft group")
+            # Handles are not signed; no node would ever answer.
+            raise _invalid("it names no known raft group")
         recall = _request(handle.raft_group, topic, handle.message_id)
         if handle.form is HandleForm.PENDING:
             recall.pending.index, recall.pending.ordinal = handle.number, handle.part
@@ -126,6 +126,6 @@ def _request(raft_group: int, topic: TopicRow, message_id: str) -> storage_pb2.R
 
 
 def _invalid(reason: str) -> RequestError:
-    """Return the error; the name stands in its text, as clients' tests look for it."""
+    """Return the error; its text has the code's name, because clients' tests look for it."""
     code = Code.INVALID_RECEIPT_HANDLE
     return RequestError(code, f"{code.name}: {reason}")

@@ -1,9 +1,9 @@
 """SendMessage: from the bytes of many calls to staged messages, and back to their answers.
 
 Role: parse, check, choose raft group and queue (rule 23), stage, answer. Invariants: a request is
-staged whole or refused whole; every call is answered once, with one entry per message; what a
-client may hold in flight is bounded before anything is staged. Messages of a message group keep
-their order when a client sends the next one after the answer for the last, as the protocol asks.
+staged whole or refused whole; every call is answered once, with one entry per message; the bytes
+in flight are bounded before anything is staged. Messages of a message group keep their order if the
+client sends each one after the answer to the last, as the protocol requires.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from strata_runtime.tasks import RequestTasks
 from strata_runtime.tracing import Span
 
 SEND = "SendMessage"
-# A queue that moves is known to everyone within a few watch events.
+# All brokers know of a moved queue within a few watch events.
 _MOVED_PAUSE_S = 0.02
 
 
 class Destination(NamedTuple):
-    """Where messages go: a queue, and the topic's queue count by which it was chosen."""
+    """The target of messages: a queue, and the topic's queue count by which it was chosen."""
 
     raft_group: int
     queue: int
@@ -134,10 +134,10 @@ class Sender:
     def destinations(
         self, topic: TopicRow, outgoing: Sequence[OutgoingMessage], indexes: Sequence[int]
     ) -> list[tuple[Destination, Sequence[int]]]:
-        """Return where messages go, with their indexes.
+        """Return the destinations of messages, each with the messages' indexes.
 
         Raises:
-            RequestError: FORBIDDEN, nobody owns a queue of one; MESSAGE_CORRUPTED.
+            RequestError: FORBIDDEN: a queue has no owner; MESSAGE_CORRUPTED.
         """
         parts: list[tuple[Destination, Sequence[int]]] = []
         for choice, chosen in self._message_groups.choose(topic, outgoing, indexes):
@@ -158,7 +158,7 @@ class Sender:
         raise RequestError(Code.FORBIDDEN, "no writable queue")
 
     def learn(self, topic_id: int, raft_group: int, result: storage_pb2.PartResult) -> None:
-        """Take in what a refusal says of a queue."""
+        """Learn a queue's place from a refusal."""
         topic = self._view.topic_by_id(topic_id)
         if topic is None:
             return
@@ -188,7 +188,7 @@ class Sender:
         if topic.is_dead_letter:
             raise RequestError(Code.FORBIDDEN, "no writable queue")
         if self._quotas.limit_sends:
-            # What goes wrong from here on costs its sender nothing.
+            # A failure from here on does not count against the sender's quota.
             self._quotas.check_send(topic)
         if self._traces is None:
             self._stage_on(topic, call, parsed, started_s, None)
@@ -235,7 +235,7 @@ class Sender:
                 pending.stage(destination, indexes)
                 staged += 1
         finally:
-            # What failed unexpectedly must not keep its share of the budget.
+            # A request that failed unexpectedly must not keep its share of the budget.
             for _, indexes in parts[staged:]:
                 pending.refused(indexes, unexpected())
 
@@ -246,7 +246,7 @@ class Sender:
         parts: Sequence[tuple[Destination, Sequence[int]]],
         suspects: frozenset[int],
     ) -> None:
-        """Stage what is nowhere else already; the rest gets the answer of the first send."""
+        """Stage messages that are not stored yet; the rest gets the answer of the first send."""
         left = {index for _, indexes in parts for index in indexes}
         try:
             for destination, indexes in parts:
@@ -307,7 +307,7 @@ class PendingSend:
         self._started_s = started_s
         self._deadline_s = deadline_s
         self._offsets = [0] * len(outgoing)
-        # Of those that have no offset yet: transaction id, recall handle or ""
+        # For messages without an offset: transaction id, recall handle or ""
         self._pending: dict[int, tuple[str, str]] = {}
         self._failures: dict[int, RequestError] = {}
         self._left = len(outgoing)
@@ -338,7 +338,7 @@ class PendingSend:
     async def find_earlier(
         self, earlier: EarlierSends, topic: TopicRow, index: int, but: int
     ) -> bool:
-        """Settle a message if it was stored at another raft group, or nobody knows.
+        """Settle a message if it was stored at another raft group, or if that is unknown.
 
         Returns:
             Whether it is settled.
@@ -401,7 +401,7 @@ class PendingSend:
         self.choose_again(indexes, Destination(raft_group, key.queue, key.queue_count))
 
     def choose_again(self, indexes: Sequence[int], refused: Destination | None = None) -> None:
-        """Stage messages where they go now; where they were refused only after a pause.
+        """Stage messages at their new place; at the place that refused them only after a pause.
 
         The pause lets the metadata catch up.
         """

@@ -1,8 +1,8 @@
-"""Ends transactions: from a transaction id, given by any broker, to the half message it names.
+"""Ends transactions: finds the half message of a transaction id that any broker gave.
 
-A transaction id is a `PendingHandle`. Everything that is wrong with one is INVALID_TRANSACTION_ID,
-whether it is damaged, of another topic, or its transaction ended the other way. Ending it again the
-same way is fine, so a call that was not answered is simply made again.
+A transaction id is a `PendingHandle`. Every fault of an id is INVALID_TRANSACTION_ID: it is
+damaged, belongs to another topic, or its transaction ended the other way. Ending a transaction
+again the same way is fine, so an unanswered call is simply repeated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Transactions:
         self._view = view
         self._storage = storage
         self._ended = metrics.counter("strata_broker_transactions_ended_total")
-        # RocketMQ's names; it has none for what is given up.
+        # RocketMQ's names; it has none for a transaction that is given up.
         self._rocketmq_ended = {
             storage_pb2.TRANSACTION_END_COMMIT: metrics.counter("rocketmq_commit_messages_total"),
             storage_pb2.TRANSACTION_END_ROLLBACK: metrics.counter(
@@ -52,7 +52,7 @@ class Transactions:
     async def end(
         self, caller: Caller, request: service_pb2.EndTransactionRequest, timeout_s: float
     ) -> None:
-        """Serve a producer's EndTransaction; one that does not know yet changes nothing.
+        """Serve a producer's EndTransaction; a producer without a decision changes nothing.
 
         Raises:
             RequestError: ILLEGAL_TOPIC, INVALID_TRANSACTION_ID, or no answer in time.
@@ -63,9 +63,9 @@ class Transactions:
             check_topic(topic_name[1])
         handle = read_transaction_id(request.transaction_id)
         if topic is None or handle.topic_id != topic.topic_id:
-            raise invalid_transaction_id("it is of another topic")
+            raise invalid_transaction_id("it belongs to another topic")
         if request.message_id and handle.message_id not in ("", request.message_id):
-            raise invalid_transaction_id("it is of another message")
+            raise invalid_transaction_id("it belongs to another message")
         end = _ENDS.get(request.resolution)
         if end is not None:
             await self.resolve(handle, end, timeout_s)
@@ -78,13 +78,13 @@ class Transactions:
         *,
         dead_letter_topic_id: int = 0,
     ) -> storage_pb2.EndTransactionResponse:
-        """End the transaction of a half message; returns where a committed one is.
+        """End the transaction of a half message; return the place of a committed one.
 
         Args:
-            handle: names it.
-            end: how.
-            timeout_s: time for all tries; None: the configured one.
-            dead_letter_topic_id: where it goes when it is given up.
+            handle: of the half message.
+            end: decision.
+            timeout_s: time for all tries; None: the configured time.
+            dead_letter_topic_id: topic that gets the message when it is given up.
 
         Raises:
             RequestError: INVALID_TRANSACTION_ID, or no answer in time.
@@ -92,8 +92,8 @@ class Transactions:
         if handle.form is HandleForm.STORED:
             raise invalid_transaction_id("it is a recall handle")
         if self._view.raft_group(handle.raft_group) is None:
-            # It is not signed; nobody would ever answer.
-            raise invalid_transaction_id("it is of no raft group")
+            # Handles are not signed; no node would ever answer.
+            raise invalid_transaction_id("it names no known raft group")
         request = storage_pb2.EndTransactionRequest(
             raft_group=handle.raft_group,
             topic_id=handle.topic_id,
@@ -114,7 +114,7 @@ class Transactions:
             )
         except RequestError as refused:
             if refused.code is Code.INVALID_RECEIPT_HANDLE:
-                raise invalid_transaction_id("unknown, or ended the other way") from refused
+                raise invalid_transaction_id("it is unknown, or ended the other way") from refused
             raise
         self._ended.add(1, {"end": _END_NAMES[end]})
         topic = self._view.topic_by_id(handle.topic_id)
@@ -135,10 +135,10 @@ def read_transaction_id(text: str) -> PendingHandle:
     try:
         return decode_pending_handle(text)
     except BadHandleError as bad:
-        raise invalid_transaction_id("it is none of this cluster's") from bad
+        raise invalid_transaction_id("it is not from this cluster") from bad
 
 
 def invalid_transaction_id(reason: str) -> RequestError:
-    """Return the error; the name stands in its text, as clients' tests look for it."""
+    """Return the error; its text has the code's name, because clients' tests look for it."""
     code = Code.INVALID_TRANSACTION_ID
     return RequestError(code, f"{code.name}: {reason}")

@@ -1,1 +1,1 @@
-"""Translators between the wire and the broker's own objects; they decide nothing."""
+"""Translators between the wire and the broker's objects; they decide nothing."""

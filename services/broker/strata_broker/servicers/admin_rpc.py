@@ -1,4 +1,4 @@
-"""How one RPC of `strata.admin.v1.AdminService` is put on an edge: bytes in, bytes out."""
+"""Adds an RPC of `strata.admin.v1.AdminService` to an edge: bytes in, bytes out."""
 
 from __future__ import annotations
 

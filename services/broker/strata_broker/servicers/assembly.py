@@ -1,4 +1,4 @@
-"""What a broker serves to operators and to other brokers, put together in one place.
+"""The services of a broker for operators and other brokers, put together in one place.
 
 Two services show the same data: `strata.admin.v1`, which the `strata` command calls, and
 `apache.rocketmq.v2.Admin`, for tools that know RocketMQ. Behind both:
@@ -73,8 +73,8 @@ class OperatorParts:
         boot_id: names this life of it.
         version: of the package.
         broker_channels: makes a channel to another broker.
-        cluster: that this broker belongs to; None: nobody compares.
-        shown_config: what `GetConfig` shows.
+        cluster: that this broker belongs to; None: it is not checked.
+        shown_config: configuration that `GetConfig` shows.
     """
 
     node_id: str
@@ -104,8 +104,8 @@ class Operators:
     """See the module docstring.
 
     Attributes:
-        dropper: drops data of what was deleted.
-        stats: how busy the broker is.
+        dropper: drops the data of deleted things.
+        stats: load of the broker.
     """
 
     def __init__(self, parts: OperatorParts) -> None:
@@ -142,7 +142,7 @@ class Operators:
 
     @property
     def operations(self) -> Operations:
-        """What may be done with topics and consumer groups."""
+        """Operations on topics and consumer groups."""
         return self._operations
 
     def register(self, edge: Methods) -> None:
@@ -152,7 +152,7 @@ class Operators:
         PeerServicer(self._clients, self._commands, self._parts.cluster).register(edge)
 
     def start(self, tasks: Tasks) -> None:
-        """Run what goes on in the background."""
+        """Start the background loops."""
         tasks.spawn("repeat drops", self.dropper.run())
         tasks.spawn("sample rates", self.stats.run())
 

@@ -49,7 +49,7 @@ class ClusterAdminServicer:
         )
 
     async def get_health(self, _: admin_pb2.GetHealthRequest) -> admin_pb2.GetHealthResponse:
-        """Tell whether all is well, and what is not."""
+        """Show whether the cluster is healthy, and the reasons if it is not."""
         return self._operations.health(self._node_id)
 
     async def get_raft_group(
@@ -73,14 +73,14 @@ class ClusterAdminServicer:
     async def change_replicas(
         self, request: admin_pb2.ChangeReplicasRequest
     ) -> admin_pb2.ChangeReplicasResponse:
-        """Say where a raft group's replicas shall be."""
+        """Set where a raft group's replicas should be."""
         raft_group = await self._operations.change_replicas(request)
         return admin_pb2.ChangeReplicasResponse(raft_group=raft_group)
 
     async def transfer_leader(
         self, request: admin_pb2.TransferLeaderRequest
     ) -> admin_pb2.TransferLeaderResponse:
-        """Hand leadership over."""
+        """Transfer leadership."""
         leader = await self._operations.transfer_leader(request.raft_group, request.to_node_id)
         return admin_pb2.TransferLeaderResponse(leader_node_id=leader)
 

@@ -1,4 +1,4 @@
-"""How failures look to operators: gRPC status codes with one line (`strata.admin.v1`)."""
+"""Failures as operators get them: gRPC status codes with one line (`strata.admin.v1`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ META_STATUSES: dict[int, str] = {
     meta_pb2.META_OUTCOME_UNAVAILABLE: "UNAVAILABLE",
 }
 
-# What a code means by its first three digits, and where one of them means something else.
+# The meaning of a code by its first three digits, and the exceptions.
 _STATUSES_BY_KIND: dict[int, str] = {
     400: "INVALID_ARGUMENT",
     403: "FAILED_PRECONDITION",
@@ -39,7 +39,7 @@ _STATUSES: dict[Code, str] = {
 
 
 def call_error(failure: RequestError | MetaRefused | AngeliaError) -> CallError:
-    """Return what ends an operator's call."""
+    """Return the error that ends an operator's call."""
     match failure:
         case RequestError():
             by_kind = _STATUSES_BY_KIND.get(failure.code // 100, "INTERNAL")

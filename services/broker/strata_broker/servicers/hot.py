@@ -1,7 +1,7 @@
-"""The hot calls of one turn of the event loop, handed to who serves them.
+"""Dispatches the hot calls of one turn of the event loop.
 
-Calls of many clients come together: what one of them raises answers that call, and the others are
-served as if nothing had happened (rule 33).
+Calls of many clients arrive together. An exception in one call answers only that call; the other
+calls are served normally (rule 33).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.base import errors, wire
-from strata_broker.base.config import RefusalsSection
 from strata_broker.base.failures import unexpected
+from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.receives.ack import ACK, Acknowledger
 from strata_broker.receives.receive import RECEIVE, Receiver
@@ -28,7 +28,7 @@ from strata_runtime.tasks import RequestTasks, TooManyTasksError
 class HotCalls:
     """The `HotHandler` that a broker gives to its edge.
 
-    Acks go first: they free what sends and receives wait for (rule 15).
+    Acks are served first: they free resources for sends and receives (rule 15).
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HotCalls:
 
 
 def _refusal(method: str, failure: RequestError, wall_ms: int) -> list[bytes]:
-    """Return the answer to a hot call of which nothing is known but its method."""
+    """Return the answer to a hot call when only its method is known."""
     if method == RECEIVE:
         return [
             wire.receive_status(failure.code, failure.text),

@@ -61,7 +61,7 @@ class MessageAdminServicer:
     async def trace_message(
         self, request: admin_pb2.TraceMessageRequest
     ) -> admin_pb2.TraceMessageResponse:
-        """Tell what became of a message."""
+        """Show the trace of a message."""
         return admin_pb2.TraceMessageResponse(messages=await self._queries.trace(request))
 
     async def list_dead_letter_topics(

@@ -1,7 +1,7 @@
-"""`apache.rocketmq.v2.MessagingService`: every RPC but the hot ones, bytes to bytes.
+"""`apache.rocketmq.v2.MessagingService`: all RPCs except the hot ones, bytes to bytes.
 
-A translator: it parses, calls, and puts every `RequestError` into a Status. Bytes that are no
-request fail the call with INVALID_ARGUMENT, because there is nothing to answer to.
+A translator: it parses, calls, and puts every `RequestError` into a Status. Malformed requests
+fail the call with INVALID_ARGUMENT, because there is no request to answer.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class MessagingServicer:
         show_watermark(metrics, "client_manager", lambda: self._in_flight.used)
 
     def register(self, edge: Edge, hot: HotCalls) -> None:
-        """Serve all 17 RPCs on an edge."""
+        """Serve all RPCs of the service on an edge."""
         edge.set_hot_handler(SERVICE, hot)
         methods = ContainingEdge(edge, self._requests)
         for rpc, handler in (
@@ -133,7 +133,7 @@ class MessagingServicer:
         )
 
     async def query_assignment(self, data: bytes, info: CallInfo) -> bytes:
-        """Answer with what a push consumer receives from."""
+        """Answer with the assignment of a push consumer."""
 
         async def answer(caller: Caller, request: service_pb2.QueryAssignmentRequest) -> bytes:
             check_access_point(addresses_of(request.endpoints))
@@ -296,7 +296,7 @@ class MessagingServicer:
             self._recorder.answered("PullMessage", code, started_s)
             yield responses
         finally:
-            # Until its client has read it an answer counts.
+            # An answer counts until its client has read it.
             if admitted is not None:
                 admitted.leave()
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from strata_broker.base import errors
-from strata_broker.base.config import RefusalsSection
+from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.base.refusal_pace import RefusalPace
 from strata_edge.ports import HotCall
 from strata_runtime.limits import Limit

@@ -1,4 +1,4 @@
-"""Lists in pages, for people and for programs that must not get a million rows at once."""
+"""Lists in pages, so that people and programs do not get a million rows at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`strata.broker.v1.PeerService`: what other brokers ask this one. It translates only."""
+"""`strata.broker.v1.PeerService`: calls of other brokers. It only translates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PeerServicer:
     Args:
         clients: of this broker.
         commands: to them.
-        cluster: that this broker belongs to; None: nobody compares.
+        cluster: that this broker belongs to; None: it is not checked.
     """
 
     def __init__(

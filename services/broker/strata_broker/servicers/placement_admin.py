@@ -33,7 +33,7 @@ class PlacementAdminServicer:
         return admin_pb2.ProposePlanResponse(plan=await self._operations.propose(request.plan))
 
     async def apply_plan(self, request: admin_pb2.ApplyPlanRequest) -> admin_pb2.ApplyPlanResponse:
-        """Let a plan run, or end it."""
+        """Run a plan, or end it."""
         plan = await self._operations.apply(request.plan_id, stop=request.stop)
         return admin_pb2.ApplyPlanResponse(plan=plan)
 

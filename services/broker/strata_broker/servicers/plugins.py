@@ -1,7 +1,7 @@
-"""What a plugin adds to a broker: a service of its own, and sends that mean something else.
+"""Plugins of a broker: each adds a service, and may take sends that are no messages.
 
-A plugin is named in the configuration (`plugins`); the modules of one that is not named are never
-imported, and its calls are answered UNIMPLEMENTED by the edge.
+The configuration (`plugins`) names the plugins. The modules of other plugins are never imported,
+and the edge answers their calls with UNIMPLEMENTED.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PluginParts:
 
 
 class TakesSends(Protocol):
-    """Looks at sends before they are taken for messages."""
+    """Checks sends before they are handled as messages."""
 
     def takes_send(self, call: HotCall) -> bool:
         """Take a SendMessage that is the plugin's own, and answer it; False: it is not."""
@@ -66,7 +66,7 @@ class BrokerPlugin(TakesSends, Protocol):
         """Serve on an edge that has not started yet."""
 
     def end_all(self) -> None:
-        """End streams: clients are sent elsewhere."""
+        """End streams: clients are sent to other brokers."""
 
 
 def load(names: Collection[str]) -> list[BrokerPlugin]:

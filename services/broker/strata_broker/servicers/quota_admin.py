@@ -30,14 +30,14 @@ class QuotaAdminServicer:
         return admin_pb2.SetQuotaResponse(limits=_messages(limits))
 
     async def get_quota(self, request: admin_pb2.GetQuotaRequest) -> admin_pb2.GetQuotaResponse:
-        """Show what holds for a namespace or for a topic."""
+        """Show the limits in force for a namespace or a topic."""
         limits = self._operations.get(request.namespace, request.topic)
         return admin_pb2.GetQuotaResponse(limits=_messages(limits))
 
     async def list_quotas(
         self, request: admin_pb2.ListQuotasRequest
     ) -> admin_pb2.ListQuotasResponse:
-        """List what was set, by namespace and topic."""
+        """List the limits that were set, by namespace and topic."""
         namespace = request.namespace if request.HasField("namespace") else None
         rows, token = page(
             (

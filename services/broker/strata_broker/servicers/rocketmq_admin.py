@@ -1,7 +1,7 @@
 """`apache.rocketmq.v2.Admin`: topics, subscriptions, consumer groups, and the broker itself.
 
-The same operations as behind `strata.admin.v1`, in RocketMQ's shapes and codes. What concerns
-messages and commands to clients is in `rocketmq_admin_clients`.
+The operations are those of `strata.admin.v1`, in RocketMQ's shapes and codes. RPCs about messages
+and commands to clients are in `rocketmq_admin_clients`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RocketmqAdminServicer:
         self._version = version
 
     def register(self, edge: Methods) -> None:
-        """Serve its part of the 16 RPCs on an edge."""
+        """Serve its part of the service's RPCs on an edge."""
         add(edge, "ChangeLogLevel", self.change_log_level)
         add(edge, "DescribeTopicStatus", self.describe_topic_status)
         add(edge, "ListSubscription", self.list_subscription)
@@ -83,7 +83,7 @@ class RocketmqAdminServicer:
     async def change_log_level(
         self, _: Caller, request: admin_pb2.ChangeLogLevelRequest
     ) -> admin_pb2.ChangeLogLevelResponse:
-        """Change what this broker writes to its log, until its next start."""
+        """Change this broker's log level until its next start."""
         level = _LOG_LEVELS.get(request.level)
         if level is None:
             return admin_pb2.ChangeLogLevelResponse(remark=f"unknown level {request.level}")
@@ -128,7 +128,7 @@ class RocketmqAdminServicer:
     async def delete_subscription(
         self, caller: Caller, request: admin_pb2.DeleteSubscriptionRequest
     ) -> admin_pb2.DeleteSubscriptionResponse:
-        """Delete what a consumer group, that has no live client, has of a topic."""
+        """Delete a consumer group's state on a topic; the group must have no live client."""
         namespace = _namespace(caller, request.group, request.topic)
         await self._subscriptions.delete(namespace, request.group.name, request.topic.name)
         return admin_pb2.DeleteSubscriptionResponse()
@@ -136,7 +136,7 @@ class RocketmqAdminServicer:
     async def describe_group_accumulation(
         self, caller: Caller, request: admin_pb2.DescribeGroupAccumulationRequest
     ) -> admin_pb2.DescribeGroupAccumulationResponse:
-        """Tell what waits for a consumer group, in all and per topic."""
+        """Show how many messages wait for a consumer group, in all and per topic."""
         if request.lite_topic:
             raise RequestError(Code.UNSUPPORTED, "lite topics are not supported yet")
         namespace = _namespace(caller, request.group, *request.topics)
@@ -175,7 +175,7 @@ class RocketmqAdminServicer:
     async def get_topic_route(
         self, caller: Caller, request: admin_pb2.GetTopicRouteRequest
     ) -> admin_pb2.GetTopicRouteResponse:
-        """Tell where a topic is, as the JSON that RocketMQ's tools know."""
+        """Show a topic's route as the JSON that RocketMQ's tools know."""
         topic = self._operations.topic(*caller.name_of(request.topic))
         route = service_pb2.QueryRouteResponse.FromString(self._routes.route(topic))
         data = json.dumps(_route_data(route), separators=(",", ":"))
@@ -184,7 +184,7 @@ class RocketmqAdminServicer:
     async def query_time_span(
         self, caller: Caller, request: admin_pb2.QueryTimeSpanRequest
     ) -> admin_pb2.QueryTimeSpanResponse:
-        """Tell from when to when the messages of queues are, and how far consumption is."""
+        """Show the time spans of queues' messages, and the progress of consumption."""
         namespace = _namespace(caller, request.group, *request.topics)
         states = await self._subscriptions.states(
             namespace, request.group.name, [topic.name for topic in request.topics]
@@ -199,7 +199,7 @@ class RocketmqAdminServicer:
     async def get_proxy_runtime_stats(
         self, _: Caller, __: admin_pb2.GetProxyRuntimeStatsRequest
     ) -> admin_pb2.GetProxyRuntimeStatsResponse:
-        """Tell how busy this broker is."""
+        """Show the load of this broker."""
         rates = self._stats.rates()
         return admin_pb2.GetProxyRuntimeStatsResponse(
             proxy_name=self._node_id,

@@ -1,6 +1,6 @@
-"""`apache.rocketmq.v2.Admin`: messages, and what only a client can tell of itself.
+"""`apache.rocketmq.v2.Admin`: messages, and commands to clients.
 
-A command goes over the telemetry stream of the client, wherever it is connected (`Peers`).
+A command is sent on the telemetry stream of the client, wherever it is connected (`Peers`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.servicers.rocketmq_rpc import add
 from strata_mq.requests import Code, RequestError
 
-# A page by number is found by reading those before it.
+# A page by number is found by reading the pages before it.
 _MAX_PAGES = 100
 
 
@@ -51,7 +51,7 @@ class RocketmqAdminClientServicer:
         self._node_id = node_id
 
     def register(self, edge: Methods) -> None:
-        """Serve its part of the 16 RPCs on an edge."""
+        """Serve its part of the service's RPCs on an edge."""
         add(edge, "QueryMessage", self.query_message)
         add(edge, "PrintThreadStackTrace", self.print_thread_stack_trace)
         add(edge, "VerifyMessage", self.verify_message)
@@ -112,7 +112,7 @@ class RocketmqAdminClientServicer:
             case "lite_topic":
                 raise RequestError(Code.UNSUPPORTED, "lite topics are not supported yet")
         if wanted.WhichOneof("by") is None and not wanted.HasField("end_ms"):
-            # All that is retained, unless a time says less.
+            # All retained messages, unless a time limits them.
             wanted.begin_ms = wanted.begin_ms
         return wanted
 
@@ -194,7 +194,7 @@ class RocketmqAdminClientServicer:
     async def get_consumer_running_info(
         self, caller: Caller, request: admin_pb2.GetConsumerRunningInfoRequest
     ) -> admin_pb2.GetConsumerRunningInfoResponse:
-        """Tell what brokers know of a consumer: no client says more of itself."""
+        """Show what brokers know of a consumer: clients report no more."""
         namespace, group = caller.name_of(request.group)
         wanted = peer_pb2.ListClientsRequest(
             namespace=namespace, consumer_group=group, client_id=request.client_id

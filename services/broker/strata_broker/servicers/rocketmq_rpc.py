@@ -1,6 +1,6 @@
-"""How one RPC of `apache.rocketmq.v2.Admin` is put on an edge: failures become a Status.
+"""Adds an RPC of `apache.rocketmq.v2.Admin` to an edge: failures become a Status.
 
-No client id is asked for: operators' tools are no clients.
+No client id is required: operators' tools are not clients.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def add(edge: Methods, rpc: str, answer: Callable[[Caller, Any], Awaitable[Messa
 
 
 def _set_ok(response: Message) -> None:
-    """Say OK where the response has a status that does not say something else already."""
+    """Set the status of a response to OK unless it has another one already."""
     if "status" in response.DESCRIPTOR.fields_by_name and not response.HasField("status"):
         response.status.CopyFrom(errors.ok_status())  # type: ignore[attr-defined]

@@ -26,10 +26,10 @@ class TierAdminServicer:
         add(edge, "ForgetTierObjects", admin_pb2.ForgetTierObjectsRequest, operations.forget)
 
     async def get_tier(self, _: admin_pb2.GetTierRequest) -> admin_pb2.GetTierResponse:
-        """Show how far uploads are."""
+        """Show the progress of uploads."""
         return admin_pb2.GetTierResponse(raft_groups=await self._operations.status())
 
     async def pause_tier(self, request: admin_pb2.PauseTierRequest) -> admin_pb2.PauseTierResponse:
-        """Stop uploads, or let them go on."""
+        """Pause or resume uploads."""
         raft_groups = await self._operations.pause(request.raft_groups, paused=request.paused)
         return admin_pb2.PauseTierResponse(raft_groups=raft_groups)

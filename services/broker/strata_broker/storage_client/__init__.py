@@ -1,1 +1,1 @@
-"""Calls to storage nodes: who leads, lanes of appends and acks, replica reads."""
+"""Calls to storage nodes: leaders, lanes of appends and acks, replica reads."""

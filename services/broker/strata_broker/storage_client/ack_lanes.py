@@ -1,8 +1,8 @@
-"""Gathers acks of many requests: one Ack call under way per storage node (rule 15: small, first).
+"""Gathers acks of many requests into one Ack call at a time per storage node (rule 15).
 
-Acks may be repeated freely: the ack of a lease that is gone already is OK (rule 24). One whose
+Acks may be repeated freely: the ack of a lease that is gone already is OK (rule 24). An ack whose
 client has gone is sent once and not repeated. Invariants: every ack is answered soon after its
-deadline, whatever is before it in its lane; a lane is there only while it has something to do.
+deadline, whatever waits before it in its lane; a lane exists only while it has work.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from strata_runtime.tasks import Tasks
 
 _ACK = SERVICE + "Ack"
 _OK_OUTCOMES = frozenset((storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK))
-# Looking for what is late costs time for each ack that waits.
+# A search for late acks takes time for each ack that waits.
 _SWEEP_S = 0.25
 
 
 class AckWaiter(Protocol):
-    """Who waits for acks; `index` is its own number for one."""
+    """A waiter for acks; `index` is its own number for an ack."""
 
     def settled(self, index: int, failure: RequestError | None) -> None:
-        """The lease is gone, or why it is not."""
+        """The lease is gone; or the reason why it is not."""
 
     def gone(self) -> bool:
-        """Whether nobody wants to know any more."""
+        """Whether the waiter's client has gone."""
 
 
 class _Ack(NamedTuple):
@@ -62,7 +62,7 @@ class _GroupLane:
         self.raft_group = raft_group
         self.backoff = backoff
         self.acks: deque[_Ack] = deque()
-        # The node that was asked in a call under way; while it is, others may become ready.
+        # The node of the call under way; more acks may become ready meanwhile.
         self.asked = ""
         # Between a refusal and the repeat nothing is sent.
         self.pause: asyncio.TimerHandle | None = None
@@ -103,7 +103,7 @@ class Acker:
 
     @property
     def lane_count(self) -> int:
-        """How many raft groups something waits for, or is under way to."""
+        """Number of raft groups with acks that wait or are under way."""
         return len(self._groups)
 
     def ack(
@@ -114,7 +114,7 @@ class Acker:
         index: int,
         deadline_s: float,
     ) -> None:
-        """Ask for one ack; the waiter is told, at once when the limit is reached."""
+        """Send one ack; the waiter gets the result, or at once a refusal beyond the limit."""
         if not self._limit.try_take():
             waiter.settled(index, errors.too_many_requests())
             return
@@ -147,7 +147,7 @@ class Acker:
             group.leases.extend([ack.lease for ack in acks])
             deadline_s = max(deadline_s, *(ack.deadline_s for ack in acks))
             lane.asked = node
-        # A call as long as its most patient ack would keep the others waiting behind it.
+        # A call with the longest deadline of its acks would delay the acks behind it.
         most_ms = self._config.call_timeout_ms
         if any(self._leaders.has_other_replicas(lane.raft_group) for lane, _ in taken):
             most_ms = self._config.try_timeout_ms
@@ -175,7 +175,7 @@ class Acker:
         room = self._config.max_acks_per_call
         now_s = self._clock.monotonic_s()
         for lane in ready.values():
-            # One without acks may have been dropped, and another lane of its raft group made.
+            # A lane without acks may have been dropped, and another lane of its raft group made.
             if lane.pause is not None or not lane.acks:
                 continue
             if self._leaders.node_of(lane.raft_group) != node:
@@ -212,7 +212,7 @@ class Acker:
         outcome = result.refusal.outcome
         if outcome in errors.REPEATED_OUTCOMES:
             self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
-            # Leadership may be lost while what was proposed is on its way to a majority.
+            # Leadership may be lost while a proposal is on its way to a majority.
             unknown = outcome == storage_pb2.OUTCOME_NOT_LEADER
             self._repeat_later(lane, acks, storage_pb2.Outcome.Name(outcome), unknown=unknown)
         elif outcome not in _OK_OUTCOMES:
@@ -262,7 +262,7 @@ class Acker:
             self._drop_idle(lane)
 
     def _sweep(self, lane: _GroupLane) -> None:
-        """Answer what is late, wherever it stands: clients choose their deadlines."""
+        """Answer late acks anywhere in the lanes: clients choose their deadlines."""
         now_s = self._clock.monotonic_s()
         if now_s < lane.sweep_at_s:
             return

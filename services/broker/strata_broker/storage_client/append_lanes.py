@@ -5,7 +5,7 @@ Role: the open batch of each raft group, the order of its batches, their repeats
 - a batch that was sent once keeps its bytes and its (boot id, sequence) in every repeat (rule 22);
 - a part that was refused goes back to its waiter, which stages it again in a new batch;
 - every staged message is answered once: stored, pending, refused, or timed out.
-It does not know what a message is, nor how a raft group is chosen.
+It knows neither the content of messages nor how a raft group is chosen.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ _MOVED = frozenset(
     )
 )
 _NO_RESULT = storage_pb2.PartResult()
-# What columns take beside the stored bytes; a few bytes over is allowed (rule 22).
+# Bytes of columns beside the stored bytes; a batch may be a few bytes too large (rule 22).
 _COLUMNS_BYTES = 64
 
 
 class Waiter(Protocol):
-    """Who waits for staged messages; `indexes` are its own numbers for them."""
+    """A waiter for staged messages; `indexes` are its own numbers for them."""
 
     def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
         """The messages are durable at these offsets."""
@@ -72,7 +72,7 @@ class Waiter(Protocol):
         """The messages are durable and wait, or a first one with the same id did and is placed."""
 
     def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
-        """The messages were not stored, or nobody knows (a timeout)."""
+        """The messages were not stored, or that is unknown (a timeout)."""
 
     def moved(
         self,
@@ -122,7 +122,7 @@ class _Batch:
         self.spans: list[Span] = []
         # A leader took it and did not commit it in time.
         self.is_uncertain = False
-        # Set when first sent; both stay for every repeat.
+        # Set when the batch is first sent; repeats keep both.
         self.data = b""
         self.sequence = 0
 
@@ -158,14 +158,14 @@ class _GroupLane:
         # the pause before a repeat.
         self.pause: asyncio.TimerHandle | None = None
         self.last_sequence = 0
-        # The first batch was too large for its call: it goes in one of its own.
+        # The first batch was too large for its call: it needs its own call.
         self.alone = False
         # Why the last try of the first batch failed, "" before the first.
         self.hindrance = ""
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it is on its way."""
+        """Whether it has no batch."""
         return not self.ready and not self.asked and self.pause is None
 
 
@@ -369,7 +369,7 @@ class Appender:
             replicated = self._leaders.has_other_replicas(lane.raft_group)
             where = self._leaders.explain(lane.raft_group)
             batch = lane.waiting.popleft()
-            # A later try says nothing of an earlier one, which may be committed yet.
+            # A later try tells nothing about an earlier one, which may still be committed.
             hindrance = DEADLINE_EXCEEDED if batch.is_uncertain else lane.hindrance
             batch.fail(errors.send_timed_out(hindrance, where, replicated=replicated))
 
@@ -395,7 +395,7 @@ class Appender:
                 self._tell(entry, lane.raft_group, part)
 
     def _tell(self, entry: _Entry, raft_group: int, part: storage_pb2.PartResult) -> None:
-        """Tell one waiter; whatever goes wrong there, the others of the batch are told too."""
+        """Notify one waiter; its failure does not affect the other waiters of the batch."""
         try:
             _tell(entry, raft_group, part)
         except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
@@ -417,7 +417,7 @@ class Appender:
             self._leaders.failed(lane.raft_group, node, failure.code)
             self._repeat_later(lane, failure.code)
         elif failure.code == TOO_LARGE and is_shared:
-            # Nobody pays for whom it happened to share a call with.
+            # A batch must not fail because of another batch in its call.
             lane.alone = True
             self._repeat_later(lane, failure.code)
         else:
@@ -453,7 +453,7 @@ class Appender:
             self._make_ready(lane)
 
     def _led_elsewhere(self, raft_group: int, leader: str) -> None:
-        """A node says that it leads: the raft group's batch goes there, wherever it is now."""
+        """A node says that it leads: the raft group's batch is sent there, wherever it is now."""
         lane = self._groups.get(raft_group)
         if lane is None:
             return

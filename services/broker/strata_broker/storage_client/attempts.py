@@ -1,7 +1,7 @@
-"""Waiting that can be given up from outside: because a raft group is led elsewhere, say.
+"""Waits that can be given up from outside, for instance because a raft group has a new leader.
 
-Invariant: an attempt is known from its begin to its end, and is given up at most once. It does not
-know what is waited for.
+Invariant: an attempt is known from its begin to its end, and is given up at most once. This module
+does not know the purpose of a wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 
 
 class Attempts:
-    """What is under way, by key: a raft group, a node or a topic. Used on the event loop only."""
+    """Attempts by key: a raft group, a node or a topic. Used on the event loop only."""
 
     __slots__ = ("_under_way",)
 
@@ -20,7 +20,7 @@ class Attempts:
         self._under_way: dict[Hashable, dict[Attempt, None]] = {}
 
     def keys(self) -> list[Hashable]:
-        """Return the keys of what is under way."""
+        """Return the keys of attempts under way."""
         return list(self._under_way)
 
     def of(self, key: Hashable, asked: str = "") -> Attempt:

@@ -1,7 +1,7 @@
 """Connections of a broker: to nameservers by endpoint, to other nodes by node id.
 
-Role: which of a node's endpoints is used, with which transport and codec; one channel per node, as
-long as it is a member. It knows nothing of leaders and does not repeat calls.
+Role: choose a node's endpoint, transport and codec; keep one channel per node, as long as the node
+is a member. It knows nothing of leaders and does not repeat calls.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def broker_channel(endpoints: Sequence[str], cluster: ClusterId | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class BrokerNetwork:
-    """Whom a broker talks to, and how.
+    """The addresses and channels of a broker's peers.
 
     Attributes:
         nameservers: endpoints of all of them.
         metadata_channels: makes a channel to an endpoint that serves MetaService.
         storage_channels: makes a channel to a storage node.
-        storage_seeds: endpoints of storage nodes: when no nameserver answers they say what they
-            know of the metadata (rule 16).
+        storage_seeds: endpoints of storage nodes, which give the metadata that they know when no
+            nameserver answers (rule 16).
         broker_channels: makes a channel to another broker.
-        cluster: that the process belongs to; None: nobody compares.
+        cluster: that the process belongs to; None: it is not checked.
     """
 
     nameservers: Sequence[str]
@@ -71,8 +71,8 @@ def cluster_network(
         nameservers: `host:port` of each one's Angelia tcp server.
         storage_seeds: `host:port` of some storage nodes' Angelia tcp servers.
         config: transport and codec of calls to storage nodes, and the time to connect.
-        angelia: what each class of calls may have under way; None: the defaults.
-        cluster: that the process belongs to; None: nobody compares.
+        angelia: limits of each class of calls; None: the defaults.
+        cluster: that the process belongs to; None: it is not checked.
     """
     options = (angelia or AngeliaSection()).options(config.connect_timeout_ms / 1000)
     # A storage node registers its tcp endpoint first, its http2 endpoint second.
@@ -142,7 +142,7 @@ class NodeChannels:
             self.forget(node_id)
 
     async def close_replaced(self) -> None:
-        """Close the channels that nothing is begun on any more."""
+        """Close the channels that take no new calls."""
         replaced, self._replaced = self._replaced, []
         for channel in replaced:
             await channel.close()

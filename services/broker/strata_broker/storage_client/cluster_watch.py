@@ -1,7 +1,7 @@
-"""The cluster as this broker sees it: what `strata cluster health`, probes and clients are told.
+"""The cluster as this broker sees it, for `strata cluster health`, probes and clients.
 
-It joins the rows with what storage nodes say on their watch streams, so it sees an outage also
-when no nameserver is left to tell of it.
+It joins the rows with the reports of storage nodes on their watch streams, so it sees an outage
+even when no nameserver is left.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class ClusterWatch:
 
     Args:
         view: rows.
-        leaders: who says that it leads what.
-        reports: what storage nodes say of themselves.
+        leaders: the nodes that say they lead raft groups.
+        reports: storage nodes' reports of themselves.
         clock: time.
-        metrics: where the picture shows.
+        metrics: show the state of the cluster.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class ClusterWatch:
         metrics.gauge("strata_broker_unreachable_raft_groups", self._unserved)
 
     def follow(self, metadata: MetadataFollower) -> None:
-        """Learn how old the rows are, and why, and how nameservers do."""
+        """Learn the age of the rows, its reason, and the state of the nameservers."""
         self._metadata_age_s = metadata.age_s
         self._metadata_trouble = lambda: metadata.trouble
         self._full_nameservers = lambda: metadata.full_nameservers
 
     def add(self, source: HealthSource) -> None:
-        """Tell of problems that another part of this process sees: of its certificate."""
+        """Add problems that another part of this process sees, for instance of its certificate."""
         self._more.append(source)
 
     def on_serving(self, listener: Callable[[bool], None]) -> None:
@@ -74,7 +74,7 @@ class ClusterWatch:
 
     @property
     def picture(self) -> ClusterPicture:
-        """The cluster as it was seen last, with the age that the metadata have now."""
+        """The cluster as it was seen last, with the present age of the metadata."""
         return self._watch.aged(self._metadata_age_s())
 
     def look(self) -> ClusterPicture:
@@ -83,12 +83,12 @@ class ClusterWatch:
         return self.picture
 
     def health(self) -> Health:
-        """Return how the broker does: it serves while it knows a raft group that can be used."""
+        """Return the broker's health: it serves while it knows a raft group that it can use."""
         picture = self._watch.picture
         return Health(self._view.ready and picture.serves, self._view.ready, self._problems())
 
     def why(self, raft_group: int) -> str:
-        """Return what is wrong with a raft group, for clients; empty: nothing that is known."""
+        """Return the known problem of a raft group, for clients; empty: none."""
         group = self._watch.picture.groups.get(raft_group)
         if group is None or group.state == SERVING:
             return ""

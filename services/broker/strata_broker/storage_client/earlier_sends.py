@@ -1,12 +1,13 @@
-"""Finds what a repeated send stored at another raft group, before its topic changed.
+"""Finds messages that an earlier send stored at another raft group, before the topic changed.
 
-A raft group knows the ids of what it stored itself. When a topic gets more queues, or one of them
-moves, a message goes to another raft group than before, and a client that repeats a send whose
-answer was lost would store it twice (rule 37). So a message that was made before the change is
-looked for wherever the topic has, or had, queues; only for as long as repeats are known at all.
+A raft group knows the ids of the messages that it stored. When a topic gets more queues, or a queue
+moves, a message is sent to another raft group than before. A client that repeats a send whose
+answer was lost would then store it twice (rule 37). So a message that was made before the change is
+looked for in all raft groups that have, or had, queues of the topic, as long as repeats are
+remembered at all.
 
-When it was made its id says (docs/adr/0030): the official clients take the born time anew for every
-attempt. The born time counts for ids of another form.
+The message id has the time of creation (docs/adr/0030): the official clients set a new born time in
+every attempt. The born time counts for ids of another form.
 """
 
 from __future__ import annotations
@@ -84,12 +85,12 @@ class EarlierSends:
             at
             for at, one in enumerate(outgoing)
             if 0 < one.born_ms <= latest_ms
-            # An id from long ago says nothing: its clock is off, or it is of another form.
+            # An id from long ago is ignored: its clock is off, or it has another form.
             or oldest_ms <= (made_ms(one.message_id) or 0) <= latest_ms
         ]
 
     def try_begin(self, count: int) -> bool:
-        """Take room for looking for so many; False: there is none, they are stored as they come."""
+        """Take room for lookups; False: there is none, and messages are stored unchecked."""
         return self._under_way.try_take(count)
 
     def end(self, count: int) -> None:
@@ -99,10 +100,10 @@ class EarlierSends:
     async def find(
         self, topic: TopicRow, message_id: str, kind: PartKind, but: int, timeout_s: float
     ) -> Earlier | None:
-        """Look for a message everywhere but in one raft group, which looks for itself.
+        """Look for a message in all raft groups but one, which checks for itself.
 
         Raises:
-            RequestError: some raft group did not answer: nobody knows.
+            RequestError: a raft group did not answer: the result is unknown.
         """
         for raft_group in self._view.holders(topic):
             if raft_group == but:

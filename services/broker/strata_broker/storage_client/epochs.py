@@ -1,7 +1,7 @@
-"""One queue's answer from the answers of the raft groups that hold its epochs (rule 18).
+"""Joins the answers of the raft groups that hold a queue's epochs (rule 18).
 
-The epochs of a queue follow one another in offsets, so the answer of the one with the higher
-offsets is the newer one.
+The epochs of a queue follow one another in offsets, so the answer with the higher offsets is the
+newer one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from strata_mq.requests import Code, RequestError
 
 
 def holder_of(view: MetadataView, topic: TopicRow, queue: int, offset: int) -> Sequence[int]:
-    """Return the raft group that holds an offset of a queue; empty: nobody does."""
+    """Return the raft group that holds an offset of a queue; empty: none does."""
     override = view.overrides(topic).get(queue)
     if override is None:
         owner = view.owner(topic, queue)
@@ -30,7 +30,7 @@ def holder_of(view: MetadataView, topic: TopicRow, queue: int, offset: int) -> S
 
 
 class HeldEpoch(NamedTuple):
-    """Who holds an epoch of a queue.
+    """The holder of an epoch of a queue.
 
     Attributes:
         raft_group: the holder.

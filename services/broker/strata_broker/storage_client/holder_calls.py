@@ -1,9 +1,9 @@
 """Asks every raft group that holds a part of something, all at once.
 
-What operators ask of a topic or of a consumer group is spread over raft groups; the answers are
-merged by who asked. A raft group that no longer has a queue says so, or says where it went: then
-the metadata here lag behind, and everything is asked again. So the end of a sealed epoch is never
-taken for the end of the queue.
+The state of a topic or of a consumer group is spread over raft groups; the caller merges the
+answers. A raft group that no longer has a queue says so, or says where it went: then the metadata
+here lags behind, and all raft groups are asked again. So the end of a sealed epoch is never taken
+for the end of the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 Ask = Callable[[int, Sequence[int]], Awaitable[Response]]
 """Asks a raft group about queues."""
 
-# Pause when a queue is not where the metadata say.
+# Pause when a queue is not where the metadata places it.
 _MOVED_PAUSE_S = 0.02
 
 
@@ -33,10 +33,10 @@ class HolderCalls:
     """See the module docstring.
 
     Args:
-        view: says who holds what; learns of moves.
+        view: knows the holders; learns of moves.
         storage: makes the calls.
         clock: time.
-        timeout_s: for everything that one method asks.
+        timeout_s: for all calls of one method.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class HolderCalls:
         return [answer for each in answers for answer in each]
 
     def _learn(self, topic: TopicRow, answers: Sequence[tuple[int, Response]]) -> bool:
-        """Take in where queues have gone, if answers tell it; return whether it was news."""
+        """Learn from answers where queues have moved; return whether it was news."""
         news = [
             self._view.learn(topic, number, getattr(answer, "sealed", ()))
             for number, answer in answers
@@ -195,5 +195,5 @@ class HolderCalls:
 
 
 async def gather(work: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await all; the first failure is the failure. Callers bound the number."""
+    """Await all; the first failure is raised. Callers bound the number."""
     return list(await asyncio.gather(*work))

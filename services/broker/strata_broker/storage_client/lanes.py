@@ -1,8 +1,7 @@
-"""One loop per storage node, so that one call is under way there while the rest accumulate.
+"""One loop per storage node: one call is under way there while further requests accumulate.
 
 There is no timer (rule 19, one Append per node): an idle broker adds no delay, a busy one batches
-by itself. A call can be given up, when somebody knows that the node leads no more what it was
-asked for.
+by itself. A call can be given up when the node is known not to lead its raft groups any more.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from strata_broker.storage_client.attempts import Attempt, Attempts
 from strata_runtime.tasks import Tasks
 
 Exchange = Callable[[str], Awaitable[bool]]
-"""Sends what waits for a node and takes in the answer; False: nothing waited."""
+"""Sends waiting requests to a node and handles the answer; False: nothing waited."""
 
 
 class NodeLanes:
@@ -28,7 +27,7 @@ class NodeLanes:
         self._attempts = Attempts()
 
     def wake(self, node_id: str) -> None:
-        """Something waits for the node."""
+        """Start the loop of a node if requests wait for it."""
         wake = self._wakes.get(node_id)
         if wake is None:
             wake = self._wakes[node_id] = asyncio.Event()

@@ -1,8 +1,8 @@
-"""One watch stream to every storage node: what it leads, told as soon as it changes, and checks.
+"""One watch stream to every storage node: the raft groups that it leads, and transaction checks.
 
-After a failover the new leader says so itself; nothing has to be refused first, and everything
-that waits for the raft group goes there at once. A stream that breaks is the first sign that a
-node has has died. Invariant: a node of the metadata has one stream or pauses before the next try.
+After a failover the new leader reports itself: no call has to be refused first, and all requests
+that wait for the raft group are sent there at once. A broken stream is the first sign that a node
+has died. Invariant: each node in the metadata has one stream, or a pause before the next try.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class LeaderWatch:
 
     Args:
         boot_id: of this broker.
-        view: says which storage nodes there are.
+        view: knows the storage nodes.
         channels: to them.
-        leaders: is told what they say they lead.
-        reports: is told what they say of themselves.
+        leaders: gets the raft groups that nodes say they lead.
+        reports: gets nodes' reports of themselves.
         config: pauses and the limit on streams.
         random: spreads the pauses.
         tasks: run the streams.
@@ -91,7 +91,7 @@ class LeaderWatch:
         nodes = {node.node_id for node in self._view.nodes(meta_pb2.NODE_KIND_STORAGE)}
         for node_id in sorted(nodes - self._watching.keys()):
             if not self._streams.try_take():
-                # The others are found by refusals.
+                # Leaders on other nodes are found by refusals.
                 self._log.warning("too many storage nodes to watch", node_id=node_id)
                 break
             watching = self._tasks.spawn(f"watch {node_id}", self._watch(node_id))
@@ -120,7 +120,7 @@ class LeaderWatch:
             await asyncio.sleep(backoff.next_s())
 
     async def _take_in(self, node_id: str, backoff: Backoff) -> None:
-        """Pass on what a node says until its stream ends.
+        """Forward a node's reports until its stream ends.
 
         Raises:
             AngeliaError: the stream broke.

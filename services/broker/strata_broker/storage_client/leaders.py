@@ -1,10 +1,10 @@
-"""Which node leads each raft group, as far as a broker can know.
+"""The leader of each raft group, as far as a broker can know.
 
-Role: one belief per raft group. It comes from, the stronger first: what a node says of itself on
-its watch stream, the leader that a refusal names, the order of the replicas in the metadata.
-Invariants: a belief is only a hint, a wrong one costs a call; a node that was silent just now is
-believed on nobody's word but its own; everyone who waits for a raft group is told at once when a
-node says that it leads now.
+Role: one belief per raft group. Its sources, the strongest first: a node's own report on its watch
+stream, the leader that a refusal names, the order of the replicas in the metadata. Invariants: a
+belief is only a hint, and a wrong one costs a call; a node that was just silent is only believed to
+lead if it says so itself; all waiters for a raft group are notified at once when a node says that
+it leads now.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class LeaderMap:
         self._clock = clock
         self._distrust_s = config.distrust_ms / 1000
         self._believed: dict[int, str] = {}
-        # node -> what its watch stream said last
+        # node -> last report of its watch stream
         self._led: dict[str, frozenset[int]] = {}
-        # Nodes that were silent and not heard since -> until when nobody's word for them counts
+        # Nodes that were silent and not heard since -> until when refusals that name them are void
         self._silent_until_s: dict[str, float] = {}
         self._listeners: list[OnLeader] = []
-        # raft group -> who waits for somebody to lead it
+        # raft group -> waiters for a leader
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
-        # Raised whenever somebody else says that it leads something.
+        # Raised whenever another node says that it leads a raft group.
         self.version = 0
-        # Tells what is wrong with a raft group; empty: nothing that is known.
+        # Returns the known problem of a raft group; empty: none.
         self.why: Callable[[int], str] = lambda raft_group: ""
 
     def node_of(self, raft_group: int) -> str | None:
@@ -59,7 +59,7 @@ class LeaderMap:
         return node if raft_group in self._led.get(node, _NOBODY) else ""
 
     def claimed(self) -> dict[int, str]:
-        """Return raft group -> node that says it leads it; of several the one that is believed."""
+        """Return raft group -> node that says it leads; if several do, the one that is believed."""
         claims = {raft_group: node for node, led in self._led.items() for raft_group in led}
         for raft_group in claims:
             if believed := self.leader_of(raft_group):
@@ -67,7 +67,7 @@ class LeaderMap:
         return claims
 
     def explain(self, raft_group: int) -> str:
-        """Return the raft group's name for a text to a client, with what is wrong with it."""
+        """Return the raft group's name for a text to a client, with its known problem."""
         return self.why(raft_group) or f"raft group {raft_group}"
 
     def has_other_replicas(self, raft_group: int) -> bool:
@@ -94,9 +94,9 @@ class LeaderMap:
     # What calls taught
 
     def refused(self, raft_group: int, asked: str, leader: str) -> None:
-        """Take in a refusal: it named the leader ("" if it does not know), else the next is asked.
+        """Learn from a refusal: it names the leader, or "" and the next replica is asked.
 
-        A node that names itself keeps the call: it leads and is not ready yet.
+        A node that names itself keeps the call: it leads but is not ready yet.
         """
         self.answered(asked)
         if leader == asked:
@@ -138,10 +138,10 @@ class LeaderMap:
     # What nodes say of themselves
 
     def leads(self, node_id: str, raft_groups: Iterable[int]) -> None:
-        """Take in the complete list of raft groups that a node leads now.
+        """Learn the complete list of raft groups that a node leads now.
 
-        Only what is new on a node's list counts: a node that was cut off goes on naming raft
-        groups that another one leads since.
+        Only new entries of a node's list count: a node that was cut off keeps naming raft groups
+        that have another leader since.
         """
         led = frozenset(raft_groups)
         before = self._led.get(node_id, _NOBODY)
@@ -160,7 +160,7 @@ class LeaderMap:
                     waiter.set_result(None)
 
     def lost(self, node_id: str) -> None:
-        """A node's watch stream broke: whom it led is unknown, other replicas are asked."""
+        """A node's watch stream broke: its raft groups have no known leader now."""
         self._distrust(node_id)
         self.version += self._led.pop(node_id, None) is not None
         self._leave(node_id)
@@ -177,7 +177,7 @@ class LeaderMap:
             self._try_next(raft_group, node_id)
 
     def _try_next(self, raft_group: int, asked: str) -> None:
-        """Believe in the replica after the one that was asked, unless somebody knew better."""
+        """Believe in the replica after the one that was asked, unless a better source exists."""
         if self._believed.get(raft_group, asked) != asked:
             return
         claimant = self._claimant(raft_group, asked)

@@ -1,4 +1,4 @@
-"""What storage nodes say of themselves on their watch streams, and which are not reached."""
+"""Storage nodes' reports of themselves on their watch streams, and nodes that are not reached."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from strata.meta.v1 import meta_pb2
 
 
 class NodeReports:
-    """The last word of every storage node. Used on the event loop only.
+    """The last report of every storage node. Used on the event loop only.
 
     Attributes:
-        version: raised whenever something is new.
+        version: raised with every change.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class NodeReports:
 
     @property
     def told(self) -> Mapping[str, meta_pb2.StorageHealth]:
-        """What nodes that are reached said last."""
+        """The last reports of nodes that are reached."""
         return self._told
 
     @property
@@ -31,7 +31,7 @@ class NodeReports:
         return self._unreached
 
     def heard(self, node_id: str, health: meta_pb2.StorageHealth) -> None:
-        """Take in what a node says of itself."""
+        """Keep a node's report of itself."""
         if node_id in self._unreached or self._told.get(node_id) != health:
             self.version += 1
         self._unreached.discard(node_id)

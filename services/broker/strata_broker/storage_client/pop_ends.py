@@ -1,8 +1,8 @@
 """Ends pops whose clients have gone, where they wait in storage.
 
-A call that is just cancelled loses its answer, and with it the leases that it may name. So storage
-is asked to end the pop, and the answer is waited for. One call with many numbers is under way per
-node. Nothing is repeated: a pop that is not ended so is cancelled after a while.
+A cancelled call loses its answer, and the leases in it. So the broker asks storage to end the pop
+and waits for the answer. One call with many numbers is under way per node. It is not repeated: a
+pop that does not end is cancelled after a while.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ class PopTicket:
     """One receive's pop, at whatever node it is.
 
     Attributes:
-        number: names it at storage nodes.
-        ended: nobody waits for it any more.
-        request: what a node was asked last, as long as its answer is not known.
-        node: which node that is; "" while none is asked.
-        unanswered: raft groups of which nobody answered to the end of the wait, and what is wrong
-            with them.
+        number: its name at storage nodes.
+        ended: no client waits for it any more.
+        request: last request to a node, as long as its answer is not known.
+        node: the node of that request; "" while none is asked.
+        unanswered: raft groups that did not answer until the end of the wait, and their problems.
     """
 
     __slots__ = ("ended", "node", "number", "request", "unanswered")
@@ -63,7 +62,7 @@ class PopEnder:
         return PopTicket(self._last_number)
 
     def end(self, ticket: PopTicket) -> None:
-        """Let a pop end: no node is asked any more, and the one that was answers at once."""
+        """End a pop: no further node is asked, and the node that was asked answers at once."""
         ticket.ended = True
         if ticket.node:
             # Bounded by the receives under way, each of which ends once.

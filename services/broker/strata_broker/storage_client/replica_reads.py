@@ -1,12 +1,12 @@
-"""Messages that are read much are read from all replicas of their raft group, not from its leader.
+"""Spreads reads of busy topics over all replicas of a raft group instead of its leader.
 
-The leader decides which messages a pop or a pull gets and answers with their places; their bytes
-come from whichever replica has given the fewest lately, followers and read replicas included.
-That is sound without a further round to the leader: what is committed at an offset never changes,
-and a replica answers only once it has applied what the leader had when it gave the places. It
-costs one more call, so it is done for topics that many consumer groups read, or of which much is
-read, and for raft groups that were given read replicas. Choosing is `ReadSpread`; `ReplicaReads`
-does it. Invariant: what a replica cannot give is asked of the leader.
+The leader decides which messages a pop or a pull gets and answers with their places. Their bytes
+come from the replica that has given the fewest bytes lately, followers and read replicas included.
+This is safe without a further round to the leader: a committed message at an offset never changes,
+and a replica answers only once it has applied the leader's index at the time of the places. It
+costs one more call, so it is done for topics that many consumer groups read, or that are read
+much, and for raft groups with read replicas. `ReadSpread` chooses; `ReplicaReads` reads. Invariant:
+messages that a replica cannot give are read from the leader.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class _Read:
-    """What was read of a topic in one window: by whom, as far as it matters, and how much."""
+    """The reads of a topic in one window: its readers, as far as they matter, and bytes."""
 
     groups: set[int] = field(default_factory=set)
     size_bytes: int = 0
@@ -54,11 +54,11 @@ class ReadSpread:
     """Which topics are read from all replicas, and which replica is next.
 
     Args:
-        view: which replicas there are.
-        leaders: who leads.
-        config: from when on reads are spread.
+        view: knows the replicas.
+        leaders: knows the leaders.
+        config: conditions for spreading reads.
         clock: monotonic time.
-        metrics: how full the table of topics is.
+        metrics: shows the use of the table of topics.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ReadSpread:
         self._left_alone_until_s[node_id] = self._clock.monotonic_s() + _LEFT_ALONE_S
 
     def _welcome(self, raft_group: int, fit: Collection[str]) -> None:
-        """Let replicas that are new, or back, begin where the others are: they owe nothing."""
+        """Let new and returned replicas begin with the same count as the other replicas."""
         known = self._known.get(raft_group, frozenset())
         asked = self._asked.get(raft_group, {})
         least = min((asked.get(node, 0) for node in known.intersection(fit)), default=0)
@@ -312,7 +312,7 @@ class ReplicaReads:
             )
         except AngeliaError as failure:
             self._read_total.add(1, {"result": failure.code})
-            # One that is only late has as much to do as anybody: what it was asked for counts.
+            # A late replica is busy: the bytes that it was asked for count.
             if failure.code == UNAVAILABLE:
                 self.spread.failed(node_id)
             return ()
@@ -321,7 +321,7 @@ class ReplicaReads:
             self.spread.failed(node_id)
             return ()
         if len(response.messages) != len(request.offsets):
-            # One of another version; which of the messages these are nobody knows.
+            # A node of another version; it is unknown which of the messages these are.
             self._read_total.add(1, {"result": "odd"})
             self.spread.failed(node_id)
             return ()

@@ -1,9 +1,9 @@
-"""Calls a raft group's leader, again and elsewhere while time is left.
+"""Calls a raft group's leader; repeats the call, maybe at another node, while time is left.
 
-Role: tries and their times, repeats. A repeat is caused by a refusal that says "not here", by a
-lost connection, by silence while there are other replicas, or by another node that says it leads
-now: then the try under way is given up. Invariant: a caller sees latency, and an error only when
-its time is over or when storage refused for good.
+Role: tries, their times, and repeats. A call is repeated after a refusal that says "not here", a
+lost connection, silence while there are other replicas, or a report of another node that it leads
+now, which ends the try under way. Invariant: a caller sees latency; it sees an error only when its
+time is over or when storage refused for good.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _NotNow(Exception):
     """A try had no result; another one may.
 
     Attributes:
-        unknown: nobody knows whether the call was carried out.
+        unknown: whether the call was carried out is unknown.
     """
 
     def __init__(self, *, unknown: bool) -> None:
@@ -109,15 +109,15 @@ class StorageClient:
     async def pop(
         self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
     ) -> storage_pb2.PopResponse:
-        """Pop, wherever the raft group is led meanwhile, for as long as the request waits.
+        """Pop at the present leader of the raft group, for as long as the request waits.
 
         Args:
             request: what is wanted; it carries the ticket's number.
             ticket: by which it can be ended before.
 
         Returns:
-            What was leased; nothing when the wait ends, also while nobody leads: to a consumer
-            that is no error.
+            The leased messages; none when the wait ends, also while there is no leader: this is no
+            error for a consumer.
 
         Raises:
             RequestError: refused for good.
@@ -180,7 +180,7 @@ class StorageClient:
     async def node_status(
         self, node_id: str, timeout_s: float
     ) -> storage_pb2.GetStatusResponse | None:
-        """Return what a node says of its replicas; None when it does not answer."""
+        """Return a node's report of its replicas; None when it does not answer."""
         try:
             return await self._channels.to(node_id).call(
                 SERVICE + "GetStatus",
@@ -195,7 +195,7 @@ class StorageClient:
         return Backoff(self._config.first_retry_ms, max_ms, self._random)
 
     def _try_s(self, raft_group: int, left_s: float) -> float:
-        """Return the time of one try: all that is left where nobody else could answer."""
+        """Return the time of one try: all the time left if no other replica could answer."""
         if self._leaders.has_other_replicas(raft_group):
             return min(left_s, self._config.try_timeout_ms / 1000)
         return left_s
@@ -237,7 +237,7 @@ class StorageClient:
         if refusal.outcome not in errors.REPEATED_OUTCOMES:
             raise errors.refused(refusal.outcome, refusal.reason)
         self._leaders.refused(raft_group, node, refusal.leader_node_id)
-        # Leadership may be lost while what the call proposed is on its way to a majority.
+        # Leadership may be lost while the call's proposal is on its way to a majority.
         lost = refusal.outcome == storage_pb2.OUTCOME_NOT_LEADER
         raise self._not_now(storage_pb2.Outcome.Name(refusal.outcome), unknown=lost)
 
@@ -246,7 +246,7 @@ class StorageClient:
         return _NotNow(unknown=unknown)
 
     async def _pause(self, raft_group: int, backoff: Backoff, deadline_s: float) -> None:
-        """Wait before the next try; not longer than until somebody leads."""
+        """Wait before the next try, but only until there is a leader."""
         pause_s = min(backoff.next_s(), deadline_s - self._clock.monotonic_s())
         if pause_s > 0:
             with suppress(TimeoutError):
@@ -254,10 +254,10 @@ class StorageClient:
                     await asyncio.sleep(pause_s)
 
     def _led_elsewhere(self, raft_group: int, leader: str) -> None:
-        """A node says that it leads: whoever waits for another one goes there.
+        """A node says that it leads: calls to other nodes of the raft group are repeated there.
 
-        A healthy former leader answers what it was asked within the grace; what it leased is not
-        lost then.
+        A healthy former leader answers its calls within the grace, so that its leases are not
+        lost.
         """
         grace_s = self._config.former_leader_grace_ms / 1000
         self._attempts.give_up(raft_group, unless_asked=leader, grace_s=grace_s)
@@ -278,10 +278,10 @@ SAFE_TO_REPEAT = {
     "Drop": "what is dropped stays dropped",
     "TransferLeadership": "asks for a state",
 }
-"""Calls that change something, and why a repeat gets the answer of the first (rule 37).
+"""Calls that change something, and why a repeat gets the answer of the first try (rule 37).
 
-All others that do have a field `repeated`: storage then looks for what an earlier try did. Where
-that cannot be known, a call ends as not answered in time, never as refused.
+All other calls that change something have a field `repeated`: storage then looks for the effect of
+an earlier try. If that is unknown, a call ends as not answered in time, never as refused.
 """
 
 

@@ -1,6 +1,6 @@
 """The storage tier as one broker sees it: its parts, put together in one place.
 
-channels --> leaders (who leads what) <-- leader watch (nodes say so)
+channels --> leaders (by raft group) <-- leader watch (reports of nodes)
    |             |
    +--> client (single calls), appender (sends, batched), acker (acks, batched),
         reads (bytes of messages, from any replica)
@@ -35,14 +35,14 @@ class StorageTier:
 
     Args:
         boot_id: of the broker; names its append batches.
-        view: which raft groups and nodes there are.
+        view: knows the raft groups and nodes.
         factory: makes a channel to a storage node.
         config: times and limits.
         clock: time.
         random: spreads pauses.
-        tasks: run what goes on in the background.
-        requests: notes what goes wrong with single requests.
-        metrics: what is counted.
+        tasks: run the background loops.
+        requests: notes failures of single requests.
+        metrics: where everything is counted.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StorageTier:
         self._watch.on_checks(listener)
 
     def start(self) -> None:
-        """Listen to who leads what."""
+        """Start to watch the leaders."""
         self._tasks.spawn("watch leaders", self._watch.run())
         self._tasks.spawn("watch cluster", self.cluster.run())
 

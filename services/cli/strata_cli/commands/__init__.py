@@ -1,1 +1,1 @@
-"""The `strata` command's commands, one file a subject."""
+"""The commands of `strata`, one file per subject."""

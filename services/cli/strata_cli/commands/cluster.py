@@ -75,13 +75,13 @@ def cluster_health(
     watch: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> int:
-    """Tell whether the cluster is well, and what is not: exit code 0 healthy, 1 degraded, 2 down.
+    """Show the health of the cluster; exit code 0: healthy, 1: degraded, 2: down.
 
     For instance: strata cluster health --wait 60 -o json
 
     Args:
-        wait: Ask again until it is healthy, for at most so many seconds (60, 60s or 5m).
-        watch: Go on asking, and print whenever something changes, until Ctrl-C.
+        wait: Ask again until the cluster is healthy, for at most this time (60, 60s or 5m).
+        watch: Ask again until Ctrl-C and print every change.
     """
     from strata_cli.cluster_health import run
 
@@ -130,13 +130,13 @@ def add_replica(
     learner: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Give a raft group one more replica; it catches up before it votes.
+    """Add a replica to a raft group; the replica catches up before it votes.
 
     For instance: strata replica add 1 --node storage-0a1b2c3d4e5f
 
     Args:
-        node: Storage node that gets it: its id or one of its endpoints.
-        learner: It only reads and never votes.
+        node: Storage node that gets the replica: its id or one of its endpoints.
+        learner: The replica serves reads and never votes.
     """
     with connect(common) as client:
         request = admin_pb2.ChangeReplicasRequest(
@@ -148,12 +148,12 @@ def add_replica(
 
 @replica.command(name="remove")
 def remove_replica(number: RaftGroup, /, *, node: str, common: Common = COMMON) -> None:
-    """Take a replica from a raft group.
+    """Remove a replica from a raft group.
 
     For instance: strata replica remove 1 --node storage-0a1b2c3d4e5f
 
     Args:
-        node: Storage node whose replica goes: its id or one of its endpoints.
+        node: Storage node whose replica is removed: its id or one of its endpoints.
     """
     with connect(common) as client:
         request = admin_pb2.ChangeReplicasRequest(
@@ -165,12 +165,12 @@ def remove_replica(number: RaftGroup, /, *, node: str, common: Common = COMMON) 
 
 @leader.command
 def transfer(number: RaftGroup, /, *, to: str = "", common: Common = COMMON) -> None:
-    """Hand the leadership of a raft group over.
+    """Transfer the leadership of a raft group.
 
     For instance: strata leader transfer 1 --to storage-0a1b2c3d4e5f
 
     Args:
-        to: Storage node that shall lead: its id or one of its endpoints; default: any other one.
+        to: Storage node that should lead: its id or one of its endpoints; default: any other node.
     """
     with connect(common) as client:
         request = admin_pb2.TransferLeaderRequest(

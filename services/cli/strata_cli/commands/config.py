@@ -28,8 +28,8 @@ def show_(
     For instance: strata config show --config strata.toml
 
     Args:
-        config: Show what a process would use with this file; no server is asked.
-        local: Show what a process would use without a file; no server is asked.
+        config: Show the configuration that a process has with this file; no server is asked.
+        local: Show the configuration that a process has without a file; no server is asked.
     """
     text, as_json = _local(config) if config is not None or local else _of_server(common)
     if common.output == "json":

@@ -19,7 +19,9 @@ Group = Annotated[str, Parameter(help="Name of the consumer group.")]
 
 _MAX_PAGE = 1_000
 
-app = App(name="dlq", help="Dead letters: messages that a consumer group gave up.")
+app = App(
+    name="dlq", help="Dead letters: messages that used up a consumer group's delivery attempts."
+)
 
 
 @app.command(name="list")
@@ -28,12 +30,12 @@ def list_(
     all_namespaces: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """List the consumer groups that have dead letters, with how many.
+    """List the consumer groups that have dead letters, and how many each one has.
 
     For instance: strata dlq list -o json
 
     Args:
-        all_namespaces: Those of every namespace.
+        all_namespaces: List the consumer groups of every namespace.
     """
     request = admin_pb2.ListDeadLetterTopicsRequest()
     if not all_namespaces:
@@ -58,7 +60,7 @@ def show_(group: Group, /, *, count: int = 32, page: str = "", common: Common = 
 
     Args:
         count: Most dead letters to show.
-        page: Go on here: `next_page` of the answer before.
+        page: Continue at this place: `next_page` of the previous answer.
     """
     if count < 1:
         raise UsageError(f"--count {count}: ask for at least one dead letter")
@@ -92,14 +94,14 @@ def redrive(
     """Send dead letters back to the topics they came from, each with a new message id.
 
     Every consumer group of such a topic gets the message again. A dead letter counts as redriven
-    once what was sent is stored; a broker that dies meanwhile sends nothing twice.
+    once the new message is stored; if a broker dies in between, nothing is sent twice.
 
     For instance: strata dlq redrive billing --dry-run
 
     Args:
-        message_id: Only the dead letter of this message.
-        limit: Most dead letters to send; without it all of them.
-        dry_run: Only say what would be sent.
+        message_id: Send only the dead letter of this message.
+        limit: Most dead letters to send; default: all of them.
+        dry_run: Show what would be sent and send nothing.
     """
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: send at least one dead letter")
@@ -131,7 +133,7 @@ def redrive(
 def _answers(
     client: Client, request: admin_pb2.RedriveDeadLettersRequest, limit: int | None
 ) -> Iterator[admin_pb2.RedriveDeadLettersResponse]:
-    """Call until all is done, or as much as was asked for, or nothing more can be sent."""
+    """Call until everything, or `limit`, is sent, or nothing more can be sent."""
     left = limit
     while left is None or left > 0:
         request.max_messages = _MAX_PAGE if left is None else min(left, _MAX_PAGE)

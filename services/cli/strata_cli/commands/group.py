@@ -42,10 +42,10 @@ def create(
     Args:
         fifo: Deliver the messages of a message group in order, one at a time.
         max_attempts: Deliveries before a message becomes a dead letter.
-        backoff_ms: Delays before each redelivery, A,B,... in milliseconds; the last one repeats.
-        backoff_exp: Growing delays: INITIAL_MS,MAX_MS,MULTIPLIER.
-        lite_topic: Topic of type LITE that it consumes from.
-        broadcast: Every member gets every message.
+        backoff_ms: Delays before redeliveries, A,B,... in milliseconds; the last one repeats.
+        backoff_exp: Growing delays before redeliveries: INITIAL_MS,MAX_MS,MULTIPLIER.
+        lite_topic: Topic of type LITE that the consumer group consumes from.
+        broadcast: Deliver every message to every member.
     """
     group = meta_pb2.ConsumerGroup(
         namespace=common.namespace,
@@ -74,7 +74,7 @@ def list_(
     For instance: strata group list -o json
 
     Args:
-        all_namespaces: Those of every namespace.
+        all_namespaces: List the consumer groups of every namespace.
     """
     request = admin_pb2.ListConsumerGroupsRequest(page_size=PAGE_SIZE)
     if not all_namespaces:
@@ -122,17 +122,17 @@ def update(
     broadcast: bool | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Change a consumer group; what is not named stays.
+    """Change a consumer group; settings without an option stay as they are.
 
     For instance: strata group update billing --max-attempts 3 --backoff-exp 1000,60000,2
 
     Args:
         fifo: Deliver the messages of a message group in order, one at a time.
         max_attempts: Deliveries before a message becomes a dead letter.
-        backoff_ms: Delays before each redelivery, A,B,... in milliseconds; the last one repeats.
-        backoff_exp: Growing delays: INITIAL_MS,MAX_MS,MULTIPLIER.
-        lite_topic: Topic of type LITE that it consumes from.
-        broadcast: Every member gets every message.
+        backoff_ms: Delays before redeliveries, A,B,... in milliseconds; the last one repeats.
+        backoff_exp: Growing delays before redeliveries: INITIAL_MS,MAX_MS,MULTIPLIER.
+        lite_topic: Topic of type LITE that the consumer group consumes from.
+        broadcast: Deliver every message to every member.
     """
     group = meta_pb2.ConsumerGroup(namespace=common.namespace, name=name)
     mask = []
@@ -173,13 +173,13 @@ def delete(name: Name, /, *, common: Common = COMMON) -> None:
 
 @app.command
 def reset(name: Name, /, *, to: str, topic: str = "", common: Common = COMMON) -> None:
-    """Move a consumer group's cursors; receipt handles given out before become void.
+    """Move a consumer group's cursors; earlier receipt handles become invalid.
 
     For instance: strata group reset billing --to 2026-11-21T12:30:00Z --topic orders
 
     Args:
         to: earliest, latest, or a time (ISO 8601 or milliseconds since 1970).
-        topic: Only on this topic; without it on every topic the group has state for.
+        topic: Reset only this topic; default: every topic that the group has state for.
     """
     request = admin_pb2.ResetConsumerGroupRequest(
         namespace=common.namespace, name=name, topic=topic
@@ -223,5 +223,5 @@ def _set_backoff(
 
 def _whole(value: float, option: str) -> int:
     if value < 0 or value != int(value):
-        raise UsageError(f"{option}: {value:g} is no whole number of milliseconds")
+        raise UsageError(f"{option}: {value:g} is not a whole number of milliseconds")
     return int(value)

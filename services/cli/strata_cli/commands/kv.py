@@ -24,10 +24,10 @@ from strata_kv.model import Consistency, Engine, Item, TableInfo, Written
 from strata_kv.table_file import TableFileError, TableSummary, read_table, write_table
 
 TableName = Annotated[str, Parameter(help="Name of the table.")]
-Key = Annotated[str, Parameter(help="Key: text, or base64: and the key in base64.")]
+Key = Annotated[str, Parameter(help="Key: text, or base64: followed by the key in base64.")]
 Read = Annotated[
     Literal["leader", "follower", "stale"],
-    Parameter(help="What may be answered: stale is what some replica has, maybe old."),
+    Parameter(help="Consistency of the answer; stale: any replica answers, maybe with old data."),
 ]
 
 _BASE64 = "base64:"
@@ -48,14 +48,14 @@ def put(
     if_absent: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Write an item; the table is made if it is not there.
+    """Write an item; a missing table is created.
 
     For instance: strata kv put source-1 4711 --table positions
 
     Args:
-        value: Text, or base64: and the value in base64.
-        ttl: How long the item stays, like 30m; without it for ever.
-        if_absent: Write only if the key is not there.
+        value: Text, or base64: followed by the value in base64.
+        ttl: How long the item is kept, like 30m; default: until it is deleted.
+        if_absent: Write only if the key does not exist.
     """
     ttl_s = milliseconds(ttl) / 1_000 if ttl else 0.0
     with _table(table, common) as opened:
@@ -100,21 +100,21 @@ def cas(
     ttl: str = "",
     common: Common = COMMON,
 ) -> None:
-    """Change an item if it is as expected; nothing happens otherwise.
+    """Change an item if its version or value is as expected; otherwise change nothing.
 
     For instance: strata kv cas source-1 4712 --table positions --version 3
 
     Args:
-        value: What it becomes: text, or base64: and the value in base64.
-        version: Version that must be there; 0: the key must not be there.
-        expected: Value that must be there.
-        delete: Delete it instead.
-        ttl: How long the item stays, like 30m; without it for ever.
+        value: New value: text, or base64: followed by the value in base64.
+        version: Version that the item must have; 0: the key must not exist.
+        expected: Value that the item must have.
+        delete: Delete the item instead.
+        ttl: How long the item is kept, like 30m; default: until it is deleted.
     """
     if (version is None) == (expected is None):
-        raise UsageError("say what is expected: --version or --expected")
+        raise UsageError("nothing is expected: give --version or --expected")
     if delete == (value is not None):
-        raise UsageError("say what the item becomes: a value, or --delete")
+        raise UsageError("no new value: give a value or --delete")
     with _table(table, common) as opened:
         written = opened.compare_and_set(
             _bytes(key),
@@ -143,11 +143,11 @@ def list_(
     For instance: strata kv list --table positions --prefix source- -o json
 
     Args:
-        prefix: What the keys begin with.
+        prefix: List only keys that begin with this text.
         begin: First key.
         end: Key before which the list ends.
-        after: Where an earlier list with --limit ended.
-        limit: How many; without it all.
+        after: Continue at this place: `continuation` of an earlier list with --limit.
+        limit: Most items to show; default: all.
     """
     items: list[Item] = []
     continuation = _bytes(after)
@@ -183,9 +183,9 @@ def watch(
     For instance: strata kv watch --table positions --from-revision 1 -o json
 
     Args:
-        prefix: What the keys begin with.
-        from_revision: First revision to show; 0: what comes from now on.
-        count: End after so many changes.
+        prefix: Show only changes of keys that begin with this text.
+        from_revision: First revision to show; 0: changes from now on.
+        count: End after this many changes.
     """
     with _table(table, common) as opened:
         for line in islice(_changes(opened, _bytes(prefix), from_revision), count):
@@ -197,12 +197,12 @@ def watch(
 
 @app.command
 def export(*, table: TableName, to: str, common: Common = COMMON) -> None:
-    """Write all items of a table, as of one moment, to a file or an object store.
+    """Write a snapshot of all items of a table to a file or an object store.
 
     For instance: strata kv export --table positions --to positions.kv
 
     Args:
-        to: File, or URL of a store of the tier with the name of an object behind it.
+        to: File, or URL of an object store followed by the name of an object.
     """
     with _table(table, common) as opened, writing(to) as file:
         summary = write_table(file, opened.export())
@@ -213,14 +213,14 @@ def export(*, table: TableName, to: str, common: Common = COMMON) -> None:
 def import_(
     *, table: TableName, from_: Annotated[str, Parameter(name="--from")], common: Common = COMMON
 ) -> None:
-    """Write the items of an exported table; items that the file does not name stay.
+    """Write the items of an exported table; items that are not in the file stay.
 
-    Nothing is written when the file is damaged.
+    A damaged file changes nothing.
 
     For instance: strata kv import --table positions --from positions.kv
 
     Args:
-        from_: File, or URL of a store of the tier with the name of an object behind it.
+        from_: File, or URL of an object store followed by the name of an object.
     """
     try:
         with _table(table, common) as opened, reading(from_) as file:
@@ -245,12 +245,12 @@ def create(
     engine: Literal["rocksdb", "memory"] = "rocksdb",
     common: Common = COMMON,
 ) -> None:
-    """Make a table.
+    """Create a table.
 
     For instance: strata kv create positions --engine memory
 
     Args:
-        engine: Where its items are: on disk, or in memory and written to disk from time to time.
+        engine: Keep items on disk, or in memory with regular snapshots on disk.
     """
     with _client(common) as client:
         info = client.create_table(table, Engine[engine.upper()])
@@ -259,7 +259,7 @@ def create(
 
 @app.command(name="show")
 def show_(table: TableName, /, *, common: Common = COMMON) -> None:
-    """Show what is known of a table.
+    """Show a table.
 
     For instance: strata kv show positions
     """
@@ -312,7 +312,7 @@ def _failure(endpoint: str, reason: str) -> CliError:
 
 @contextmanager
 def _client(common: Common) -> Iterator[KvClient]:
-    """Yield a client; its failures become one line."""
+    """Yield a client whose failures are shown as one line."""
     with connect(common) as client:
         try:
             yield KvClient(
@@ -356,10 +356,10 @@ def _changes(table: Table, prefix: bytes, from_revision: int) -> Iterator[dict[s
 
 
 def _bytes(text: str) -> bytes:
-    """Return what a text on the command line stands for.
+    """Return the bytes that a text on the command line stands for.
 
     Raises:
-        CliError: no base64 behind `base64:`.
+        CliError: the text after `base64:` is not base64.
     """
     if not text.startswith(_BASE64):
         return text.encode()
@@ -370,7 +370,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(data: bytes) -> str:
-    """Return bytes as text that gives the same bytes again."""
+    """Return bytes as text; `_bytes` of that text returns the same bytes."""
     try:
         text = data.decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Where `strata kv export` writes and `strata kv import` reads: a file, or an object of a store.
+"""Files and objects that `strata kv export` writes and `strata kv import` reads.
 
-A URL is that of a store of the tier with the object's name behind it
-(`s3://BUCKET/PREFIX/NAME.table?endpoint=...`). The object goes through a temporary file, so that
-it appears whole or not at all.
+A URL is the URL of an object store followed by the object's name
+(`s3://BUCKET/PREFIX/NAME.table?endpoint=...`). An object is written through a temporary file, so
+that it appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _PART_BYTES = 8 * 1024 * 1024
 
 @contextmanager
 def writing(place: str) -> Iterator[BinaryIO]:
-    """Yield a file; what was written is at the place when the block ends without an error.
+    """Yield a file; its content is at `place` when the block ends without an error.
 
     Raises:
-        CliError: it cannot be written there.
+        CliError: `place` cannot be written.
     """
     try:
         if "://" in place:
@@ -46,10 +46,10 @@ def writing(place: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def reading(place: str) -> Iterator[BinaryIO]:
-    """Yield what is at a place as a file.
+    """Yield the content of `place` as a file.
 
     Raises:
-        CliError: it cannot be read.
+        CliError: `place` cannot be read.
     """
     try:
         if "://" in place:

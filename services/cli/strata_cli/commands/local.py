@@ -30,7 +30,7 @@ from strata_cli.output import show
 
 DataDir = Annotated[Path, Parameter(help="Folder of the cluster.")]
 Names = Annotated[str, Parameter(help="Names of processes, as in local status.")]
-Wait = Annotated[str, Parameter(help="Time for a process to serve, or to drain.")]
+Wait = Annotated[str, Parameter(help="Time limit for a process to become ready, or to drain.")]
 
 _DEFAULT_COUNTS: dict[Role, int] = {"nameserver": 3, "storage": 3, "broker": 2}
 
@@ -54,9 +54,9 @@ def up(
 ) -> None:
     """Start a cluster of real processes and return when all of them serve.
 
-    In a folder that has a cluster already, the one that is there is started again, on its data
-    and its ports; it takes a new --config, the other options that describe a new one are not
-    used then. A cluster whose first start failed is made anew.
+    If the folder already holds a cluster, that cluster is started again with its data and its
+    ports. It takes a new --config; the other options of a new cluster are ignored. A cluster
+    whose first start failed is created anew.
 
     For instance: strata local up --nameservers 3 --storage 3 --brokers 2 --data-dir build/cluster
 
@@ -64,10 +64,10 @@ def up(
         nameservers: Number of nameservers; default 3.
         storage: Number of storage nodes; default 3.
         brokers: Number of brokers; default 2.
-        virtual_address: HOST:PORT of a TCP forwarder before the brokers, which all of them
-            advertise; port 0: any free one; default: none.
-        storage_transport: How brokers call storage nodes.
-        storage_codec: Encoding of those calls.
+        virtual_address: HOST:PORT of a TCP forwarder in front of the brokers; all brokers
+            advertise it; port 0: any free port; default: no forwarder.
+        storage_transport: Transport of calls from brokers to storage nodes.
+        storage_codec: Encoding of calls from brokers to storage nodes.
         tier: URL of an object store for old messages; default: none.
         config: TOML file for every process.
     """
@@ -78,12 +78,12 @@ def up(
     }
     counts = {role: _DEFAULT_COUNTS[role] if n is None else n for role, n in asked.items()}
     if counts["storage"] < 1 or counts["broker"] < 1:
-        raise UsageError("a cluster has at least one storage node and one broker")
+        raise UsageError("a cluster needs at least one storage node and one broker")
     if config is not None:
         _check_config(config)
 
     def make_plan() -> Plan:
-        # A port that the operator chose is not given to anybody else.
+        # A port that the operator chose is not given to another process.
         _, _, port = virtual_address.rpartition(":")
         taken = [int(port)] if port.isdigit() else []
         return new_plan(
@@ -108,7 +108,7 @@ def up(
 
 @app.command
 def status(*, data_dir: DataDir, common: Common = COMMON) -> None:
-    """Show the processes: running, paused, stopped (by a command) or dead.
+    """Show the processes and their states: running, paused, stopped by a command, or dead.
 
     For instance: strata local status --data-dir build/cluster -o json
     """
@@ -117,7 +117,7 @@ def status(*, data_dir: DataDir, common: Common = COMMON) -> None:
 
 @app.command
 def kill(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
-    """End processes with SIGKILL, as a crash does; return when they are gone.
+    """Kill processes with SIGKILL, like a crash; return when they have ended.
 
     For instance: strata local kill storage-1 --data-dir build/cluster
     """
@@ -128,7 +128,7 @@ def kill(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
 
 @app.command
 def pause(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
-    """Stop processes with SIGSTOP: they keep their memory and connections and do nothing.
+    """Suspend processes with SIGSTOP: they keep memory and connections but do nothing.
 
     For instance: strata local pause storage-1 --data-dir build/cluster
     """
@@ -139,7 +139,7 @@ def pause(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
 
 @app.command
 def resume(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
-    """Let paused processes go on.
+    """Resume paused processes.
 
     For instance: strata local resume storage-1 --data-dir build/cluster
     """
@@ -150,7 +150,7 @@ def resume(*names: Names, data_dir: DataDir, common: Common = COMMON) -> None:
 
 @app.command
 def stop(*names: Names, data_dir: DataDir, wait: Wait = "30s", common: Common = COMMON) -> None:
-    """Drain and end processes; one that takes too long is killed.
+    """Drain and end processes; a process that exceeds the time limit is killed.
 
     For instance: strata local stop broker-1 --data-dir build/cluster
     """
@@ -161,7 +161,7 @@ def stop(*names: Names, data_dir: DataDir, wait: Wait = "30s", common: Common = 
 
 @app.command
 def start(*names: Names, data_dir: DataDir, wait: Wait = "60s", common: Common = COMMON) -> None:
-    """Start processes on the data they have; return when they serve.
+    """Start processes with their existing data; return when they serve.
 
     For instance: strata local start storage-1 --data-dir build/cluster
     """
@@ -185,7 +185,7 @@ def add(
     For instance: strata local add storage --data-dir build/cluster
 
     Args:
-        role: What is added.
+        role: Role of the new process.
     """
     cluster = LocalCluster.open(data_dir, _timeouts(wait))
     with _log_shown():
@@ -195,10 +195,10 @@ def add(
 
 @app.command
 def remove(name: str, /, *, data_dir: DataDir, common: Common = COMMON) -> None:
-    """Forget a process that does not run; its folder stays.
+    """Remove a process that does not run from the cluster; its folder stays.
 
-    A storage node is drained before (strata node drain), stopped, and removed (strata node
-    remove).
+    Before you remove a storage node, drain it (strata node drain), stop it, and remove it from
+    the metadata (strata node remove).
 
     For instance: strata local remove storage-4 --data-dir build/cluster
 
@@ -211,7 +211,7 @@ def remove(name: str, /, *, data_dir: DataDir, common: Common = COMMON) -> None:
 
 @app.command
 def down(*, data_dir: DataDir, wait: Wait = "30s", common: Common = COMMON) -> None:
-    """Stop all processes, brokers first; data and ports stay for the next up.
+    """Stop all processes, brokers first; `up` starts them again with their data and ports.
 
     For instance: strata local down --data-dir build/cluster
     """
@@ -228,10 +228,10 @@ def _show_status(
 
 
 def _check_config(file: Path) -> None:
-    """Read a configuration as the processes will, before anything is made of it.
+    """Check a configuration as the processes read it, before anything is created.
 
     Raises:
-        ConfigError: it cannot be used.
+        ConfigError: the processes would refuse it.
     """
     from strata_cli.processes.cluster_config import ClusterConfig
     from strata_runtime.config import load
@@ -240,24 +240,26 @@ def _check_config(file: Path) -> None:
 
 
 def _tell_unused(plan: Plan, asked: Mapping[Role, int | None], virtual_address: str) -> None:
-    """Say which options describe another cluster than the one that is there."""
+    """Warn of options that differ from the existing cluster and are ignored."""
     options = {"nameserver": "--nameservers", "storage": "--storage", "broker": "--brokers"}
     for role, count in asked.items():
         there = len(plan.of(role))
         first = plan.initial_storage_nodes if role == "storage" else there
         if count is not None and count not in (there, first):
-            what = f"{options[role]} {count} is not used: the cluster is there and has {there}"
+            what = f"{options[role]} {count} is ignored: the existing cluster has {there}"
             print(f"strata: {what}", file=sys.stderr)
     given_port = virtual_address.rpartition(":")[2]
     if virtual_address and given_port != "0" and virtual_address != plan.virtual_address:
         there_at = plan.virtual_address or "none"
-        what = f"--virtual-address {virtual_address} is not used: the cluster has {there_at}"
+        what = (
+            f"--virtual-address {virtual_address} is ignored: the existing cluster has {there_at}"
+        )
         print(f"strata: {what}", file=sys.stderr)
 
 
 def _some(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
-        raise UsageError(f"name a process, like storage-1 or {FORWARDER}")
+        raise UsageError(f"no process named: give a name like storage-1 or {FORWARDER}")
     return names
 
 
@@ -271,7 +273,7 @@ def _seconds(wait: str) -> float:
 
 @contextmanager
 def _log_shown() -> Iterator[None]:
-    """Show the end of its log when a process did not start and did not say why."""
+    """Show the end of a process's log when it did not start and gave no reason."""
     try:
         yield
     except NotReadyError as error:

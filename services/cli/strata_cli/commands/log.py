@@ -26,12 +26,12 @@ Folder = Annotated[
 
 _LOGS_OF_A_DATA_FOLDER = ("nameserver/log", "storage/log")
 
-app = App(name="log", help="CommitLogs, with no server.")
+app = App(name="log", help="CommitLogs on disk; needs no server.")
 
 
 @app.command
 def verify(folder: Folder, /, *, common: Common = COMMON) -> None:
-    """Read every frame of a CommitLog and check it; exit code 1 when something is damaged.
+    """Check every frame of a CommitLog; exit code 1 when something is damaged.
 
     For instance: strata log verify /var/lib/strata
     """
@@ -56,18 +56,18 @@ def repair(
     yes: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Give up what is damaged in the CommitLogs of a node that is stopped.
+    """Repair the CommitLogs of a stopped node: give up entries that are damaged.
 
-    For a raft group that has no other voter: with one, replace the damaged replica instead. Every
-    readable message stays, no offset is used again. Without --yes it only prints what would be
-    lost.
+    Use it only for a raft group without another voter; otherwise replace the damaged replica.
+    Every readable message stays, and no offset is used again. Without --yes the command only
+    prints what would be lost.
 
     For instance: strata log repair /var/lib/strata --yes
 
     Args:
-        raft_group: Only what is this raft group's.
+        raft_group: Repair only this raft group.
         dry_run: Print what would be lost and exit with 0.
-        yes: Do it.
+        yes: Carry out the repair.
     """
     from strata_cli.commands.log_repair import repair_log
 
@@ -88,8 +88,8 @@ def repair(
     if ok or dry_run:
         return
     if not changes:
-        raise CliError("nothing was changed: add --yes to give this up")
-    raise CliError("damage remains: see `strata log verify`")
+        raise CliError("nothing was changed: add --yes to give up these entries")
+    raise CliError("some damage remains: see `strata log verify`")
 
 
 def _lost_line(lost: View) -> View:
@@ -105,7 +105,7 @@ def _lost_line(lost: View) -> View:
 
 @app.command
 def dump(folder: Folder, /, *, limit: int | None = None, common: Common = COMMON) -> None:
-    """Print what a CommitLog holds, one line per frame.
+    """Print the frames of a CommitLog, one per line.
 
     For instance: strata log dump /var/lib/strata/storage/log --limit 20 -o json
 
@@ -122,10 +122,10 @@ def dump(folder: Folder, /, *, limit: int | None = None, common: Common = COMMON
 
 
 def _log_folders(folder: Path) -> list[Path]:
-    """Return the CommitLogs that a folder is or holds.
+    """Return the CommitLogs in a folder; the folder may itself be a CommitLog.
 
     Raises:
-        CliError: there is none.
+        CliError: it has none.
     """
     if not folder.is_dir():
         raise CliError(f"{folder}: no such folder")

@@ -1,4 +1,4 @@
-"""`strata log repair`: gives up what is damaged in the CommitLogs of a node that is stopped."""
+"""`strata log repair`: gives up damaged entries in the CommitLogs of a stopped node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from strata_storage.upkeep.repair import RepairPlan, carry_out, plan_repair
 
 
 def repair_log(path: Path, raft_group: int | None, *, changes: bool) -> View:
-    """Plan, and with `changes` carry out, the repair of one CommitLog; return what to show.
+    """Plan the repair of one CommitLog, carry it out with `changes`, and return the result.
 
     Raises:
         CliError: the log cannot be repaired, or is in use.
@@ -45,7 +45,7 @@ def _failures(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _lock_of(path: Path) -> Iterator[None]:
-    """Hold the lock of the data folder that a log is in; a copy outside of one needs none."""
+    """Hold the lock of a log's data folder; a copy outside a data folder needs no lock."""
     data_folder = path.resolve().parent.parent
     if (data_folder / "identity.json").is_file():
         with locked(data_folder):
@@ -56,7 +56,7 @@ def _lock_of(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _rows_of(path: Path) -> Iterator[StateStore]:
-    """Open the rows that belong to a log; empty ones if there are none."""
+    """Open the rows that belong to a log, or an empty store if there are none."""
     folder = path.resolve().parent / "state"
     store: StateStore = MemoryStore()
     if folder.is_dir():

@@ -52,10 +52,10 @@ def send(
         file: File whose bytes are the message, instead of --body.
         tag: Tag to filter by.
         key: Key to find the message by; may be repeated.
-        group: Message group: makes it a FIFO message, delivered in order within the group.
-        delay: Deliver it so much later (90s, 2h); the topic's type is DELAY.
-        at: Deliver it at this time (ISO 8601 or milliseconds since 1970).
-        property: KEY=VALUE given to the consumer; may be repeated.
+        group: Message group of a FIFO message; messages of one group are delivered in order.
+        delay: Deliver the message after this time (90s, 2h); the topic must be of type DELAY.
+        at: Deliver the message at this time (ISO 8601 or milliseconds since 1970).
+        property: Property KEY=VALUE for the consumer; may be repeated.
     """
     if [bool(group), bool(delay), bool(at)].count(True) > 1:
         raise UsageError("give at most one of --group, --delay and --at")
@@ -86,12 +86,12 @@ def send(
 
 @app.command
 def recall(topic: Topic, recall_handle: str, /, *, common: Common = COMMON) -> None:
-    """Take back a delayed message that is not due yet.
+    """Recall a delayed message that is not due yet.
 
     For instance: strata message recall reminders djEgcmVtaW5kZXJz...
 
     Args:
-        recall_handle: What the send returned.
+        recall_handle: Recall handle that the send returned.
     """
     resource = definition_pb2.Resource(resource_namespace=common.namespace, name=topic)
     with connect(common) as client:
@@ -113,23 +113,23 @@ def receive(
     invisible: str = "30s",
     common: Common = COMMON,
 ) -> None:
-    """Receive messages as a simple consumer; without --ack they come again later.
+    """Receive messages as a simple consumer; messages without --ack are delivered again later.
 
     For instance: strata message receive orders --group billing --count 10 --ack
 
     Args:
-        group: Consumer group; made by its first use where the broker allows it.
+        group: Consumer group; created on first use where the broker allows it.
         count: Most messages to receive.
-        ack: Tell the broker that they are consumed.
+        ack: Ack the messages.
         tag: Tag filter: a tag, "a || b" or *.
-        sql: SQL92 filter instead: "amount > 10 AND region = 'north'".
-        wait: How long to wait for a first message.
-        invisible: How long others do not get a message that is not acked, 10s to 12h.
+        sql: SQL92 filter instead of a tag: "amount > 10 AND region = 'north'".
+        wait: Longest time to wait for the first message.
+        invisible: Time until a message without an ack is delivered again, 10s to 12h.
     """
     if count < 1:
         raise UsageError(f"--count {count}: ask for at least one message")
     if milliseconds(invisible) < MIN_INVISIBLE_MS:
-        raise UsageError(f"--invisible {invisible}: at least 10s")
+        raise UsageError(f"--invisible {invisible}: give at least 10s")
     source = definition_pb2.Resource(resource_namespace=common.namespace, name=topic)
     consumer = definition_pb2.Resource(resource_namespace=common.namespace, name=group)
     with connect(common) as client:
@@ -163,14 +163,14 @@ def show_(
     count: int = 32,
     common: Common = COMMON,
 ) -> None:
-    """Find messages; nothing is consumed.
+    """Find messages by id, key or offset; nothing is consumed.
 
     For instance: strata message show orders --key order-17
 
     Args:
-        id: By message id.
-        key: By key.
-        offset: By queue and offset, as Q:N.
+        id: Message id to look for.
+        key: Key to look for.
+        offset: Queue and offset of the message, as Q:N.
         count: Most messages to show.
     """
     request = admin_pb2.FindMessagesRequest(
@@ -207,19 +207,19 @@ def query(
 ) -> None:
     """Find messages by the time they were stored, by key and by tag; nothing is consumed.
 
-    Messages come by queue and offset. What is not named does not matter; without any of it, all
-    that is retained is shown, page by page.
+    Messages are sorted by queue and offset. Without any filter, all retained messages are shown,
+    page by page.
 
     For instance: strata message query orders --from 2026-11-21T12:30:00Z --tag food
 
     Args:
-        begin: Stored at this time or later (ISO 8601 or milliseconds since 1970).
-        end: Stored before this time.
-        key: With this key.
-        tag: With one of these tags: a tag, or "a || b".
-        queue: Only of this queue.
+        begin: Only messages stored at this time or later (ISO 8601 or milliseconds since 1970).
+        end: Only messages stored before this time.
+        key: Only messages with this key.
+        tag: Only messages with one of these tags: a tag, or "a || b".
+        queue: Only messages of this queue.
         count: Most messages to show.
-        page: Go on here: `next_page` of the answer before.
+        page: Continue at this place: `next_page` of the previous answer.
     """
     if count < 1:
         raise UsageError(f"--count {count}: ask for at least one message")
@@ -251,17 +251,17 @@ def query(
 def trace(
     id: str = "", /, *, topic: str, offset: str | None = None, common: Common = COMMON
 ) -> None:
-    """Show the way of a message: who sent it, where it is, who was given it, who acked it.
+    """Trace a message: its producer, its place, its deliveries and its acks.
 
-    What consumer groups did is kept as long as messages of the same day. A message that a filter
-    passed over has no steps.
+    The steps of consumer groups are kept as long as messages of the same day. A message that a
+    filter skipped has no steps.
 
     For instance: strata message trace 0102FC00000001476B0B12F80A00000000 --topic orders
 
     Args:
         id: Message id.
         topic: Topic of the message.
-        offset: Instead of an id: queue and offset, as Q:N.
+        offset: Queue and offset of the message instead of an id, as Q:N.
     """
     request = admin_pb2.TraceMessageRequest(namespace=common.namespace, topic=topic)
     if bool(id) == (offset is not None):
@@ -283,7 +283,7 @@ def _body(body: str | None, file: Path | None) -> bytes:
         raise UsageError("give --body or --file")
     if file is not None:
         return file.read_bytes()
-    # What was typed, byte by byte, whether it is text or not.
+    # The bytes as they were typed, even if they are not valid text.
     return sys.stdin.buffer.read() if body == "-" else os.fsencode(str(body))
 
 

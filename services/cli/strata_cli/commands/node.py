@@ -22,17 +22,17 @@ app = App(name="node", help="Nodes: nameservers, storage nodes, brokers.")
 
 
 def node_id_of(client: Client, name: str) -> str:
-    """Return the id of the node that is meant by an id or an endpoint.
+    """Return the id of the node that has an id or an endpoint.
 
     Raises:
-        CliError: there is none, or more than one.
+        CliError: no node has it, or more than one has it.
     """
     return _find(client, name)[0].node_id
 
 
 @app.command(name="list")
 def list_(*, common: Common = COMMON) -> None:
-    """List the nodes with what is known of their state.
+    """List the nodes and their states.
 
     For instance: strata node list -o json
     """
@@ -46,7 +46,7 @@ def list_(*, common: Common = COMMON) -> None:
 
 @app.command(name="show")
 def show_(name: NodeName, /, *, common: Common = COMMON) -> None:
-    """Show a node and, of a storage node, the replicas that it holds.
+    """Show a node; for a storage node also its replicas.
 
     For instance: strata node show storage-0a1b2c3d4e5f -o json
     """
@@ -67,14 +67,14 @@ def drain(
     undo: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Take a node out of service while traffic flows: leaders, then replicas, then routes go.
+    """Take a node out of service while traffic flows: leaders, replicas and routes move away.
 
-    Returns when the wish is noted; `strata node show` tells how far it is.
+    The command returns when the drain is recorded; `strata node show` shows its progress.
 
     For instance: strata node drain storage-0a1b2c3d4e5f
 
     Args:
-        undo: Back into service.
+        undo: Return the node to service.
     """
     with connect(common) as client:
         request = admin_pb2.DrainNodeRequest(node_id=node_id_of(client, name), draining=not undo)
@@ -90,12 +90,12 @@ def remove(
     force: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Forget a node that holds nothing any more and was stopped: one that runs registers again.
+    """Remove a stopped node that holds no replicas; a node that still runs registers again.
 
     For instance: strata node remove storage-0a1b2c3d4e5f
 
     Args:
-        force: It is lost for good: what it held is given up and rebuilt from the others.
+        force: The node is lost for good: give up its replicas and rebuild them from the others.
     """
     with connect(common) as client:
         node_id = node_id_of(client, name)
@@ -123,9 +123,9 @@ def _find(client: Client, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetCluste
     found = [node for node in cluster.nodes if node.node_id == name or name in node.endpoints]
     if not found:
         known = ", ".join(node.node_id for node in cluster.nodes)
-        raise CliError(f"no node {name}; there are {known}", "not_found")
+        raise CliError(f"node {name} does not exist; the nodes are {known}", "not_found")
     if len(found) > 1:
-        # An endpoint outlives a data folder that was emptied: the old node may still be listed.
+        # An emptied data folder makes a new node with an old endpoint; both may be listed.
         ids = ", ".join(node.node_id for node in found)
         raise CliError(f"{name} is the endpoint of several nodes: {ids}")
     return found[0], cluster

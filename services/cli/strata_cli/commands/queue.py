@@ -25,7 +25,7 @@ app = App(name="queue", help="Queues of topics.")
 
 @app.command(name="show")
 def show_(topic: Topic, queue: Queue, /, *, common: Common = COMMON) -> None:
-    """Show where a queue is and where it was.
+    """Show where a queue is and where its earlier epochs are.
 
     For instance: strata queue show orders 3 -o json
     """
@@ -36,7 +36,7 @@ def show_(topic: Topic, queue: Queue, /, *, common: Common = COMMON) -> None:
 
 @app.command
 def explain(topic: Topic, queue: Queue, /, *, common: Common = COMMON) -> None:
-    """Tell why a queue is where it is.
+    """Explain the place of a queue.
 
     For instance: strata queue explain orders 3
     """
@@ -59,15 +59,15 @@ def move(
     wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
     common: Common = COMMON,
 ) -> None:
-    """Move a queue to another raft group: new messages go there, no byte is copied.
+    """Move a queue to another raft group: it stores new messages there; no byte is copied.
 
-    Waits, within --timeout, until the new raft group takes messages.
+    The command waits, within --timeout, until the new raft group takes messages.
 
     For instance: strata queue move orders 3 --to 5
 
     Args:
         to: Number of the raft group.
-        wait: Return when the queue is there, not when the wish is noted.
+        wait: Return when the queue has moved, not when the move is recorded.
     """
     request = admin_pb2.MoveQueueRequest(
         namespace=common.namespace, topic=topic, queue=queue, to_raft_group=to
@@ -94,7 +94,7 @@ def _wait(
     """Ask until the queue takes messages at raft group `to`.
 
     Raises:
-        CliError: it does not within the time of one call.
+        CliError: it does not within the time limit of one call.
     """
     deadline_s = time.monotonic() + client.timeout_s
     while True:

@@ -16,9 +16,9 @@ from strata_cli.options import COMMON, Common, UsageError
 from strata_cli.output import show
 from strata_cli.views import View
 
-Topic = Annotated[str, Parameter(help="A topic; without it the namespace as a whole.")]
+Topic = Annotated[str, Parameter(help="Name of the topic; default: the namespace as a whole.")]
 Limit = Annotated[
-    str | None, Parameter(help="A number, none (no limit) or default (as the brokers have it).")
+    str | None, Parameter(help="A number, none (no limit) or default (the brokers' configuration).")
 ]
 
 PAGE_SIZE = 1_000
@@ -39,9 +39,9 @@ def set_(
     connections: Limit = None,
     common: Common = COMMON,
 ) -> None:
-    """Limit a namespace or a topic; what is not named stays.
+    """Set limits of a namespace or a topic; limits without an option stay as they are.
 
-    Topics, consumer groups and connections are limited for a namespace only.
+    Numbers of topics, consumer groups and connections can be limited for a namespace only.
 
     For instance: strata quota set --namespace shop --topic orders --messages-per-s 1000
     """
@@ -54,7 +54,7 @@ def set_(
     }
     named = {name: text for name, text in wanted.items() if text is not None}
     if not named:
-        raise UsageError("nothing to set: name at least one limit (see strata quota set --help)")
+        raise UsageError("nothing to set: give at least one limit (see strata quota set --help)")
     quota = meta_pb2.Quota(namespace=common.namespace, topic=topic)
     for name, text in named.items():
         if text != "default":
@@ -67,7 +67,7 @@ def set_(
 
 @app.command(name="show")
 def show_(*, topic: Topic = "", common: Common = COMMON) -> None:
-    """Show the limits that hold for a namespace or for a topic, and what is used of them.
+    """Show the limits in force for a namespace or a topic, and their use.
 
     For instance: strata quota show --namespace shop -o json
     """
@@ -81,12 +81,12 @@ def show_(*, topic: Topic = "", common: Common = COMMON) -> None:
 def list_(
     *, all_namespaces: Annotated[bool, Parameter(negative="")] = False, common: Common = COMMON
 ) -> None:
-    """List the limits that were set, of a namespace and of its topics.
+    """List the limits that were set for a namespace and its topics.
 
     For instance: strata quota list --all-namespaces
 
     Args:
-        all_namespaces: Those of every namespace.
+        all_namespaces: List the limits of every namespace.
     """
     request = admin_pb2.ListQuotasRequest(page_size=PAGE_SIZE)
     if not all_namespaces:
@@ -103,7 +103,7 @@ def list_(
 
 
 def quota_view(quota: meta_pb2.Quota) -> View:
-    """Return what was set; None: the default holds, 0: no limit."""
+    """Return the limits that were set; None: the default holds, 0: no limit."""
     limits = {
         name: getattr(quota, name) if quota.HasField(name) else None  # type: ignore[arg-type]
         for name in _LIMITS
@@ -112,7 +112,7 @@ def quota_view(quota: meta_pb2.Quota) -> View:
 
 
 def limit_view(limit: admin_pb2.QuotaLimit) -> View:
-    """Return one limit that holds; 0: none."""
+    """Return one limit in force; 0: no limit."""
     return {
         "name": limit.name,
         "limit": limit.limit,

@@ -1,8 +1,8 @@
-"""Read replicas of a topic: learners of the raft groups that hold its queues, added and removed.
+"""Read replicas of a topic: adds and removes learners of the raft groups that hold its queues.
 
-A topic has none of its own: whatever else is in those raft groups is read from them as well.
-Choosing is `next_change`; `set_read_replicas` carries it out. A raft group that is still carrying
-out an earlier change is waited for.
+A topic has no read replicas of its own: they serve all topics in those raft groups. `next_change`
+chooses a change and `set_read_replicas` carries it out. It waits for a raft group that is still
+carrying out an earlier change.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _STILL = "still carrying out an earlier change"
 
 
 class Change(NamedTuple):
-    """Learners that come and go.
+    """Learners to add and to remove.
 
     Attributes:
-        add: nodes that get one.
-        remove: nodes that lose theirs.
+        add: nodes that get a learner.
+        remove: nodes that lose their learner.
     """
 
     add: tuple[str, ...] = ()
@@ -35,13 +35,14 @@ class Change(NamedTuple):
 def next_change(
     row: meta_pb2.RaftGroup, count: int, loads: Mapping[str, float], fit: Collection[str]
 ) -> Change:
-    """Return what gives a raft group so many read replicas.
+    """Return the change that gives a raft group `count` read replicas.
 
     Args:
         row: the raft group.
-        count: how many it shall have.
-        loads: of nodes, in bytes per second: the calmest gets the next one, the busiest loses it.
-        fit: nodes that may get one.
+        count: how many it should have.
+        loads: of nodes, in bytes per second: the least loaded node gets a replica, the most
+            loaded one loses it.
+        fit: nodes that may get a replica.
 
     Raises:
         CliError: there are too few nodes.
@@ -62,10 +63,10 @@ def next_change(
 
 
 def set_read_replicas(client: Client, namespace: str, topic: str, count: int) -> None:
-    """Give every raft group that holds queues of a topic so many read replicas.
+    """Give every raft group that holds queues of a topic `count` read replicas.
 
     Raises:
-        CliError: there are too few nodes, or a raft group takes no change in time.
+        CliError: there are too few nodes, or a raft group accepts no change in time.
     """
     request = admin_pb2.GetTopicRequest(namespace=namespace, name=topic)
     queues = client.call(client.admin.GetTopic, request).queues

@@ -35,24 +35,23 @@ def standalone(
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Run a whole node in this process: nameserver, storage node and broker, one data folder.
+    """Run a whole node in one process: nameserver, storage node and broker, one data folder.
 
-    Prints one line that starts with "ready" when it serves; SIGTERM drains and ends it.
+    It prints one line that starts with "ready" when it serves; SIGTERM drains and ends it.
 
     For instance: strata standalone --data-dir /var/lib/strata --grpc-port 8081
 
     Args:
-        data_dir: Folder that holds everything; made if it is not there.
-        host: Address to listen on; default 127.0.0.1, or what the configuration says.
-        grpc_port: Port for clients, 0 for any free one; default 8081, or what the configuration
-            says.
-        virtual_address: HOST:PORT before the node, which routes name instead.
+        data_dir: Folder for all data; created if missing.
+        host: Address to listen on; default 127.0.0.1, or the configured address.
+        grpc_port: Port for clients, 0 for any free port; default 8081, or the configured port.
+        virtual_address: HOST:PORT of a load balancer; routes name it instead of the node.
         tier: URL of an object store for old messages: posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL,
             hdfs://HOST:PORT/PATH.
-        plugins: Names of plugins, with commas: kv.
+        plugins: Names of plugins, separated by commas: kv.
         metrics_port: Port for Prometheus and health.
-        log_level: What is logged: this and worse.
-        config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
+        log_level: Lowest level that is logged.
+        config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
     from strata_cli.processes.standalone import run
     from strata_cli.processes.standalone_config import StandaloneConfig
@@ -87,25 +86,25 @@ def nameserver(
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Run a nameserver: one of 1, 3 or 5 that hold the metadata together.
+    """Run a nameserver: one of 1, 3 or 5 that replicate the metadata.
 
-    Prints one line that starts with "ready" when it serves; SIGTERM ends it.
+    It prints one line that starts with "ready" when it serves; SIGTERM ends it.
 
     For instance: strata nameserver --data-dir /var/lib/strata --nameservers a:9877,b:9877,c:9877
 
     Args:
-        data_dir: Folder that holds everything; made if it is not there.
-        nameservers: HOST:PORT of all nameservers, with commas, this one among them.
+        data_dir: Folder for all data; created if missing.
+        nameservers: HOST:PORT of all nameservers, including this one, separated by commas.
         host: Address to listen on.
         port: Port to listen on; default 9877.
-        advertise: Host under which the others reach it; default: the address, or the machine's
-            name when it listens on all addresses.
+        advertise: Host under which other processes reach this one; default: the address, or the
+            machine's name when it listens on all addresses.
         replication_factor: Replicas of each raft group; default 3.
-        initial_storage_nodes: Raft groups are made once so many storage nodes are there; default:
-            as many as a raft group has replicas.
+        initial_storage_nodes: Number of storage nodes to wait for before raft groups are created;
+            default: the number of replicas of a raft group.
         metrics_port: Port for Prometheus and health.
-        log_level: What is logged: this and worse.
-        config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
+        log_level: Lowest level that is logged.
+        config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
     from strata_cli.processes.nameserver import run
 
@@ -138,26 +137,26 @@ def storage(
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Run a storage node: replicas of many raft groups.
+    """Run a storage node: it holds replicas of many raft groups.
 
-    Prints one line that starts with "ready" when it serves; SIGTERM drains and ends it.
+    It prints one line that starts with "ready" when it serves; SIGTERM drains and ends it.
 
     For instance: strata storage --data-dir /var/lib/strata --nameservers a:9877,b:9877,c:9877
 
     Args:
-        data_dir: Folder that holds everything; made if it is not there.
-        nameservers: HOST:PORT of all nameservers, with commas.
+        data_dir: Folder for all data; created if missing.
+        nameservers: HOST:PORT of all nameservers, separated by commas.
         host: Address to listen on.
         port: Port to listen on; default 10920.
         http2_port: Port for gRPC between brokers and storage nodes; default: none.
-        advertise: Host under which the others reach it; default: the address, or the machine's
-            name when it listens on all addresses.
-        rack: Failure domain; replicas are spread over them.
+        advertise: Host under which other processes reach this one; default: the address, or the
+            machine's name when it listens on all addresses.
+        rack: Failure domain; the replicas of a raft group are spread over failure domains.
         tier: URL of an object store for old messages, the same for all storage nodes:
             posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL, hdfs://HOST:PORT/PATH.
         metrics_port: Port for Prometheus and health.
-        log_level: What is logged: this and worse.
-        config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
+        log_level: Lowest level that is logged.
+        config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
     from strata_cli.processes.storage import run
 
@@ -196,28 +195,28 @@ def broker(
     config: Path | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Run a broker: what clients talk to; it keeps nothing that matters.
+    """Run a broker: clients connect to it; it keeps no state that matters.
 
-    Prints one line that starts with "ready" when it serves; SIGTERM drains and ends it.
+    It prints one line that starts with "ready" when it serves; SIGTERM drains and ends it.
 
     For instance: strata broker --data-dir /var/lib/strata --nameservers a:9877,b:9877,c:9877
 
     Args:
-        data_dir: Folder of its name and its self-signed certificate; made if it is not there.
-        nameservers: HOST:PORT of all nameservers, with commas.
-        storage_seeds: HOST:PORT of some storage nodes, with commas: where the metadata is found
+        data_dir: Folder for its id and its self-signed certificate; created if missing.
+        nameservers: HOST:PORT of all nameservers, separated by commas.
+        storage_seeds: HOST:PORT of some storage nodes, separated by commas; they give the metadata
             when no nameserver answers.
         host: Address to listen on.
-        grpc_port: Port for clients, 0 for any free one; default 8081.
+        grpc_port: Port for clients, 0 for any free port; default 8081.
         advertise: Host that routes name; default: the address, or the machine's name when it
             listens on all addresses.
-        virtual_address: HOST:PORT before all brokers, which routes name instead.
-        storage_transport: How storage nodes are called; default tcp.
-        storage_codec: Encoding of those calls; default protobuf.
+        virtual_address: HOST:PORT of a load balancer; routes name it instead of the broker.
+        storage_transport: Transport of calls to storage nodes; default tcp.
+        storage_codec: Encoding of calls to storage nodes; default protobuf.
         rack: Failure domain.
         metrics_port: Port for Prometheus and health.
-        log_level: What is logged: this and worse.
-        config: TOML file; STRATA_<SECTION>_<KEY> in the environment overrides a key of it.
+        log_level: Lowest level that is logged.
+        config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
     from strata_cli.processes.broker import run
 
@@ -273,12 +272,12 @@ def demo(
     data_dir: Path = Path("build/demo"),
     common: Common = COMMON,
 ) -> None:
-    """Start a standalone node, send and receive real messages, stay up until Ctrl-C.
+    """Start a standalone node, send and receive messages, and keep running until Ctrl-C.
 
     For instance: strata demo --once
 
     Args:
-        once: End after the messages.
+        once: End after the messages are received.
         data_dir: Data folder of the node.
     """
     from strata_cli.demo import run
@@ -294,7 +293,7 @@ def _cluster_config(
     log_level: LogLevel | None,
     **sections: dict[str, Any],
 ) -> ClusterConfig:
-    """Return file and environment with what the command line said over them."""
+    """Return the configuration of file and environment, overridden by the command line."""
     from strata_cli.processes.cluster_config import ClusterConfig
     from strata_runtime.config import load
 
@@ -304,7 +303,7 @@ def _cluster_config(
 
 
 def _with_flags(settings: ConfigT, **sections: Any) -> ConfigT:
-    """Return a configuration with what the command line said over it.
+    """Return a configuration, overridden by the command line.
 
     Raises:
         CliError: a value is not allowed.

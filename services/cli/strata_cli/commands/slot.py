@@ -17,17 +17,17 @@ from strata_cli.output import show
 
 _POLL_S = 0.1
 
-app = App(name="slot", help="Slots: which raft group new queues go to.")
+app = App(name="slot", help="Slots: they decide which raft group gets a new queue.")
 
 
 @app.command(name="list")
 def list_(*, raft_group: int = 0, common: Common = COMMON) -> None:
-    """List the slots with the raft groups that own them, and those that are on their way.
+    """List the slots with the raft groups that own them, and the slots that are moving.
 
     For instance: strata slot list -o json
 
     Args:
-        raft_group: Only slots of this raft group, or on their way from or to it.
+        raft_group: List only slots that this raft group owns, gives up or gets.
     """
     with connect(common) as client:
         response = client.call(client.admin.ListSlots, admin_pb2.ListSlotsRequest())
@@ -35,7 +35,7 @@ def list_(*, raft_group: int = 0, common: Common = COMMON) -> None:
     if common.output == "json" or raft_group:
         show(view, common, rows="ranges")
         return
-    # Thousands of ranges say nothing to a person: how many slots each raft group has, does.
+    # People read the number of slots per raft group, not thousands of ranges.
     show({"moves": view["moves"], "raft_groups": view["raft_groups"]}, common, rows="raft_groups")
 
 
@@ -49,16 +49,16 @@ def move(
     wait: Annotated[bool, Parameter(negative="--no-wait")] = True,
     common: Common = COMMON,
 ) -> None:
-    """Move slots to another raft group: queues without messages go there, the others stay.
+    """Move slots to another raft group: queues without messages move, other queues stay.
 
-    Waits, within --timeout, until the raft group owns them all. Unless nameserver.balance_slots is
-    off, other slots leave the raft group in exchange.
+    The command waits, within --timeout, until the raft group owns all these slots. Unless
+    nameserver.balance_slots is off, other slots leave the raft group in exchange.
 
     For instance: strata slot move 0 64 --to 5
 
     Args:
         to: Number of the raft group.
-        wait: Return when the slots are there, not when some have begun to move.
+        wait: Return when all slots have moved, not when some have begun to move.
     """
     request = admin_pb2.MoveSlotsRequest(
         first_slot=first_slot, slot_count=slot_count, to_raft_group=to
@@ -70,10 +70,10 @@ def move(
 
 
 def _move(client: Client, request: admin_pb2.MoveSlotsRequest, *, wait: bool) -> int:
-    """Begin to move what can be moved, with `wait` again and again; return how many are left.
+    """Begin to move slots, repeatedly with `wait`; return how many are left.
 
     Raises:
-        CliError: some are left after the time of one call.
+        CliError: some are left after the time limit of one call.
     """
     deadline_s = time.monotonic() + client.timeout_s
     while True:
@@ -83,6 +83,6 @@ def _move(client: Client, request: admin_pb2.MoveSlotsRequest, *, wait: bool) ->
         if time.monotonic() >= deadline_s:
             raise CliError(
                 f"{left} slots are still on their way to raft group {request.to_raft_group}, or "
-                "wait for others to arrive; call again to move those too"
+                "wait for other slots to arrive; run the command again to move those too"
             )
         time.sleep(_POLL_S)

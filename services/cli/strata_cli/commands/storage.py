@@ -1,4 +1,4 @@
-"""`strata storage`: a storage node, and what is done with its folder while it is stopped."""
+"""`strata storage`: runs a storage node, and works on the folder of a stopped one."""
 
 # ruff: noqa: D417
 
@@ -22,16 +22,16 @@ app.default(storage)
 def restore_replica(
     replica_id: int | None = None, /, *, data_dir: Path, common: Common = COMMON
 ) -> None:
-    """Take a replica back that was removed from a storage node, which is stopped.
+    """Restore a replica that was removed from a storage node; the node must be stopped.
 
-    A removed replica stands aside for a while (storage.removed_replica_retention_ms). Taken back it
-    is what it was; the node hosts it once the metadata wants it there, and keeps it until then.
-    Without a replica id it lists what stands aside.
+    A removed replica is kept for a while (storage.removed_replica_retention_ms). A restored
+    replica is unchanged; the node hosts it once the metadata places it there, and keeps it until
+    then. Without a replica id the command lists the replicas that are kept.
 
     For instance: strata storage restore-replica 17 --data-dir /var/lib/strata
 
     Args:
-        replica_id: Which one.
+        replica_id: Id of the replica to restore.
         data_dir: Data folder of the storage node.
     """
     from strata_cli.processes.data_folder import identity_of, locked

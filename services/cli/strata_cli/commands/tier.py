@@ -1,4 +1,4 @@
-"""The commands of `strata tier` that need no cluster: they read the bucket alone.
+"""The commands of `strata tier` that need no cluster: they read only the object store.
 
 `common` is described by its type.
 """
@@ -37,22 +37,24 @@ Result = TypeVar("Result")
 From = Annotated[
     str, Parameter(name="--from", help="URL of the store, as in --tier of a storage node.")
 ]
-Home = Annotated[str, Parameter(help="Id of the cluster; needed only if the store holds several.")]
+Home = Annotated[
+    str, Parameter(help="Id of the cluster; needed only if the store holds several clusters.")
+]
 Space = Annotated[
     list[str] | None,
     Parameter(
-        help="NAMESPACE=URL of a namespace with a store of its own; may be repeated.", negative=""
+        help="NAMESPACE=URL of a namespace that has its own store; may be repeated.", negative=""
     ),
 ]
 
 
 def inspect(*, from_: From, home: Home = "", object: str = "", common: Common = COMMON) -> None:
-    """Show what an object store holds, from its manifests, with no cluster.
+    """Show the content of an object store from its manifests; needs no cluster.
 
     For instance: strata tier inspect --from posix:///var/lib/tier
 
     Args:
-        object: Key of an object: show its blocks instead.
+        object: Key of an object; its blocks are shown instead.
     """
     if object:
         _run(_inspect_object(from_, object, common))
@@ -69,12 +71,12 @@ def verify(
     shallow: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Read everything that the newest manifests name and check it; exit code 1 for any damage.
+    """Check everything that the newest manifests name; exit code 1 for any damage.
 
     For instance: strata tier verify --from s3://bucket/prefix
 
     Args:
-        shallow: Check lengths and indexes only, not the messages.
+        shallow: Check only lengths and indexes, not the messages.
     """
     _verify(from_, home, space, AuditOptions(is_deep=not shallow), StoreOptions(), common)
 
@@ -87,12 +89,12 @@ def scrub(
     mib_per_s: float = 16.0,
     common: Common = COMMON,
 ) -> None:
-    """Verify slowly, so that a cluster that uses the store is not disturbed.
+    """Verify at a limited rate, so that a cluster that uses the store is not disturbed.
 
     For instance: strata tier scrub --from hdfs://name:8020/tier --mib-per-s 8
 
     Args:
-        mib_per_s: Bytes read per second at most, in MiB.
+        mib_per_s: Most MiB to read per second.
     """
     if mib_per_s <= 0:
         raise CliError("--mib-per-s must be more than 0")
@@ -114,18 +116,18 @@ def restore(
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """Write the data folder of a standalone node, or of a cluster, from what an object store holds.
+    """Write the data folder of a standalone node, or of a cluster, from an object store.
 
-    Start it with --tier and the same URL: messages stay where they are and are read from there.
-    What was not uploaded is lost; it is counted per queue.
+    Start the node with --tier and the same URL: messages stay in the store and are read from it.
+    Messages that were not uploaded are lost; they are counted per queue.
 
     For instance: strata tier restore --from s3://bucket/prefix --data-dir /var/lib/strata-new
 
     Args:
-        data_dir: The folder to write; must not exist, or be empty.
-        split: For a cluster: write DATA_DIR/nameserver and DATA_DIR/storage for its first two
-            processes. Fresh storage nodes that join get their replicas from there.
-        dry_run: Only say what would come back.
+        data_dir: Folder to write; it must be empty or missing.
+        split: Restore a cluster: write DATA_DIR/nameserver and DATA_DIR/storage for its first two
+            processes. New storage nodes that join get their replicas from these.
+        dry_run: Show what would be restored and write nothing.
     """
     plan, topic_ids = _run(_restore_plan(from_, home, common.namespace, topic))
     if not plan.metadata_rows:

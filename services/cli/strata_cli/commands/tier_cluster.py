@@ -1,6 +1,6 @@
 """The commands of `strata tier` that ask a running cluster.
 
-Those that read the store alone are in `tier`.
+The commands that read only the object store are in `tier`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ app.command("strata_cli.commands.tier:restore", name="restore")
 
 @app.command
 def status(*, common: Common = COMMON) -> None:
-    """Show how far uploads to the tier are, per raft group, and with -o json what topics cost.
+    """Show the progress of uploads to the tier per raft group; -o json adds the cost of topics.
 
     For instance: strata tier status -o json
     """
@@ -45,7 +45,7 @@ def status(*, common: Common = COMMON) -> None:
 
 @app.command
 def pause(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
-    """Stop uploads to the tier; messages stay in the log until they go on.
+    """Pause uploads to the tier; messages stay in the log until uploads resume.
 
     For instance: strata tier pause
     """
@@ -54,7 +54,7 @@ def pause(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
 
 @app.command
 def resume(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
-    """Let uploads to the tier go on.
+    """Resume uploads to the tier.
 
     For instance: strata tier resume
     """
@@ -63,9 +63,9 @@ def resume(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
 
 @app.command
 def flush(*, raft_group: RaftGroups = None, common: Common = COMMON) -> None:
-    """Upload what waits and write what a restore needs, now: before maintenance, or a restore.
+    """Upload waiting messages and a manifest now, for instance before maintenance or a restore.
 
-    One raft group after the other; --timeout is for each.
+    Raft groups are flushed one after the other; --timeout holds for each raft group.
 
     For instance: strata tier flush --timeout 5m
     """
@@ -105,7 +105,7 @@ def _view(group: admin_pb2.TierGroup) -> View:
 
 
 def _topics(groups: Iterable[admin_pb2.TierGroup]) -> list[View]:
-    """Add up what topics cost in all raft groups."""
+    """Add up the cost of topics in all raft groups."""
     found: dict[int, View] = {}
     for topic in (topic for group in groups for topic in group.topics):
         view = found.setdefault(topic.topic_id, {"topic_id": topic.topic_id, "name": ""})

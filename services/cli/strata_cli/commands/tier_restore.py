@@ -1,14 +1,14 @@
-"""`strata tier restore`: data folders of a node, from a bucket alone (rules 28 and 29).
+"""`strata tier restore`: writes data folders of a node from an object store (rules 28 and 29).
 
 The folder becomes a standalone node that hosts every raft group of the lost cluster, each with one
-new replica; or it is split, for a nameserver and a storage node from which a cluster grows: as
-fresh storage nodes join, raft groups get their other replicas there. It is written as a node would
-find itself after a crash that lost its rows: a log that begins behind a checkpoint. The first start
-builds the rows from that, and reads the index of messages that only the tier has from there. So
-restored state takes the same road as any other.
+new replica. Or it is split into folders of a nameserver and a storage node, from which a cluster
+grows: as new storage nodes join, raft groups get their other replicas there. The folder looks like
+that of a node after a crash that lost its rows: its log begins behind a checkpoint. The first start
+builds the rows from the log and reads the index of messages that are only in the tier from there.
+So restored state is recovered like any other state.
 
-Ids are never used twice: topics and consumer groups keep theirs, replicas get new ones, and the
-next ones are counted from far behind the last that is known.
+Ids are never used twice: topics and consumer groups keep their ids, replicas get new ones, and new
+ids are counted from far behind the last known id.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from strata_state.metadata_rocksdb import RocksDbMetadataStore
 from strata_storage.upkeep.checkpoint import encode_checkpoint
 from strata_tier.upkeep import RaftGroupRestore, Restore
 
-# Ids that the lost cluster may have given after its last archive.
+# Ids that the lost cluster may have assigned after its last archive.
 _IDS_MARGIN = 1_000
 _SEGMENT_BYTES = 64 * 1024 * 1024
 _WRITE_BYTES = 4 * 1024 * 1024
-# Of members that are no more, or decided anew by the restored nameserver.
+# Rows of lost members, or rows that the restored nameserver decides anew.
 _LEFT_OUT = frozenset(
     (
         RowKind.APPLIED,
@@ -63,7 +63,7 @@ def topic_ids_of(rows: Sequence[Row], namespace: str, names: Collection[str]) ->
     """Return the ids of topics by name.
 
     Raises:
-        CliError: the archived rows know one of them not.
+        CliError: one of them is not in the archived rows.
     """
     found: dict[str, int] = {}
     for key, value in rows:
@@ -71,7 +71,7 @@ def topic_ids_of(rows: Sequence[Row], namespace: str, names: Collection[str]) ->
             found[names_of(key)[1]] = meta_pb2.Topic.FromString(value).topic_id
     missing = sorted(set(names) - set(found))
     if missing:
-        raise CliError(f"the bucket knows no topic {', '.join(missing)} of namespace {namespace!r}")
+        raise CliError(f"the store holds no topic {', '.join(missing)} of namespace {namespace!r}")
     return {found[name] for name in names}
 
 
@@ -81,8 +81,8 @@ def write_data_folder(
     """Write a new data folder; the caller closes it.
 
     Args:
-        restore: what comes back.
-        path: of the folder; must not exist, or be empty.
+        restore: the content to restore.
+        path: of the folder; it must be empty or missing.
         topic_ids: only these topics; None: all.
 
     Raises:
@@ -107,12 +107,12 @@ def write_split_folders(
     """Write `nameserver` and `storage` under a new folder, for two processes of a cluster.
 
     Args:
-        restore: what comes back.
-        path: of the folder; must not exist, or be empty.
+        restore: the content to restore.
+        path: of the folder; it must be empty or missing.
         topic_ids: only these topics; None: all.
 
     Returns:
-        The nameserver's identity; the storage node's has the same ids.
+        The nameserver's identity; the storage node's identity has the same ids.
 
     Raises:
         CliError, DataFolderError, OSError, LogError, MetadataStoreError: as `write_data_folder`.
@@ -164,7 +164,7 @@ def _write_metadata(
     replica_ids: dict[int, int],
     topic_ids: Collection[int] | None,
 ) -> None:
-    """Write the rows as those that the metadata raft group of this folder begins with."""
+    """Write the rows with which the metadata raft group of this folder begins."""
     revision = _revision(restore) + 1
     rows = [
         row
@@ -181,7 +181,7 @@ def _write_metadata(
             ],
             broker_name=row.broker_name,
             initial_replica_ids=[replica_id],
-            # As if reported: else nobody gives it further replicas.
+            # Written as if reported: otherwise the raft group gets no further replicas.
             membership=meta_pb2.Membership(voters=[replica_id]),
             revision=revision,
         )
@@ -210,7 +210,7 @@ def _is_wanted(row: Row, topic_ids: Collection[int] | None) -> bool:
 
 
 def _revision(restore: Restore) -> int:
-    """Return the newest revision that anything restored was decided on."""
+    """Return the newest revision on which any restored state was decided."""
     own = [
         int.from_bytes(value)
         for group in restore.raft_groups
@@ -265,7 +265,7 @@ def write_log(
     """Write the log of a node that hosts one replica of each raft group.
 
     Args:
-        groups: what comes back.
+        groups: the raft groups to restore.
         path: folder of the log; new.
         replica_ids: raft group -> id of its replica.
 
@@ -287,7 +287,7 @@ def write_log(
 def _frames(group: RaftGroupRestore, replica_id: int) -> Iterator[Frame]:
     """Yield a replica's log: entries that are still needed, a checkpoint, and one entry behind it.
 
-    The last one, which does nothing, makes the log begin behind the checkpoint.
+    The last entry does nothing; it makes the log begin behind the checkpoint.
     """
     raft_group, index, term = group.raft_group, group.raft_index, group.term
     yield hard_state_frame(replica_id, raft_group, term, 0, index)
@@ -309,7 +309,7 @@ def _frames(group: RaftGroupRestore, replica_id: int) -> Iterator[Frame]:
 
 
 def _writes(frames: Iterator[Frame]) -> Iterator[list[Frame]]:
-    """Cut frames into writes that a segment has room for."""
+    """Group frames into writes that fit into a segment."""
     write: list[Frame] = []
     size = 0
     for frame in frames:

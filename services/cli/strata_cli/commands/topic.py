@@ -45,14 +45,14 @@ def create(
     For instance: strata topic create orders --type FIFO --queues 8 --retention 72h
 
     Args:
-        type: Which messages it takes.
+        type: Type of the messages that the topic takes.
         queues: Number of queues; it may grow later.
-        retention: How long messages are kept, like 72h or 7d; with a tier, in both together.
-        local_retention: How long the local log keeps what the tier has.
+        retention: Time to keep messages, like 72h or 7d; log and tier count together.
+        local_retention: Time to keep messages in the log after the tier has them.
         tiered_storage_level: When messages are read from the tier: never, and nothing is
-            uploaded; when the log has them no more; when they are not in memory; always.
-        attribute: KEY=VALUE kept with the topic; may be repeated.
-        read_replicas: So many replicas that only read, of each raft group that holds its queues.
+            uploaded; when they are no longer in the log; when they are not in memory; always.
+        attribute: Attribute KEY=VALUE of the topic; may be repeated.
+        read_replicas: Number of read replicas of each raft group that holds queues of the topic.
     """
     topic = meta_pb2.Topic(
         namespace=common.namespace,
@@ -81,8 +81,8 @@ def list_(
     For instance: strata topic list --namespace shop
 
     Args:
-        all_namespaces: Those of every namespace.
-        system: Dead-letter topics too.
+        all_namespaces: List the topics of every namespace.
+        system: List dead-letter topics too.
     """
     request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE, include_system=system)
     if not all_namespaces:
@@ -126,20 +126,20 @@ def update(
     read_replicas: int | None = None,
     common: Common = COMMON,
 ) -> None:
-    """Change a topic; what is not named stays.
+    """Change a topic; settings without an option stay as they are.
 
     For instance: strata topic update orders --queues 16 --retention 7d
 
     Args:
-        type: Which messages it takes.
-        queues: Number of queues; it can only grow. Message groups of a FIFO topic follow once
-            their old queues are consumed.
-        retention: How long messages are kept, like 72h or 7d; with a tier, in both together.
-        local_retention: How long the local log keeps what the tier has.
+        type: Type of the messages that the topic takes.
+        queues: Number of queues; it can only grow. Message groups of a FIFO topic move to their
+            new queues once their old queues are consumed.
+        retention: Time to keep messages, like 72h or 7d; log and tier count together.
+        local_retention: Time to keep messages in the log after the tier has them.
         tiered_storage_level: When messages are read from the tier, see `create`.
-        attribute: KEY=VALUE; all attributes are replaced by those given.
-        read_replicas: So many replicas that only read, of each raft group that holds its queues:
-            they share the reading with the others; added and removed while traffic flows.
+        attribute: Attribute KEY=VALUE; the given attributes replace all others.
+        read_replicas: Number of read replicas of each raft group that holds queues of the topic;
+            they share the reads with the voters; added and removed while traffic flows.
     """
     topic = meta_pb2.Topic(namespace=common.namespace, name=name)
     mask = []
@@ -166,7 +166,7 @@ def update(
         if attribute is not None:
             topic.attributes.update(pairs(attribute))
         elif tier_attributes:
-            # The other attributes stay, as they are in the row that this revision names.
+            # The other attributes stay as they are in the row of this revision.
             found = client.call(
                 client.admin.GetTopic,
                 admin_pb2.GetTopicRequest(namespace=common.namespace, name=name),

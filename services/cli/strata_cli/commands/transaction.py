@@ -16,11 +16,11 @@ from strata_cli.output import show
 from strata_cli.views import View, message_view
 
 Id = Annotated[str, Parameter(help="Transaction id; with --topic a message id.")]
-Topic = Annotated[str, Parameter(help="Name of the topic that the id is a message of.")]
+Topic = Annotated[str, Parameter(help="Name of the topic that holds the message with this id.")]
 
 _MAX_PAGE = 1_000
 
-app = App(name="transaction", help="Transactions that wait for their producer's word.")
+app = App(name="transaction", help="Transactions that wait for their producer's decision.")
 
 
 @app.command(name="list")
@@ -31,13 +31,13 @@ def list_(
     all_namespaces: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
 ) -> None:
-    """List transactions that nobody has committed or rolled back, by their next check.
+    """List transactions that are neither committed nor rolled back, by their next check.
 
     For instance: strata transaction list --topic orders
 
     Args:
         count: Most transactions to list.
-        all_namespaces: Those of every namespace.
+        all_namespaces: List the transactions of every namespace.
     """
     if count < 1:
         raise UsageError(f"--count {count}: ask for at least one transaction")
@@ -61,7 +61,7 @@ def list_(
 
 @app.command(name="show")
 def show_(id: Id, /, *, topic: Topic = "", common: Common = COMMON) -> None:
-    """Show a transaction that waits, with its message.
+    """Show a waiting transaction and its message.
 
     For instance: strata transaction show 0102FC00000001476B0B12F80A00000000 --topic orders
     """
@@ -79,7 +79,7 @@ def show_(id: Id, /, *, topic: Topic = "", common: Common = COMMON) -> None:
 
 @app.command
 def commit(id: Id, /, *, topic: Topic = "", common: Common = COMMON) -> None:
-    """Commit a transaction in its producer's place: its message is delivered.
+    """Commit a transaction on behalf of its producer: its message is delivered.
 
     For instance: strata transaction commit 0102FC00000001476B0B12F80A00000000 --topic orders
     """
@@ -88,7 +88,7 @@ def commit(id: Id, /, *, topic: Topic = "", common: Common = COMMON) -> None:
 
 @app.command
 def rollback(id: Id, /, *, topic: Topic = "", common: Common = COMMON) -> None:
-    """Roll a transaction back in its producer's place: its message is never delivered.
+    """Roll back a transaction on behalf of its producer: its message is never delivered.
 
     For instance: strata transaction rollback 0102FC00000001476B0B12F80A00000000 --topic orders
     """
@@ -96,7 +96,7 @@ def rollback(id: Id, /, *, topic: Topic = "", common: Common = COMMON) -> None:
 
 
 def transaction_view(transaction: admin_pb2.Transaction) -> View:
-    """Return what is known of a transaction, its message left out."""
+    """Return a transaction without its message."""
     return {
         "transaction_id": transaction.transaction_id,
         "message_id": transaction.message_id,

@@ -1,10 +1,10 @@
 """A cluster of real processes on one machine: `strata local`.
 
-    plan       what the cluster is made of: names, roles, ports; a file that outlives every command
+    plan       the members of the cluster: names, roles, ports; a file that outlives every command
     processes  one operating system process: start, signal, state; never a process that is not ours
     cluster    the verbs: up, kill, stop, pause, resume, start, add, remove, down
     readiness  when a process serves, and what its log says when it does not
 
-Nothing here stays behind but the processes themselves: every command reads the plan and the
-process files, does one thing and ends.
+Only the processes themselves keep running: every command reads the plan and the process files,
+does one thing and ends.
 """

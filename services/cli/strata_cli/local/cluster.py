@@ -1,7 +1,7 @@
 """The verbs of `strata local` over a plan and its processes.
 
-Plan and process files change under a lock of the folder, held for moments only: while one command
-waits for a process to serve, others may kill it.
+Plan and process files change under a lock of the folder, which is held only for moments: while one
+command waits for a process to serve, another command may kill it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class LocalCluster:
         """
         plan = load(folder)
         if plan is None:
-            raise CliError(f"{folder} holds no local cluster; strata local up makes one")
+            raise CliError(f"{folder} holds no local cluster; strata local up creates one")
         return cls(folder, plan, timeouts)
 
     @classmethod
@@ -93,8 +93,8 @@ class LocalCluster:
     ) -> LocalCluster:
         """Return the cluster in a folder, made by `make_plan` if there is none.
 
-        One whose first start failed is none: it held nothing for anybody, and what it was made
-        of may be why it failed.
+        A cluster whose first start failed does not count: it holds no data, and its plan may be
+        the reason of the failure.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ class LocalCluster:
         return cls(folder, plan, timeouts)
 
     def use_config(self, file: Path | None) -> None:
-        """Give processes that are started from now on another configuration; None: the same."""
+        """Set the configuration of processes that start from now on; None: keep it."""
         if file is None or str(file.resolve()) == self.plan.config:
             return
         with _locked(self.folder):
@@ -121,15 +121,15 @@ class LocalCluster:
             save(self.folder, self.plan)
 
     def status(self) -> list[ProcessView]:
-        """Return what every process does."""
+        """Return the state of every process."""
         return [self._view(member) for member in self.plan.members]
 
     def up(self) -> None:
-        """Start what does not run, tier after tier, and wait until it serves.
+        """Start processes that do not run, tier after tier, and wait until they serve.
 
         Raises:
-            CliError: somebody else has a port; nothing was started.
-            NotReadyError: a process did not serve; those that were started here are stopped.
+            CliError: a port is in use; nothing was started.
+            NotReadyError: a process did not serve; the processes started here are stopped.
         """
         self._check_ports(m for m in self.plan.members if self._state(m) in ("stopped", "dead"))
         started: list[str] = []
@@ -170,11 +170,11 @@ class LocalCluster:
         self._signal(names, signal.SIGSTOP, {"paused"})
 
     def resume(self, names: Iterable[str]) -> None:
-        """Let paused processes go on."""
+        """Resume paused processes."""
         self._signal(names, signal.SIGCONT, {"running"})
 
     def stop(self, names: Iterable[str]) -> None:
-        """Drain and end processes; one that does not end in time is killed."""
+        """Drain and end processes; a process that does not end in time is killed."""
         self._stop(self._members(names))
 
     def down(self) -> None:
@@ -214,7 +214,7 @@ class LocalCluster:
         self._process(member).forget()
 
     def _check_ports(self, members: Iterable[Member]) -> None:
-        """Find a port that somebody else has before a process is started for it."""
+        """Check that no other process has a port before a process is started on it."""
         for member in members:
             try:
                 for port in filter(None, (member.port, member.metrics_port, member.http2_port)):
@@ -237,7 +237,7 @@ class LocalCluster:
         processes = [self._process(member) for member in members]
         for process in processes:
             process.signal(signal.SIGTERM)
-            # A paused process takes no other signal until it goes on.
+            # A paused process handles no other signal until it resumes.
             process.signal(signal.SIGCONT)
         deadline_s = time.monotonic() + self._timeouts.stop_s
         for process in processes:
@@ -254,7 +254,7 @@ class LocalCluster:
                 raise CliError(f"{member.name} does not run")
         for member in members:
             if not self._process(member).wait_for(wanted, _KILL_TIMEOUT_S):
-                raise CliError(f"{member.name} did not obey within {_KILL_TIMEOUT_S:g} s")
+                raise CliError(f"{member.name} did not react within {_KILL_TIMEOUT_S:g} s")
 
     def _tell_forwarder(self) -> None:
         """Write the file from which the forwarder knows its brokers."""

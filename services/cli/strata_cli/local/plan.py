@@ -1,7 +1,7 @@
-"""What a local cluster is made of, and how each of its processes is started.
+"""The members of a local cluster, and the command line of each process.
 
 The plan is one JSON file in the cluster's folder, replaced as a whole. Ports are chosen once and
-kept: a process that comes back has its old address. A plan knows nothing of running processes.
+kept: a restarted process has its old address. A plan knows nothing of running processes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROLES: tuple[Role, ...] = ("nameserver", "storage", "broker", "forwarder")
 # Below the range from which the kernel takes ports for outgoing connections.
 _PORTS = range(20_000, 32_000)
 _FILE = "cluster.json"
-# What nameservers want if nothing else is configured; fewer storage nodes hold fewer replicas.
+# The nameservers' default; fewer storage nodes hold fewer replicas.
 _REPLICATION_FACTOR = 3
 
 
@@ -77,13 +77,13 @@ class Plan:
     Attributes:
         members: in the order of their start.
         virtual_address: host:port of the forwarder before the brokers; empty: there is none.
-        config: file every process but the forwarder gets with `--config`; empty: none.
-        initial_storage_nodes: storage nodes the cluster began with: raft groups are made once so
-            many are there.
-        storage_transport: how brokers call storage nodes.
+        config: file that every process but the forwarder gets with `--config`; empty: none.
+        initial_storage_nodes: storage nodes of the first start; raft groups are created once all
+            of them are there.
+        storage_transport: transport of calls from brokers to storage nodes.
         storage_codec: encoding of those calls.
         tier: URL of the object store for old messages; empty: none.
-        served: all of it served once; a cluster that never did is made anew by the next `up`.
+        served: whether the whole cluster has served; if not, the next `up` creates it anew.
         format_version: of the file.
     """
 
@@ -127,7 +127,7 @@ class Plan:
         Args:
             role: of the new member.
             ports: free ports.
-            used: names that are not given again: a removed member's folder is not the new one's.
+            used: names not to use again: a new member must not get a removed member's folder.
         """
         names = {*used, *(member.name for member in self.members)}
         number = next(each for each in count(1) if f"{role}-{each}" not in names)
@@ -309,15 +309,15 @@ def _split(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-# Ports that were given out, bound until this process ends: its servers are not up yet.
+# Ports that were chosen, bound until this process ends: the servers are not up yet.
 _held: list[socket.socket] = []
 
 
 def _hold(port: int) -> bool:
-    """Hold a port until this process ends; return False if somebody has it, or holds it.
+    """Hold a port until this process ends; return False if it is in use or held.
 
-    Who binds without SO_REUSEADDR meets a port that is held. A server binds with it, so it does
-    not, as long as nobody listens.
+    A bind without SO_REUSEADDR fails on a held port. A server binds with SO_REUSEADDR, so its bind
+    works as long as no process listens.
     """
     with socket.socket() as probe:
         try:

@@ -1,8 +1,8 @@
 """One operating system process of a local cluster, found again by a file in its folder.
 
-`DIR/NAME/process.json` holds the pid and when the kernel started it. A pid alone is not enough:
-it is reused, and a signal to a stranger does harm. Invariant: nothing is signalled whose start
-time is not the one that was written when it was started. Linux: states come from /proc.
+`DIR/NAME/process.json` holds the pid and the time when the kernel started the process. A pid alone
+is not enough: it is reused, and a signal to a foreign process does harm. Invariant: a process is
+signalled only if its start time is the recorded one. Linux: states come from /proc.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Process:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
                 begin = log.tell()
-                # Not waited for: it is meant to outlive this command.
+                # No wait: the process should outlive this command.
                 process = subprocess.Popen(  # noqa: S603 - our own program
                     [sys.executable, "-m", "strata_cli.main", *arguments],
                     stdin=subprocess.DEVNULL,
@@ -84,7 +84,7 @@ class Process:
         return begin
 
     def state(self) -> tuple[State, int | None]:
-        """Return what the process does and, if it is there, its pid.
+        """Return the state of the process and, if it exists, its pid.
 
         "stopped": it was never started or was stopped; "dead": it ended otherwise.
         """
@@ -143,6 +143,6 @@ def _stat(pid: int) -> tuple[str, int] | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The command name may hold blanks and brackets; the fields are counted from its end.
+    # The command name may contain blanks and brackets; fields are counted from its end.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

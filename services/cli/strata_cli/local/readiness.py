@@ -1,4 +1,4 @@
-"""When a process serves: its `ready` line; why it does not: the end of its log."""
+"""Reads from a process's log whether it serves (its `ready` line), or why it does not."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class NotReadyError(CliError):
     """A process ended or did not serve in time.
 
     Attributes:
-        log_tail: the end of what it wrote.
-        says_why: the reason is what the process said itself.
+        log_tail: the end of its log.
+        says_why: whether the reason comes from the process itself.
     """
 
     def __init__(self, reason: str, log_tail: str, *, says_why: bool = False) -> None:
@@ -52,7 +52,7 @@ def wait_until_ready(name: str, process: Process, begin: int, timeout_s: float) 
 
 
 def _ended(name: str, tail: str) -> NotReadyError:
-    """Return why a process ended: in its own words if it had some, else the end of its log."""
+    """Return why a process ended: its own error line, else the end of its log."""
     last = tail.rstrip("\n").rpartition("\n")[2]
     if last.startswith(_REASON):
         why = last.removeprefix(_REASON)

@@ -1,4 +1,4 @@
-"""When a whole cluster serves: a broker answers, and every raft group is led."""
+"""Checks whether a whole cluster serves: a broker answers, and every raft group has a leader."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def wait_until_served(endpoint: str, timeout_s: float) -> None:
     deadline_s = time.monotonic() + timeout_s
     while missing := _missing(endpoint):
         if time.monotonic() >= deadline_s:
-            raise CliError(f"not everything served within {timeout_s:g} s: {missing}")
+            raise CliError(f"the cluster did not serve within {timeout_s:g} s: {missing}")
         time.sleep(_POLL_S)
 
 
 def _missing(endpoint: str) -> str:
-    """Return what is missing; empty when everything is there."""
+    """Return what is missing; empty: nothing."""
     try:
         with connect(Common(endpoint=endpoint, timeout=_CALL_TIMEOUT)) as client:
             cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
@@ -39,4 +39,4 @@ def _missing(endpoint: str) -> str:
     if not cluster.raft_groups:
         return "there is no raft group yet"
     leaderless = [str(h.raft_group) for h in cluster.raft_groups if not h.leader_node_id]
-    return f"raft groups without leader: {', '.join(leaderless)}" if leaderless else ""
+    return f"raft groups without a leader: {', '.join(leaderless)}" if leaderless else ""

@@ -1,1 +1,1 @@
-"""Servers as processes: what each is composed of, its configuration, its data folder."""
+"""Servers as processes: their composition, their configuration, their data folders."""

@@ -60,6 +60,6 @@ def build(around: Surroundings) -> Member:
 
 
 async def _join(around: Surroundings, nameservers: Sequence[str], seeds: Sequence[str]) -> None:
-    """Find the cluster; with no nameserver reachable, storage nodes know it too (rule 16)."""
+    """Find the cluster; if no nameserver answers, ask storage nodes (rule 16)."""
     wait_s = around.config.metadata.start_timeout_ms / 1_000
     await around.join(Role.BROKER, (*nameservers, *seeds), wait_s)

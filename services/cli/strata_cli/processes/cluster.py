@@ -1,7 +1,7 @@
 """A process of a cluster: one member, its metrics, its ready line, from start to drain.
 
-What is the same for `strata nameserver`, `strata storage` and `strata broker`; what differs is a
-function that builds the member from its surroundings.
+This is the common part of `strata nameserver`, `strata storage` and `strata broker`; each has its
+own function that builds the member from its surroundings.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class StartError(StrataError):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a member is built from.
+    """The surroundings from which a member is built.
 
     Attributes:
         config: of the process.
         folder: the locked data folder.
         boot_id: drawn when the process starts.
         clock: time.
-        metrics: where the member's metrics show.
-        on_fatal: told when the process must end.
+        metrics: of the member.
+        on_fatal: called when the process must end.
         tracer: traces messages.
         cluster: that the process belongs to, known once it has joined.
         is_stopping: whether the process was told to end.
@@ -72,14 +72,14 @@ class Surroundings:
 
     @property
     def advertised_host(self) -> str:
-        """Host under which others reach this process."""
+        """Host under which other processes reach this one."""
         node = self.config.node
         if node.advertised_host:
             return node.advertised_host
         return socket.gethostname() if node.host in WILDCARDS else node.host
 
     def advertised(self, port: int) -> str:
-        """Return host:port under which others reach a port of this process."""
+        """Return host:port under which other processes reach a port of this one."""
         return endpoint_of(self.advertised_host, port)
 
     def open_channel(self, endpoint: str) -> Channel:
@@ -91,11 +91,11 @@ class Surroundings:
 
         Args:
             role: of the process.
-            endpoints: of whom to ask.
+            endpoints: of the processes to ask.
             wait_s: how long a folder of no cluster waits for an answer; None: as long as it takes.
 
         Raises:
-            WrongCluster: those that answer are of another one; the folder is as it was.
+            WrongCluster: the answers are from another cluster; the folder is unchanged.
             DataFolderError: it cannot be written.
         """
         folder = self.folder
@@ -150,11 +150,12 @@ Build = Callable[[Surroundings], Member]
 def open_peer_channel(endpoint: str, cluster: ClusterId | None = None) -> Channel:
     """Return a channel to a nameserver or storage node.
 
-    One that is not reached within a second is tried again later: who waits for it can ask another.
+    A connect that takes more than a second is tried again later, so that the caller can ask
+    another process meanwhile.
 
     Args:
-        endpoint: where.
-        cluster: that the process belongs to; None: whoever answers is asked.
+        endpoint: of the process.
+        cluster: that the process belongs to; None: any cluster may answer.
     """
     return open_channel(
         endpoint,
@@ -185,7 +186,7 @@ def run(role: Role, config: ClusterConfig, data_dir: Path, build: Build) -> None
 
 
 class _Started:
-    """A member whose failed start is told in one line."""
+    """A member whose failed start is reported in one line."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
@@ -227,7 +228,7 @@ async def _serve(role: Role, config: ClusterConfig, folder: DataFolder, build: B
         Surroundings(
             config,
             folder,
-            # One per process: whoever asks twice within a boot is the same one.
+            # One per process: it identifies this boot of the process.
             secrets.randbits(64),
             clock,
             metrics,

@@ -1,7 +1,7 @@
 """Configuration of the processes of a cluster: one TOML file may serve all of them.
 
-It is the standalone node's with what a process needs to find the others. A process reads the
-sections of its own role; the rest is there so that one file can be given to every process.
+It is the standalone node's configuration and the addresses of other processes. A process reads the
+sections of its own role, so one file can be given to every process.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ WILDCARDS = ("", "0.0.0.0", "::")  # noqa: S104
 
 
 class ClusterSection(Section):
-    """Where the others are."""
+    """Addresses of the other processes of the cluster."""
 
     nameservers: tuple[str, ...] = Field(
         default=(), description="host:port of every nameserver (Angelia tcp)."
     )
     storage_seeds: tuple[str, ...] = Field(
         default=(),
-        description="host:port of some storage nodes: where a broker finds the metadata when no "
-        "nameserver answers.",
+        description="host:port of some storage nodes; a broker gets the metadata from them when "
+        "no nameserver answers.",
     )
     rack: str = Field(
-        default="", description="Failure domain of this process; replicas are spread over them."
+        default="",
+        description="Failure domain of this process; replicas are spread over failure domains.",
     )
 
     @field_validator("nameservers", "storage_seeds", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """Take a comma-separated text too: that is what fits into a flag or a variable."""
+        """Accept a comma-separated text too, as flags and environment variables have it."""
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
@@ -45,19 +46,19 @@ class ClusterSection(Section):
         for endpoint in value:
             host, _, port = endpoint.rpartition(":")
             if not host or not port.isdigit():
-                raise ValueError(f"{endpoint!r} is no host:port")
+                raise ValueError(f"{endpoint!r} is not host:port")
         if len(set(value)) != len(value):
-            raise ValueError("an endpoint stands there twice")
+            raise ValueError("an endpoint is listed twice")
         return value
 
 
 class ClusterNodeSection(NodeSection):
-    """The process itself; each role listens on the ports of its own."""
+    """The process itself; each role listens on its own ports."""
 
     advertised_host: str = Field(
         default="",
-        description="Host under which others reach this process; empty: `host`, or the machine's "
-        "name if it listens on every address.",
+        description="Host under which other processes reach this one; empty: `host`, or the "
+        "machine's name if it listens on every address.",
     )
     nameserver_port: int = Field(
         default=9877, ge=0, le=65_535, description="Port of a nameserver (Angelia tcp)."
@@ -69,7 +70,7 @@ class ClusterNodeSection(NodeSection):
         default=None,
         ge=0,
         le=65_535,
-        description="Port of a storage node for gRPC (Angelia http2); absent: none.",
+        description="Port of a storage node for gRPC (Angelia http2); absent: no such port.",
     )
 
 

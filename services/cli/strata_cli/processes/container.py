@@ -1,8 +1,8 @@
 """A container: members of a cluster in one process, with add, remove and list.
 
-A member is what could be a process of its own (a nameserver, a storage node, a broker). Members
-know each other only by endpoints of Angelia's in-process transport, so that a container of one
-of each is a composition like any other and not a special case inside the services.
+A member could also be a separate process (a nameserver, a storage node, a broker). Members know
+each other only by endpoints of Angelia's in-process transport, so that a container with one of
+each is a composition like any other, not a special case inside the services.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberInfo:
-    """What `Container.list` tells of a member."""
+    """An entry of `Container.list`."""
 
     name: str
     kind: str
@@ -64,13 +64,13 @@ class Container:
         self._members[member.name] = (member, info)
 
     async def remove(self, name: str, grace_s: float) -> None:
-        """Drain and stop a member; the others go on.
+        """Drain and stop a member; the other members keep running.
 
         Raises:
             KeyError: there is no such member.
         """
         member, _ = self._members[name]
-        # Out of the list first: whoever looks must not find a member that is going.
+        # Out of the list first: the list must not show a member that stops.
         del self._members[name]
         await member.stop(grace_s)
 

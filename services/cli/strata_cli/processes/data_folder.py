@@ -1,12 +1,11 @@
-"""The data folder: its lock, its identity, where things are (docs/data-layout.md section 1).
+"""The data folder: its lock, its identity, its layout (docs/data-layout.md section 1).
 
-Ids live here and nowhere else (rule 8): a folder that was emptied becomes another node, whose
+Ids are stored here and nowhere else (rule 8): an emptied folder becomes another node, whose
 replicas get ids that were never used. A folder has one role and one cluster (rule 32). The
-identity is written once, synced, and never changed; only the cluster is added, once: by a
-nameserver when it and its peers first met, by another process when nameservers first took it in.
+identity is written once, synced, and never changed; only the cluster is added once. A nameserver
+adds it when it first meets its peers, any other process when it first joins.
 
-Nothing else is written before `claim`: a process that finds itself in the wrong cluster leaves
-every byte as it was.
+Nothing else is written before `claim`: a process in the wrong cluster leaves every byte as it was.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a data folder is called.
+    """The ids of a data folder.
 
     Attributes:
         format_version: of the whole folder.
@@ -76,7 +75,7 @@ class Identity:
             format_version=FORMAT_VERSION,
             cluster_id=secrets.token_hex(8) if role is Role.STANDALONE else "",
             nameserver_node_id=f"nameserver-{secrets.token_hex(6)}",
-            # 63 bits: random instead of counted, because nobody is there to count yet.
+            # 63 random bits: there is no cluster yet that could count ids.
             metadata_replica_id=secrets.randbits(62) | 1 << 62,
             storage_node_id=f"storage-{secrets.token_hex(6)}",
             broker_node_id=f"broker-{secrets.token_hex(6)}",
@@ -136,11 +135,11 @@ class DataFolder:
         return cls(path, lock, replace(identity, role=role))
 
     def claim(self) -> None:
-        """Write down who has the folder open: it is the right one."""
+        """Record this process as the owner: the folder is the right one."""
         _sign(self._lock)
 
     def join(self, cluster_id: str) -> None:
-        """Note, synced, which cluster the folder belongs to; nothing changes if it is known.
+        """Record, synced, the cluster of the folder; nothing changes if it is known.
 
         Raises:
             DataFolderError: it belongs to another one, or the folder cannot be written.
@@ -168,11 +167,11 @@ class DataFolder:
         return False
 
     def form(self, cluster_id: str, replica_ids: Sequence[int]) -> None:
-        """Note, synced, with which replicas the metadata raft group begins.
+        """Record, synced, with which replicas the metadata raft group begins.
 
         Args:
-            cluster_id: what all of them call the cluster.
-            replica_ids: of all nameservers, this one's among them.
+            cluster_id: that all of them use.
+            replica_ids: of all nameservers, including this one.
 
         Raises:
             DataFolderError: it was formed otherwise before, or the folder cannot be written.
@@ -211,25 +210,25 @@ class DataFolder:
         return self.path / "tls"
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._lock)
 
 
 def identity_of(path: Path) -> Identity:
-    """Return who lives in a folder, for a tool that works on its files.
+    """Return the identity of a folder, for a tool that works on its files.
 
     Raises:
-        DataFolderError: it is no data folder, or its identity is unreadable.
+        DataFolderError: it is not a data folder, or its identity is unreadable.
     """
     identity = _read(path)
     if identity is None:
-        raise DataFolderError(f"{path} is no data folder")
+        raise DataFolderError(f"{path} is not a data folder")
     return identity
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a folder that is there, for a tool that works on its files.
+    """Hold the lock of an existing folder, for a tool that works on its files.
 
     Raises:
         DataFolderError: another process has it open.
@@ -264,7 +263,7 @@ def _check_role(path: Path, identity: Identity, role: Role) -> None:
 
 
 def _sign(lock: int) -> None:
-    """Write down who holds a lock."""
+    """Write the owner into a lock file."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
@@ -291,10 +290,10 @@ def _read(path: Path) -> Identity | None:
 
 
 def _of_old_format(path: Path, identity: Identity) -> Identity:
-    """Return the identity of a folder from before it said its role.
+    """Return the identity of a folder of the old format without a role.
 
-    Every folder had a cluster id of its own then, which meant something for a standalone node and
-    for a nameserver that knew its peers. A folder without data is for anybody.
+    Every such folder has its own cluster id, which only matters for a standalone node and for a
+    nameserver that knew its peers. A folder without data may become any role's.
     """
     has_nameserver, has_storage = (path / "nameserver").is_dir(), (path / "storage").is_dir()
     if has_nameserver and has_storage:
@@ -305,7 +304,7 @@ def _of_old_format(path: Path, identity: Identity) -> Identity:
 
 
 def _write(path: Path, identity: Identity) -> None:
-    """Write an identity so that the old one or the new one is there, whatever happens."""
+    """Write an identity atomically: after a crash the old or the new one is there."""
     unfinished = path / f"{_IDENTITY}.new"
     try:
         with unfinished.open("w", encoding="utf-8") as file:

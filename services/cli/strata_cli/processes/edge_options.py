@@ -18,20 +18,20 @@ def edge_options(config: StandaloneConfig, tls_folder: Path, host: str) -> EdgeO
     Args:
         config: of the process.
         tls_folder: where a self-signed certificate is kept.
-        host: name that the self-signed certificate bears.
+        host: name in the self-signed certificate.
 
     Raises:
-        ConfigError: the configured certificate cannot be used, or the section is no whole.
+        ConfigError: the configured certificate cannot be used, or keys contradict each other.
     """
     node, edge = config.node, config.edge
     certificate = None
     if edge.tls_only and not edge.tls:
-        raise ConfigError("edge.tls_only is set and edge.tls is not")
+        raise ConfigError("edge.tls_only is set but edge.tls is not: set both")
     if bool(edge.certificate_file) != bool(edge.key_file):
         given, other = ("certificate_file", "key_file")
         if edge.key_file:
             given, other = other, given
-        raise ConfigError(f"edge.{given} is set and edge.{other} is not: both or none")
+        raise ConfigError(f"edge.{given} is set but edge.{other} is not: set both or none")
     if edge.tls and (edge.certificate_file or edge.key_file):
         certificate = tls.own(Path(edge.certificate_file), Path(edge.key_file))
     elif edge.tls:

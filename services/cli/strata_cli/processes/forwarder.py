@@ -2,13 +2,13 @@
 
     client -- accept -- choose a broker -- connect -- bytes both ways
 
-For one machine; in Kubernetes a Service does this. A broker takes new connections while
-grpc.health.v1 says SERVING: one that drains or that hangs says so, or nothing. Connections to a
-broker that stopped answering are closed, so that clients come back and get another one.
-Invariants: a connection is in its broker's `links` from the choice to the end of both sides; with
-no broker that serves, all of them are tried, for a while, before a client is let go: one may have
-died while the other, on a busy machine, was taken for dead. A broker that closes a connection
-before it sent a byte was dying when it took it: another one gets the connection, a few times.
+It is meant for one machine; in Kubernetes a Service does this. A broker gets new connections while
+grpc.health.v1 says SERVING; a broker that drains says so, and one that hangs says nothing.
+Connections to a broker that stopped answering are closed, so that clients reconnect to another
+broker. Invariants: a connection is in its broker's `links` from the choice to the end of both
+sides. If no broker serves, all brokers are tried for a while before a client is closed: a broker on
+a busy machine may only seem dead. A broker that closes a connection before it sent a byte was
+dying when it accepted it: another broker gets the connection, a few times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
 from strata_runtime.tasks import OnFatal, Tasks
 
 _CHANNEL_OPTIONS = (
-    # A broker that comes back is seen at the next check, not after grpcio's own long pauses.
+    # A returned broker is seen at the next check, not after grpcio's own long pauses.
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
@@ -45,7 +45,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _GRACE_S = 5.0
-# Brokers that one connection may be given to, should all close it without a word.
+# Most brokers that one connection is given to if each closes it without a byte.
 _MAX_TRIES = 4
 _MAX_PORT = 65_535
 _SHOWN_CHARACTERS = 80
@@ -99,9 +99,9 @@ class Broker:
 def candidates(brokers: Iterable[Broker], silent: Sequence[str] = ()) -> list[Broker]:
     """Return the brokers in the order in which a new connection tries them.
 
-    Those that serve come first, the least loaded of them at the front; the others follow, since
-    they may serve again before the next check says so, and last those at the addresses in `silent`,
-    which closed the connection without a word.
+    Brokers that serve come first, the least loaded one at the front. Other brokers follow, since
+    they may serve again before the next check. The brokers at the addresses in `silent`, which
+    closed the connection without a byte, come last.
     """
     return sorted(
         brokers,
@@ -120,7 +120,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
     if not host or not is_port or not 0 < int(port) <= _MAX_PORT:
         raise ValueError(f"{address[:_SHOWN_CHARACTERS]!r} is not HOST:PORT")
-    # What a resolver would be asked for: a name that is none is refused here, not there.
+    # An illegal host name is refused here, before a resolver gets it.
     host.encode("idna")
     return host, int(port)
 
@@ -128,8 +128,8 @@ def host_and_port(address: str) -> tuple[str, int]:
 class BrokerList:
     """The addresses of the brokers: fixed, or read from a file that may change.
 
-    Whoever writes the file may be at it, or have made a mistake: a line that is no address is left
-    out, and told once for each change of the file.
+    The file may be incomplete or wrong: a line that is not an address is left out, and logged once
+    for each change of the file.
 
     Args:
         addresses: fixed ones.
@@ -150,7 +150,7 @@ class BrokerList:
         self._log = get_logger("forwarder")
 
     def addresses(self) -> tuple[str, ...]:
-        """Return what holds now; a file that is away or cannot be read changes nothing."""
+        """Return the present addresses; a missing or unreadable file changes nothing."""
         if self._file is not None:
             try:
                 self._read(self._file)
@@ -297,7 +297,7 @@ class Forwarder:
             self._closed.set()
 
     async def _connect(self, client: Side, silent: Sequence[str] = ()) -> None:
-        """Give a client's connection to a broker; let it go if none accepts it for too long."""
+        """Give a client's connection to a broker; close it if no broker accepts it in time."""
         running = asyncio.get_running_loop()
         until_s = running.time() + self._options.patience_ms / 1_000
         while not await self._connect_once(client, silent):
@@ -310,7 +310,7 @@ class Forwarder:
             await asyncio.sleep(self._options.check_interval_ms / 1_000)
 
     def _unanswered(self, silent: Sequence[str], client: Side) -> None:
-        """Give a connection to another broker: the last of some closed it without a word."""
+        """Give a connection to another broker: the last one closed it without a byte."""
         if self._server is None or not self._server.is_serving() or len(silent) >= _MAX_TRIES:
             client.abort()
             return
@@ -376,8 +376,8 @@ class Forwarder:
     async def _refuses(self, broker: Broker) -> bool:
         """Whether nothing listens at a broker's address.
 
-        Then it stops, and serves its connections to their end, or it died, and its machine has
-        closed them. Only one that takes connections and says nothing holds clients for nothing.
+        Such a broker stops and serves its connections to their end, or it died and its machine has
+        closed them. Only a broker that accepts connections but does not answer holds clients.
         """
         host, port = host_and_port(broker.address)
         try:

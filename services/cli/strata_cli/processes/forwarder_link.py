@@ -1,10 +1,10 @@
-"""A client's connection joined with one to a broker: bytes go both ways at the slower one's pace.
+"""A client's connection joined with a broker's: bytes flow both ways at the slower side's pace.
 
-What one side receives is written to the other at once; when that one's buffer is full, nothing
-more is read from the first. The end of one direction is passed on as a half-close; the loss of a
-side ends the other once its bytes are out. But a client whose broker closed before it answered
-anything, because it was just killed, is given back with what it has sent, for another one. Who is
-connected with whom, and why, is not known here.
+Bytes from one side are written to the other side at once; when that side's buffer is full, the
+first side is not read. The end of one direction is forwarded as a half-close; the loss of a side
+ends the other side once its bytes are written. But if a broker closes before it answered anything,
+because it was just killed, its client is given back with the bytes that it sent, for another
+broker. This module does not choose brokers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Whether a data folder belongs to the cluster that its process was told to join (rule 32).
+"""Checks that a data folder belongs to the cluster that its process should join (rule 32).
 
-Asked before anything of the folder is opened, so that a process that was given the addresses of
-another cluster ends its start and leaves every byte as it was. A folder that belongs to a cluster
-starts with no nameserver reachable (rule 16): whoever answers later is compared then, at each
-connection. A folder that belongs to none yet waits for the first answer, and is that cluster's.
+The check comes before anything in the folder is opened, so that a process with the addresses of
+another cluster fails to start and leaves every byte as it was. A folder that belongs to a cluster
+starts even if no nameserver answers (rule 16); later answers are compared at each connection. A
+folder without a cluster waits for the first answer, and joins that cluster.
 """
 
 from __future__ import annotations
@@ -96,17 +96,17 @@ async def find_cluster(
             return ""
         if waited_s >= _TELL_AFTER_S and not told:
             told = True
-            get_logger("cluster").warning("no nameserver answers yet; trying on")
+            get_logger("cluster").warning("no nameserver answers yet; trying again")
         await asyncio.sleep(_PAUSE_S)
 
 
 async def ask_all(
     node_id: str, endpoints: Collection[str], open_channel: Callable[[str], Channel]
 ) -> Answers:
-    """Ask several processes at once which cluster they are of; who is silent is left out.
+    """Ask several processes at once for their cluster; silent ones are left out.
 
     Args:
-        node_id: of who asks.
+        node_id: of this process.
         endpoints: a few.
         open_channel: makes a channel that compares nothing by itself.
     """

@@ -76,9 +76,9 @@ def build(around: Surroundings) -> Member:
 
 
 async def _join(around: Surroundings, others: Sequence[str]) -> None:
-    """Compare with the other nameservers, before log and rows are opened.
+    """Compare the cluster with the other nameservers, before log and rows are opened.
 
-    One that is new forms a cluster with them (`strata_nameserver.membership.formation`).
+    A new nameserver forms a cluster with them (`strata_nameserver.membership.formation`).
 
     Raises:
         WrongCluster: they are of another cluster.

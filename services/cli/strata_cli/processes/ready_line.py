@@ -13,8 +13,8 @@ class ReadyLine:
     """Says that everything before it serves; the last service of a process.
 
     Args:
-        fields: what stands in the line, asked when it is printed; the pid is added.
-        health: told when everything runs, and when the stop begins; None: nobody asks.
+        fields: fields of the line, read when it is printed; the pid is added.
+        health: told when everything runs, and when the stop begins; None: there is none.
     """
 
     name = "ready line"

@@ -2,9 +2,9 @@
 
     data folder -- nameserver <-- storage node (registers, learns its replicas) <-- broker -- edge
 
-The members are those of a cluster and talk through the same services, over Angelia's in-process
-transport; only their composition is here. Order of start: each one needs those before it. Order
-of stop: the reverse, so that what clients were promised is still written while they are let go.
+The members are those of a cluster and use the same services, over Angelia's in-process transport;
+this module only composes them. Each member needs those that start before it. They stop in reverse
+order, so that promised writes are still stored while clients leave.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def run(config: StandaloneConfig, data_dir: Path) -> None:
 
 
 class TopicRetention:
-    """Tells the storage node what the metadata says of its topics.
+    """Gives the storage node the metadata of its topics.
 
     Attributes:
         view: of the metadata; None until the broker has it.
@@ -273,7 +273,7 @@ class Standalone:
         self._tracer = tracer or Tracer.disabled()
         self._on_fatal = on_fatal
         self._network = InprocNetwork(config.angelia.options())
-        # One per process: whoever asks twice within a boot is the same one.
+        # One per process: it identifies this boot of the process.
         self._boot_id = secrets.randbits(64)
         self._retention = TopicRetention()
         self.container = Container(clock)
@@ -303,7 +303,7 @@ class Standalone:
         self.endpoint = broker.endpoint
 
     def health(self) -> Health:
-        """Return how the node does: its broker sees the storage node and the nameserver."""
+        """Return the node's health: its broker sees the storage node and the nameserver."""
         return Health(serves=False) if self._served is None else self._served.health()
 
     async def stop(self, grace_s: float) -> None:

@@ -1,7 +1,6 @@
 """Configuration of a standalone node: one TOML file for all its members.
 
-Sections of the members are those of the members themselves, so a key means the same in every
-kind of deployment.
+The members use their own sections, so a key means the same in every kind of deployment.
 """
 
 from __future__ import annotations
@@ -25,16 +24,19 @@ class NodeSection(Section):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     grpc_port: int = Field(
-        default=8081, ge=0, le=65_535, description="Port for clients; 0: any free one."
+        default=8081, ge=0, le=65_535, description="Port for clients; 0: any free port."
     )
     metrics_port: int | None = Field(
-        default=None, ge=0, le=65_535, description="Port for Prometheus and health; absent: none."
+        default=None,
+        ge=0,
+        le=65_535,
+        description="Port for Prometheus and health; absent: no such port.",
     )
     drain_ms: int = Field(
-        default=10_000, ge=0, description="Time for what is under way when the node is stopped."
+        default=10_000, ge=0, description="Time limit for calls under way when the node stops."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="warning", description="Lowest level of log lines."
+        default="warning", description="Lowest level that is logged."
     )
 
 
@@ -46,7 +48,7 @@ class EdgeSection(Section):
     certificate_file: str = Field(
         default="",
         description="Certificate chain (PEM), read again when it changes; empty: a self-signed "
-        "one is made.",
+        "certificate is created.",
     )
     key_file: str = Field(
         default="", description="Key of the certificate (PEM, without a password)."
@@ -55,30 +57,32 @@ class EdgeSection(Section):
     max_connections_per_address: int = Field(
         default=15_000,
         ge=1,
-        description="Client connections of one address; a load balancer is one address for all.",
+        description="Most connections of one address; clients behind a load balancer share one.",
     )
     max_streams_per_connection: int = Field(
-        default=1_024, ge=1, description="Calls at once on one connection; a client's others wait."
+        default=1_024,
+        ge=1,
+        description="Most concurrent calls of one connection; further calls wait at the client.",
     )
     max_calls_per_address: int = Field(
         default=5_000,
         ge=1,
-        description="Receives that wait, and other calls but sends and acks, of one address; each "
+        description="Most concurrent calls of one address, without sends and acks; each "
         "holds 40 KB.",
     )
     handshake_timeout_ms: int = Field(
         default=10_000,
         ge=1,
-        description="Time for a connection's first byte and its TLS handshake.",
+        description="Time limit for a connection's first byte and its TLS handshake.",
     )
     max_receive_bytes: int = Field(
-        default=16 * 1024 * 1024, ge=1024, description="Size of one request."
+        default=16 * 1024 * 1024, ge=1024, description="Largest request."
     )
     max_unread_bytes: int = Field(
         default=128 * 1024 * 1024,
         ge=1,
-        description="Answers that clients have not read; beyond it receives and other streams are "
-        "RESOURCE_EXHAUSTED.",
+        description="Most bytes of answers that clients have not read; then receives and other "
+        "streams get RESOURCE_EXHAUSTED.",
     )
     max_unread_bytes_per_address: int = Field(
         default=96 * 1024 * 1024, ge=1, description="The same for the clients of one address."
@@ -87,22 +91,30 @@ class EdgeSection(Section):
         default=32 * 1024 * 1024, ge=1, description="The same for one connection."
     )
     large_request_bytes: int = Field(
-        default=64 * 1024, ge=1024, description="A larger request waits at its client for room."
+        default=64 * 1024,
+        ge=1024,
+        description="Size above which a request waits at its client for room.",
     )
     max_large_request_bytes: int = Field(
         default=32 * 1024 * 1024,
         ge=1,
-        description="Room for large requests that are on their way or not answered; one always "
-        "has room. With edge.tls.",
+        description="Most bytes of large requests that arrive or wait for an answer; a single "
+        "one is always allowed. With edge.tls.",
     )
     slow_upload_ms: int = Field(
-        default=1_000, ge=1, description="A request that takes longer to arrive is a slow upload."
+        default=1_000,
+        ge=1,
+        description="Time after which a request that still arrives counts as a slow upload.",
     )
     max_upload_ms: int = Field(
-        default=30_000, ge=1, description="A request that takes longer to arrive is given up."
+        default=30_000,
+        ge=1,
+        description="Time after which a request that still arrives is cancelled.",
     )
     max_slow_uploads: int = Field(
-        default=64, ge=1, description="Slow uploads at once; beyond it RESOURCE_EXHAUSTED."
+        default=64,
+        ge=1,
+        description="Most concurrent slow uploads; further ones get RESOURCE_EXHAUSTED.",
     )
     max_slow_uploads_per_address: int = Field(
         default=16, ge=1, description="The same for the clients of one address."
@@ -179,7 +191,7 @@ class EdgeSection(Section):
 
 
 class StandaloneConfig(BrokerConfig):
-    """All of a standalone node: the broker's sections and those of the others."""
+    """All of a standalone node: the broker's sections and those of the other members."""
 
     node: NodeSection = NodeSection()
     edge: EdgeSection = EdgeSection()
@@ -190,10 +202,10 @@ class StandaloneConfig(BrokerConfig):
     observability: ObservabilityConfig = ObservabilityConfig()
 
     def with_flags(self, **sections: Any) -> Self:
-        """Return the same with what the command line said; None leaves a key as it is.
+        """Return a copy with the options of the command line; None leaves a key as it is.
 
         Args:
-            sections: keys of each section; a key that is in none stands by itself.
+            sections: keys of each section; a key may also be outside of sections.
 
         Raises:
             pydantic.ValidationError: a value is not allowed.
@@ -208,7 +220,7 @@ class StandaloneConfig(BrokerConfig):
 
 
 def window_options(config: StandaloneConfig) -> WindowOptions | None:
-    """Return what a broker does with metric windows; None: nobody looks at them."""
+    """Return a broker's options of metric windows; None: they are not used."""
     shown, node = config.observability, config.node
     if not shown.windows and node.metrics_port is None and not shown.otlp_endpoint:
         return None

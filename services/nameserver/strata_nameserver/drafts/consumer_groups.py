@@ -1,4 +1,4 @@
-"""What may become of a consumer group; its dead-letter topic comes and goes with it (rule 26).
+"""Changes of a consumer group; its dead-letter topic is created and deleted with it (rule 26).
 
 One draft holds both rows, so that a consumer group without a dead-letter topic never exists.
 """

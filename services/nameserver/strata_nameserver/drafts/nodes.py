@@ -1,7 +1,7 @@
-"""What becomes of nodes: registered, drained, removed, judged; one draft each.
+"""Changes of nodes: registered, drained, removed, judged; one draft each.
 
-The row of a node is found by its node id, which lives in its data folder (rule 8): an emptied
-folder comes as another node. The first raft groups are made in the draft of the storage node that
+The row of a node is found by its node id, which lives in its data folder (rule 8): a node with an
+emptied folder is a new node. The first raft groups are made in the draft of the storage node that
 completes the initial set, with all slots striped over them (rule 19).
 """
 

@@ -1,8 +1,8 @@
-"""What becomes of the rows of raft groups: made, changed, and told what their leaders report.
+"""Changes of the rows of raft groups: made, changed, and updated by their leaders' reports.
 
-`replicas` is where the replicas shall be, `membership` who takes part as the leader reported it,
-`leaving` names the nodes of those that take part and shall not (docs: data-layout.md, section 7).
-A node hosts what is listed for it in `replicas` or `leaving`; so a replica may be forgotten only
+`replicas` holds the desired replicas, `membership` the members as the leader reported them,
+`leaving` the nodes of members that are to be removed (docs: data-layout.md, section 7). A node
+hosts the replicas that `replicas` or `leaving` lists for it; so a replica may be forgotten only
 when it is in no configuration any more. Replica ids are counted up and never given twice (rule 8).
 """
 

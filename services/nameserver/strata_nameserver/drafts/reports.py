@@ -1,8 +1,8 @@
-"""What leaders of raft groups say of them: soft state of the metadata leader.
+"""Reports of the leaders of raft groups: soft state of the metadata leader.
 
-Who leads and which replicas are caught up is only worth a moment, so it is never written; only
-configurations are, by `raft_groups.take_reports`. A new metadata leader asks all nodes for
-complete reports. Invariant: of two leaders of a raft group the one with the higher term counts.
+The leader and the caught-up replicas change from moment to moment, so they are never written; only
+configurations are, by `raft_groups.take_reports`. A new metadata leader asks all nodes for complete
+reports. Invariant: of two leaders of a raft group the one with the higher term counts.
 """
 
 from __future__ import annotations

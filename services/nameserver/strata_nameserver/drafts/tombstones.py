@@ -1,8 +1,8 @@
-"""What a deletion leaves behind until the data is gone everywhere (rule 17).
+"""Tombstones: the rows of a deletion until the data is deleted everywhere (rule 17).
 
 A tombstone is written in the draft that deletes the row, so no crash lies between the two. It is
-done when a broker confirmed that every raft group has dropped the data. Done ones are kept as long
-as there is room; one that is not done is never given up.
+done when a broker has confirmed that every raft group dropped the data. Done tombstones are kept as
+long as there is space; one that is not done is never given up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may become of a topic: decided by the metadata leader, in one draft each.
+"""Changes of a topic: decided by the metadata leader, in one draft each.
 
 Every function checks, takes ids from the draft and puts rows into it; none waits, none writes.
 Homes (rule 20): the public names of a topic's queues, per raft group that owned them when they

@@ -1,1 +1,1 @@
-"""What the metadata leader does: decides, proposes, judges nodes, explains."""
+"""The work of the metadata leader: decides, proposes, judges nodes, explains."""

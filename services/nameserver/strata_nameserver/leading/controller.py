@@ -1,8 +1,8 @@
-"""What the metadata leader does by itself: judges nodes, writes reports down, places all there is.
+"""The metadata leader's own loop: judges nodes, records reports, places replicas and slots.
 
 One task. Every `judge_interval_ms` it writes the transitions of all nodes and the new
-configurations of all raft groups in one command; every `placement_interval_ms` what placement
-chose of replicas, leaders and slots, in one command. It looks at the state of the moment each time
+configurations of all raft groups in one command; every `placement_interval_ms` it writes the
+placement of replicas, leaders and slots in one command. It looks at the current state each time
 (level-triggered), so a change that was refused, or lost with the leadership, is simply chosen
 again.
 """

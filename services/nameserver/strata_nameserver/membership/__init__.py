@@ -1,1 +1,1 @@
-"""Who takes part in the metadata raft group, and where they are."""
+"""Members of the metadata raft group, and their addresses."""

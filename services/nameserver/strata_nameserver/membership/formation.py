@@ -1,10 +1,11 @@
 """How a new set of nameservers becomes one metadata raft group.
 
-Every nameserver draws a replica id with its data folder and asks all others who they are. Once
-all answered and none belongs to a formed cluster, each of them writes the same thing down: the
-sorted replica ids, and a cluster id derived from them. Whoever meets a formed cluster takes over
-what that one wrote. A nameserver that is not among those replica ids came later, or with an
-emptied folder: it starts without a configuration, until the leader takes it in (`members`).
+Every nameserver draws a replica id with its data folder and asks all others for their identity.
+Once all have answered and none belongs to a formed cluster, each of them writes down the same
+record: the sorted replica ids, and a cluster id derived from them. A nameserver that meets a formed
+cluster takes over that cluster's record. A nameserver that is not among those replica ids came
+later, or with an emptied folder: it starts without a configuration, until the leader takes it in
+(`members`).
 """
 
 from __future__ import annotations

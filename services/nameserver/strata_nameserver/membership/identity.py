@@ -1,4 +1,4 @@
-"""Who a nameserver is; lives in its data folder (rule 8)."""
+"""The identity of a nameserver; lives in its data folder (rule 8)."""
 
 from __future__ import annotations
 

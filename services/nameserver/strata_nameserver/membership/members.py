@@ -1,9 +1,9 @@
-"""Who takes part in the metadata raft group: kept by its leader, one joint change at a time.
+"""Members of the metadata raft group: maintained by its leader, one joint change at a time.
 
-Wanted is one voter per configured address: the replica that answers there. A nameserver with an
-emptied folder comes with a new replica id at its old address (rule 8): it is taken in as a
-learner, and replaces the old voter once it has caught up. One at an address that no configuration
-names any more leaves once it is DOWN. Choosing is `next_membership`; `MemberKeeper` does it.
+The goal is one voter per configured address: the replica that answers there. A nameserver with an
+emptied folder returns with a new replica id at its old address (rule 8): it joins as a learner, and
+replaces the old voter once it has caught up. A member whose address is in no configuration any more
+is removed once it is DOWN. `next_membership` chooses; `MemberKeeper` carries out the choice.
 """
 
 from __future__ import annotations

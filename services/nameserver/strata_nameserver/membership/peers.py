@@ -1,4 +1,4 @@
-"""Which nameserver answers at which address; kept fresh by asking.
+"""The nameserver behind each address; kept fresh by asking.
 
 Addresses come from configuration, ids from data folders: an address whose folder was emptied
 answers with another replica id. Raft traffic and leader hints are looked up here, so they work

@@ -1,7 +1,7 @@
 """Placement as the metadata leader runs it: loads, outlook, plans and their executor.
 
-What is chosen is chosen by the pure modules of this folder; here their facts are gathered and what
-they decide is proposed. Everything but the rows is soft state that a new leader measures anew.
+The pure modules of this folder choose; this module gathers their facts and proposes their
+decisions. Everything but the rows is soft state that a new leader measures again.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which node shall lead which raft group: plain rules, each with its reason as text.
+"""The desired leader of each raft group: plain rules, each with its reason as text.
 
-Pure, like `replicas`. A raft group is counted for the node that shall lead it, else for the one
-that does. Leaders leave draining and slow nodes, and those with a wrong clock, at once; otherwise
-one moves only when a node would lead two more than another, along a chain of raft groups if no
-single one can go from the one to the other. The wish stays written down, so leaders come back after
-a restart of their node; a node that just came up gets no further ones until it is UP for
-`leader_balance_delay_ms`.
+Pure, like `replicas`. A raft group is counted for its desired leader, or for its actual leader
+where none is desired. Leaders leave draining and slow nodes, and those with a wrong clock, at once;
+otherwise a leader moves only when a node would lead two more than another, along a chain of raft
+groups if no single one can go from the one node to the other. The desired leader stays recorded, so
+leaders return after a restart of their node; a node that just came up gets no further ones until it
+has been UP for `leader_balance_delay_ms`.
 """
 
 from __future__ import annotations

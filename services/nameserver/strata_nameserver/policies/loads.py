@@ -1,8 +1,8 @@
-"""What storage nodes bear, from their heartbeats, and which of them are busy.
+"""Loads of storage nodes, from their heartbeats, and which of the nodes are busy.
 
-Soft state of the metadata leader. A node's load is what it leads and hands out: appends to raft
-groups it follows are not its to give away. Means fade with time, not with the number of
-heartbeats, so that nodes with different intervals compare.
+Soft state of the metadata leader. A node's load is the load that it leads and hands out: it cannot
+give away the appends to raft groups that it follows. Means fade with time, not with the number of
+heartbeats, so nodes with different intervals compare.
 """
 
 from __future__ import annotations

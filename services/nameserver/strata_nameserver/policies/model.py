@@ -1,13 +1,12 @@
-"""The model of loads to come: a JSON table that is only evaluated here, and when not to use it.
+"""The model of future loads: a JSON table, evaluated here, and the reasons not to use it.
 
 The table gives, per raft group, the expected load by time of day:
 
     {"format": 1, "slot_ms": 3600000, "raft_groups": {"1": [120000.0, ...], ...}}
 
-A list covers one day from midnight UTC in slots of `slot_ms`. What a node is expected to bear is
-the sum over the raft groups that it leads. Measured loads alone count, and the reason is told, when
-there is no model, when it is out of date, cannot be read, or says something else than what is
-measured now.
+A list covers one day from midnight UTC in slots of `slot_ms`. The expected load of a node is the
+sum over the raft groups that it leads. Measured loads alone count, and the reason is reported, when
+there is no model, when it is out of date, cannot be read, or contradicts the loads measured now.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where replicas and leaders shall be: plain rules, each with its reason as text.
+"""The desired places of replicas and leaders: plain rules, each with its reason as text.
 
-Pure: `plan` looks at facts and returns steps, it neither waits nor writes. Called again and again
-on the facts of the moment, its steps lead to a state in which it returns none.
+Pure: `plan` looks at facts and returns steps; it neither waits nor writes. Called again and again
+with current facts, its steps lead to a state in which it returns none.
 
 Rules, most important first:
 

@@ -1,9 +1,9 @@
-"""Which slots shall go from one raft group to another: plain rules, each with its reason as text.
+"""Moves of slots between raft groups: plain rules, each with its reason as text.
 
 Pure, like `replicas`. Raft groups own equally many slots, give or take one: where raft groups were
-added, slots go to them in small steps, a few moves at a time. Those that came last stay longest, so
-what an operator moved by hand is made up for with other slots and not taken back. Only raft groups
-that are led give and take.
+added, slots go to them in small steps, a few moves at a time. The slots that arrived last stay
+longest, so the moves of an operator are balanced with other slots and not taken back. Only raft
+groups with a leader give and take slots.
 """
 
 from __future__ import annotations

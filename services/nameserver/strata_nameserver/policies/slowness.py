@@ -1,8 +1,8 @@
-"""Which storage nodes are slow, by two rules over what heartbeats say; soft state of the leader.
+"""Finds slow storage nodes, by two rules over their heartbeats; soft state of the leader.
 
-A disk that dies slowly answers every heartbeat, so silence does not show it; raft hides it as long
-as the node only follows. A slow node therefore keeps its replicas and loses its leaderships, and
-gets no new ones and no new queues.
+A slowly dying disk answers every heartbeat, so silence does not show it; raft hides it as long as
+the node only follows. A slow node therefore keeps its replicas and loses its leaderships, and gets
+no new ones and no new queues.
 
 1. At once: appends take many times longer than those of its peers (`PeerComparison`). Not a fixed
    number: what is slow for all, for instance a busy machine, is nobody's fault.
@@ -11,8 +11,8 @@ gets no new ones and no new queues.
    a node while it is several times faster than rule 1 asks for. One that leads nothing any more has
    no appends, so what those showed holds for a while.
 
-How long a node's answers take is measured by the others, whatever it leads: a network that is slow
-shows there. The fastest of them is believed, since one that is slow itself finds all others slow.
+The other nodes measure how long a node's answers take, whatever it leads: a slow network shows
+there. The fastest measurement is believed, since a slow node finds all others slow.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How full a nameserver's disk is, and room for what is decided already (rule 11).
+"""How full a nameserver's disk is, and space reserved for committed rows (rule 11).
 
-What is committed must be applied: a row that finds no room stops the replica until its next start.
-So changes are refused while those under way still find room, a leader hands over to a nameserver
-with more of it, and the ballast is given back when somebody else goes on to fill the disk. Changes
-are taken again once there is room and the ballast is whole.
+A committed row must be applied: a row that finds no space stops the replica until its next start.
+So changes are refused while there is still space for those under way, a leader hands over to a
+nameserver with more space, and the ballast is released when another program goes on filling the
+disk. Changes are accepted again once there is space and the ballast is whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The learned forecaster: boosted trees over ratios of a queue's own past, one model for all.
 
-What is learned is how the load of a window relates to the level of the last half hour, from ratios
+The model learns how the load of a window relates to the level of the last half hour, from ratios
 that have no unit; so one model serves queues of any size, also those it has never seen. Features
-look at the queue's own past only. Before a whole season has passed it says what `Ema` says.
+look at the queue's own past only. Before a whole season has passed it returns the forecast of
+`Ema`.
 
 The model is a versioned JSON document (`LearnedModel.to_json`) that names its features; an
 evaluator that does not know one of them refuses the document.

@@ -1,6 +1,6 @@
-"""What a forecaster is.
+"""The port of a forecaster.
 
-A forecaster follows one series: it is told one value per window and says what it expects of later
+A forecaster follows one series: it receives one value per window and returns its forecast for later
 windows. It never sees a value before its window has passed; a back-test feeds it the same way.
 """
 

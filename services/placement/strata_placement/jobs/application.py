@@ -1,7 +1,7 @@
-"""What every job has: a session, arguments for the source, progress, and a report.
+"""The frame of every job: a session, arguments for the source, progress and a report.
 
-The report is one JSON object on stdout; with `--report FILE` the same as a page: one HTML file that
-needs no script and no network.
+The report is one JSON object on stdout; `--report FILE` writes the same as a page: one HTML file
+that needs no script and no network.
 """
 
 from __future__ import annotations

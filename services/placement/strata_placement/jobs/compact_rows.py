@@ -1,7 +1,8 @@
-"""What a compaction of the tier does with objects: plain Python, run by every task for its share.
+"""Compaction of the tier's objects: plain Python, run by every task for its share.
 
-The plan is the storage nodes' own (`strata_tier.ranges.compaction`), made of the newest manifests;
-nothing is taken for granted of it: a leader replaces what still stands where it stood.
+The plan is the storage nodes' own (`strata_tier.ranges.compaction`), made from the newest
+manifests. It may be out of date: a leader replaces only objects that are still where the plan found
+them.
 """
 
 from __future__ import annotations

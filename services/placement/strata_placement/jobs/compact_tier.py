@@ -1,15 +1,16 @@
-"""Puts small objects of the tier together, as many at a time as Spark has cores.
+"""Merges small objects of the tier, as many at a time as Spark has cores.
 
     spark-submit compact_tier.py --tier URL --endpoint HOST:PORT [--home ID] [--mib-per-s N]
 
-Storage nodes do the same by themselves; with `tier.compaction = false` it is left to this job. What
-it writes serves readers once the leader of the raft group has read it back and committed it.
+Storage nodes do the same by themselves; with `tier.compaction = false` it is left to this job. The
+objects that the job writes serve readers once the leader of the raft group has read them back and
+committed them.
 
-Objects have names of their own in every run: what a killed one leaves behind is never committed and
-goes with the orphans that storage nodes and `sweep_tier` delete. Run again it plans from what the
-newest manifests say; what was done since then is left as it is.
+Objects have names of their own in every run: the objects of a killed run are never committed, and
+storage nodes and `sweep_tier` delete them with the other orphans. A second run plans from the
+newest manifests and leaves finished work as it is.
 
-Ends with exit code 1 if anything was refused or is damaged, and says what.
+The exit code is 1 if anything was refused or is damaged; the report names it.
 """
 
 from __future__ import annotations

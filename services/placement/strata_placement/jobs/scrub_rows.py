@@ -1,4 +1,4 @@
-"""What a scrub of the tier does with objects: plain Python, run by every task for its share."""
+"""Scrub of the tier's objects: plain Python, run by every task for its share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What jobs do with the loads of one queue: plain Python over its windows, run once per queue.
+"""Per-queue functions of the jobs: plain Python over the windows of loads of one queue.
 
-Windows in which a queue is not mentioned are zeros: an idle queue writes none.
+Windows that do not mention a queue count as zeros: an idle queue writes none.
 """
 
 from __future__ import annotations

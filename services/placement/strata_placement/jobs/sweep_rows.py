@@ -1,8 +1,7 @@
-"""What a sweep of the tier does for one raft group: plain Python, run by every task for its share.
+"""Sweep of the tier for one raft group: plain Python, run by every task for its share.
 
-It lists and deletes; what may be deleted its leader says, and nothing that a leader commits has a
-name that is being deleted: a sweep begins no deletion when half of the time that it was given is
-over.
+It lists and deletes; the leader says which objects may be deleted. A leader never commits a name
+that is being deleted: a sweep begins no deletion after half of its granted time.
 """
 
 from __future__ import annotations

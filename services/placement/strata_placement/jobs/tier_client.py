@@ -1,6 +1,6 @@
 """Calls of one task to the leader of a raft group, through any broker: commits and sweeps.
 
-All of them may be repeated safely. What a leader refuses for good is a `SourceError`.
+All of them may be repeated safely. A permanent refusal by a leader is a `SourceError`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which offsets are read by which task: pure arithmetic over spans of offsets.
+"""Plans the offsets that each task reads: pure arithmetic over spans of offsets.
 
 A span lies in one epoch of one queue: its messages are in one raft group. Spans of a queue do not
 overlap; an end of an older epoch is the start of the next one.

@@ -1,4 +1,4 @@
-"""What both ways of reading give: runs of stored messages, one object for many of them."""
+"""Runs of stored messages, one object for many of them: the result of both ways of reading."""
 
 from __future__ import annotations
 

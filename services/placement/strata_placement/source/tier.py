@@ -1,8 +1,8 @@
 """Reads a topic straight from the tier: its manifests and objects, no broker and no storage node.
 
-What was not uploaded yet is not there; the newest manifest of each raft group says what is. A queue
-is given up to its first hole only: a later epoch may be uploaded before the rest of an earlier one
-is, and a stream that went on behind the hole would never come back to it.
+Messages that are not uploaded yet are missing here; the newest manifest of each raft group lists
+the uploaded ones. A queue is read up to its first hole only: a later epoch may be uploaded before
+the rest of an earlier one, and a stream that went on behind the hole would never come back to it.
 
 The driver plans (`TierTopic`), tasks read what the plan names (`scan`): no task lists the store.
 """

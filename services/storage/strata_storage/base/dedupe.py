@@ -1,8 +1,8 @@
-"""Which message ids were seen lately: two rotating generations by group time (rule 23).
+"""Recently seen message ids: two rotating generations by group time (rule 23).
 
-The window answers one question quickly for a whole batch: is none of these ids known? Where the
-first message with a known id is, the id rows and the appends in flight say. So an id costs a set
-entry (about 100 bytes), not an object with a position.
+The window answers one question quickly for a whole batch: is none of these ids known? The id rows
+and the appends in flight give the position of the first message with a known id. So an id costs a
+set entry (about 100 bytes), not an object with a position.
 
 Invariant: every id that was stored from `since_ms` on is in one of the two generations. That is at
 least `window_ms` ago, unless `max_ids` forced a rotation earlier, or the window was just begun:

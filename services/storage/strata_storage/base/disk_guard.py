@@ -1,4 +1,4 @@
-"""What a filling disk forbids: three marks (rule 11). Decides only; `node` measures and asks."""
+"""Limits on a filling disk: three marks (rule 11). Decides only; `node` measures and asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a storage node knows of a replica that it hosts."""
+"""A storage node's record of a replica that it hosts."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Replicas that were removed here, put aside in files of their own for a while (rule 32).
+"""Replicas that were removed here, kept in files of their own for a while (rule 32).
 
     storage/removed/REPLICA_ID/replica.json   what it was, and who wanted it gone
     storage/removed/REPLICA_ID/log/           second names of the segments that it is in
 
-A segment costs nothing here until the log frees it. A folder counts once it has its name without
-`.new`; what was being made when the power went is deleted at the next look. Everything here blocks:
-it runs in a thread.
+A segment costs no space here until the log frees it. A folder counts once it has its name without
+`.new`; a folder that was unfinished at a power loss is deleted at the next look. Everything here
+blocks: it runs in a thread.
 
-What goes, oldest first: what is older than the retention, what is above the limit in bytes (the
-newest stays, however large), and one replica at a look while the disk is at one of its marks.
+Each look deletes, oldest first, the replicas older than the retention, those above the limit in
+bytes (the newest stays, however large), and one replica while the disk is at one of its marks.
 """
 
 from __future__ import annotations

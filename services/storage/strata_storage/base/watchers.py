@@ -1,7 +1,8 @@
-"""What a node tells the brokers that watch it: which raft groups it leads, which halves to check.
+"""Notices of a node to the brokers that watch it: led raft groups and halves to check.
 
-One stream per broker carries both. A slow reader misses leaderships that came and went; checks
-wait for it in a queue with a limit, and what finds no room there is offered to another broker.
+One stream per broker carries both. A slow reader misses leaderships that began and ended; checks
+wait for it in a queue with a limit, and a check that finds no space there is offered to another
+broker.
 """
 
 from __future__ import annotations

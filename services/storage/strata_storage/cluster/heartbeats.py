@@ -1,7 +1,7 @@
-"""What a storage node tells the nameserver in each heartbeat: what it leads, whom it hears, load.
+"""Contents of a storage node's heartbeat to the nameserver: led raft groups, peers heard, load.
 
-Led raft groups go as changes since the last heartbeat; `full` asks for all of them again. A led
-raft group is told anew when its term, its membership, the set of caught-up replicas or the
+Led raft groups are sent as changes since the last heartbeat; `full` asks for all of them again. A
+led raft group is sent again when its term, its membership, the set of caught-up replicas or the
 revision that it fulfils changed.
 """
 

@@ -1,13 +1,13 @@
-"""Which replicas this node hosts: always what the metadata rows say, level-triggered.
+"""The replicas that this node hosts: always those of the metadata rows, level-triggered.
 
 Nobody sends commands. After every change of the rows the hosted replicas are compared with the
-wanted ones; what is missing is hosted, what is wanted no more is put aside and its replica id ends
-(rules 8, 32). It takes a row of this node's cluster, and one that is newer than the row that last
-wanted the replica: nameservers that were restored to an earlier time remove nothing. A raft group
-whose row is not known is left alone.
+wanted ones; a missing replica is hosted, an unwanted one is put aside and its replica id ends
+(rules 8, 32). Removal takes a row of this node's cluster, and one that is newer than the row that
+last wanted the replica: nameservers that were restored to an earlier time remove nothing. A raft
+group without a known row is left alone.
 
 Invariant: the copy of the metadata is durable before a replica is hosted because of it. Else a
-power loss could leave the replica and a copy from before it, by which it would be removed.
+power loss could leave the replica and an earlier copy, by which it would be removed.
 """
 
 from __future__ import annotations

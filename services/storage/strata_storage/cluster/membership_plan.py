@@ -1,15 +1,15 @@
-"""The next step of a raft group towards the replicas that the metadata wants (pure).
+"""The next step of a raft group towards the replicas that the metadata row wants (pure).
 
-`next_step` looks at what shall be and at what is, and names one step; the reconciler carries it
-out and asks again. Nothing is remembered between two questions, so a new leader goes on where the
-old one stopped, and a wish that changes half-way is simply followed from there.
+`next_step` compares the desired state with the actual one, and names one step; the reconciler
+carries it out and asks again. Nothing is remembered between two questions, so a new leader
+continues where the old one stopped, and a row that changes half-way is simply followed from there.
 
-What every step keeps:
+Every step keeps these rules:
 - a replica is made a voter only when it is caught up, so a change never waits for a long copy;
 - the new voters have a majority of caught-up replicas, or the step waits;
-- as long as wanted voters are missing, unwanted ones stay in their place;
+- as long as wanted voters are missing, unwanted ones stay;
 - the leader never votes itself out: it hands over first, and its successor removes it;
-- nobody gets the leadership that has yet to apply what it holds: it would be silent meanwhile.
+- no replica becomes leader while it has entries left to apply: it would be silent meanwhile.
 """
 
 from __future__ import annotations

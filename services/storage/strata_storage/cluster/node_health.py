@@ -1,8 +1,8 @@
-"""What a storage node says of itself: its disk, what its raft groups lack, uploads to the tier.
+"""A storage node's report on itself: its disk, faults of its raft groups, uploads to the tier.
 
-Told to the brokers that watch and, in heartbeats, to the nameserver, whenever it changes; they
-decide what it means (`strata_metadata.cluster_health`). Invariant: what is said changes only when
-something did, so ages and counts that move all the time are not in it.
+The node sends it to the brokers that watch and, in heartbeats, to the nameserver, whenever it
+changes; they decide its meaning (`strata_metadata.cluster_health`). Invariant: the report changes
+only when a fact did, so ages and counts that move all the time are not in it.
 """
 
 from __future__ import annotations

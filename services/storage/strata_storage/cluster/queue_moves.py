@@ -1,9 +1,9 @@
 """Moves queues to other raft groups without copying a byte (rule 18).
 
-The leader of the raft group that holds a queue's last epoch does it all: it sees in the metadata
-that the queue shall move, seals it (one committed entry with the destination), opens the next
-epoch at the destination's leader, and reports to the nameserver, which only records. Every step
-may be repeated; after a change of leader the move row says what is left to do.
+The leader of the raft group that holds a queue's last epoch does it all: it reads in the metadata
+that the queue is to move, seals it (one committed entry with the destination), opens the next epoch
+at the destination's leader, and reports to the nameserver, which only records. Every step may be
+repeated; after a change of leader the move row says which steps are left.
 
 The destination's leader is looked for before the seal, so that a queue is not closed for longer
 than it takes to open it elsewhere.

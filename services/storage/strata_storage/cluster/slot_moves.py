@@ -1,4 +1,4 @@
-"""Gives up and takes slots as the metadata say, without a byte copied (rule 17).
+"""Gives up and takes slots as the metadata rows say, without a byte copied (rule 17).
 
     nameserver                 leader of the old raft group          leader of the new one
     SlotMove{slots}        ->  revoke, in one entry
@@ -6,10 +6,10 @@
                            ->                                        grant, in one entry
     SlotMove row goes      <-                                        report: granted
 
-Queues with state stay where they are and go on without a pause. Of the others none may begin to
-have state here while the raft group looks which those are; until the new one has granted the slots
-nobody owns them, and brokers repeat what is refused. Every step follows from rows alone, so a new
-leader, or a new nameserver, goes on where the old one stopped.
+Queues with state stay where they are and continue without a pause. No other queue may begin to have
+state here while the raft group looks for the queues with state; until the new raft group has
+granted the slots nobody owns them, and brokers repeat refused requests. Every step follows from
+rows alone, so a new leader, or a new nameserver, continues where the old one stopped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a raft group has to grant and to revoke itself, by the metadata (rule 17). Pure.
+"""Slots that a raft group has to grant and to revoke itself, by the metadata (rule 17). Pure.
 
-Safety hangs on three things. A slot's row names another raft group only after the one before has
-revoked it. What a raft group is to give up it never grants itself. And nothing is decided on older
-metadata than an earlier decision of the same raft group was (`Ownership.revision`), so a leader
-that lags behind cannot take back what has gone since.
+Safety hangs on three rules. A slot's row names another raft group only after the one before has
+revoked it. A raft group never grants itself a slot that it is to give up. And nothing is decided on
+older metadata than an earlier decision of the same raft group was (`Ownership.revision`), so a
+leader that lags behind cannot take back slots that were given away since.
 """
 
 from __future__ import annotations

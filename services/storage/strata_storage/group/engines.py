@@ -1,4 +1,4 @@
-"""What servicers see of a node: its raft groups."""
+"""A servicer's view of a node: its raft groups."""
 
 from __future__ import annotations
 

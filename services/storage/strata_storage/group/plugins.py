@@ -1,6 +1,6 @@
-"""What a plugin adds to a storage node: commands of its own, their rows, and a service.
+"""Plugins of a storage node: commands of their own, the rows of those, and a service.
 
-A plugin is named in the configuration (`plugins`); the modules of one that is not named are never
+A plugin is named in the configuration (`plugins`); the modules of an unnamed plugin are never
 imported. Its commands stop a replica that does not have it: skipping them would make replicas
 differ, so it is loaded on every storage node before a broker uses it.
 """

@@ -1,7 +1,7 @@
 """The plugin `kv` of one storage node, put together.
 
-Task `kv-expiry`: ends items whose time is over, in the raft groups led here. What does not change
-costs nothing: a raft group without such items is not looked at again until one is written.
+Task `kv-expiry`: ends expired items, in the raft groups led here. Unchanged raft groups cost
+nothing: a raft group without such items is not looked at again until one is written.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a leader keeps in memory for one term, and decides from it."""
+"""State that a leader keeps in memory for one term, and its decisions from that state."""

@@ -1,9 +1,9 @@
-"""Which brokers are connected, and which were lost lately. One for all raft groups of a node.
+"""Connected and recently lost brokers. One object for all raft groups of a node.
 
 An auto-renewed lease lives as long as its client (rule 25). A broker that dies between a pop and
 its answer leaves leases behind that their holder does not know of: they must be released although
-the client lives. What the broker took long before was delivered; to release it as well would
-deliver it twice. Invariant: a broker that came back is not lost.
+the client lives. Messages that the broker took long before were delivered; releasing them as well
+would deliver them twice. Invariant: a broker that came back is not lost.
 """
 
 from __future__ import annotations

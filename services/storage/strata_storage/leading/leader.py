@@ -1,4 +1,4 @@
-"""What one leader in one term knows beyond the rows (rule 1): dropped as a whole when it ends."""
+"""State of one leader in one term beyond the rows (rule 1): dropped as a whole when it ends."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Which pins may go: those of messages that were trimmed, or whose topic was dropped (rule 10).
+"""Finds deletable pins: those of trimmed messages and of dropped topics (rule 10).
 
 A leader looks at a bounded number of pins with every trim: at the first ones, because the smallest
-pin that stays bounds the low index; and at some more, from where it stopped the last time, because
-one message that waits for weeks must not keep the pins of all that came after it.
+remaining pin bounds the low index; and at some more, from where it stopped the last time, because
+one message that waits for weeks must not keep the pins of all later ones.
 
-Invariant: a pin that may go once may always go, and a new pin has a greater index than all that
-were looked at. So a run of such pins is safe to delete whenever the trim is applied.
+Invariant: a pin that is deletable once stays deletable, and a new pin has a greater index than all
+pins looked at before. So a run of such pins is safe to delete whenever the trim is applied.
 """
 
 from __future__ import annotations

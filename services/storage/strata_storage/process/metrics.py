@@ -57,7 +57,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "rocketmq_broker_permission",
         "gauge",
         "1",
-        "What the disk mark lets clients do here: 6 send and receive, 4 receive, 0 neither.",
+        "Client permission by the disk mark: 6 send and receive, 4 receive, 0 neither.",
     ),
     MetricSpec(
         "rocketmq_timer_dequeue_lag",
@@ -117,7 +117,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "strata_storage_filter_steps_total",
         "counter",
         "steps",
-        "What SQL92 filters cost: nodes of expressions and texts that they looked at.",
+        "Cost of SQL92 filters: nodes of expressions and texts that they looked at.",
     ),
     MetricSpec(
         "strata_storage_filter_waits_total",

@@ -1,7 +1,7 @@
 """Messages of a queue from an offset on, without a lease: for pull consumers and operators.
 
-Reads applied rows only and keeps no state of who reads. What a filter passes over by the index is
-not read from the log; what it must read counts towards the answer's limits.
+Reads applied rows only and keeps no state of its readers. Messages that a filter rejects by the
+index are not read from the log; messages that it must read count towards the answer's limits.
 """
 
 from __future__ import annotations

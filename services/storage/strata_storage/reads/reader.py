@@ -1,8 +1,8 @@
 """Messages by (raft index, place in the entry): from the recent ring, else from disk.
 
 The ring is read on the event loop, because it does no I/O. Everything else goes to a small thread
-pool, where every message is compared with its checksum (rule 31): damaged bytes are never served.
-What the disk could not read is not damaged (rule 40): it is told apart, and read again by the next.
+pool, where every message is compared with its checksum (rule 31): damaged bytes are never served. A
+read error of the disk is not damage (rule 40): it is reported apart, and the next read tries again.
 """
 
 from __future__ import annotations

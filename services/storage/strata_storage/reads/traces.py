@@ -1,7 +1,7 @@
-"""What became of single messages: reads trace rows beside the message itself.
+"""The history of single messages: reads trace rows beside the message itself.
 
-Rows tell of every delivery, ack and release as long as messages of their day are kept (ADR 0020).
-A message that a filter passed over, or that a consumer group skipped by a reset, has no event.
+Rows record every delivery, ack and release as long as messages of their day are kept (ADR 0020). A
+message that a filter passed over, or that a consumer group skipped by a reset, has no event.
 """
 
 from __future__ import annotations

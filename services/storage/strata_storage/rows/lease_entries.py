@@ -1,4 +1,4 @@
-"""Which entries go to followers before messages do (rule 15)."""
+"""Selects the entries that are sent to followers before messages are (rule 15)."""
 
 from __future__ import annotations
 

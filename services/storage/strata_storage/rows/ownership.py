@@ -1,7 +1,7 @@
-"""What a raft group owns (rule 17): slots, and single queues that do not follow their slots.
+"""Slots that a raft group owns (rule 17), and single queues that do not follow their slots.
 
-Changed by OWN and OPEN commands only, so it is the same on all replicas. A queue that was opened
-here as a later epoch is owned whatever is said here (rule 18): its row says so.
+Only OWN and OPEN commands change it, so it is the same on all replicas. A queue that was opened
+here as a later epoch is owned whatever this state says (rule 18): its row says so.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What a raft group has in the tier, as applied: the tier's commands become rows (rules 1 and 28).
+"""A raft group's tier contents, as applied: the tier's commands become rows (rules 1 and 28).
 
-Every replica has it; nothing here talks to a store. What is in which object is `TierMetadata`;
-beside it stand what is being uploaded, and per queue the *local offset*: below it the log may give
-messages up. Invariant: local offset <= commit offset, so what the log may give up is in the tier.
+Every replica has this state; nothing here talks to a store. `TierMetadata` lists the contents of
+each object; beside it are kept the uploads under way, and per queue the *local offset*: below it
+the log may free messages. Invariant: local offset <= commit offset, so messages that the log may
+free are in the tier.
 
 An entry that was decided on other rows than it meets is *stale*: it changes nothing, on every
-replica alike, and whoever proposed it learns so from `stale`. No message depends on it, so it is no
-reason to stop a replica: what was not uploaded waits in the log.
+replica alike, and its proposer learns so from `stale`. No message depends on it, so it is no reason
+to stop a replica: messages that were not uploaded wait in the log.
 """
 
 from __future__ import annotations

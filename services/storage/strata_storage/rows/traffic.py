@@ -1,7 +1,8 @@
-"""What one raft group stored and handed out since it was last asked, by queue.
+"""Traffic of one raft group since the last look, by queue: messages stored and handed out.
 
-Counted once per part of a batch and per answer, not per message. Bounded by what is active between
-two looks: the meter takes everything out at each of them, on followers too.
+It is counted once per part of a batch and per answer, not per message. Its size is bounded by the
+queues that are active between two looks: the meter takes everything out at each of them, on
+followers too.
 """
 
 from __future__ import annotations

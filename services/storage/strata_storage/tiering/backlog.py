@@ -1,11 +1,10 @@
-"""What a leader still has to bring to the tier, and what goes into the next object.
+"""The messages that a leader still has to upload to the tier, and the plan of the next object.
 
 It holds references, not messages: per queue an offset, a number of bytes and a time. Deciding is
-sync and reads rows only; `look` does a bounded piece of that, so that the caller can give others
+sync and reads rows only; `look` does a bounded piece of that, so the caller can give other tasks
 their turn of the event loop.
 
-Invariant: a queue of which nothing is known here has nothing to upload, or will be found by the
-next `rescan`.
+Invariant: a queue without an entry here has nothing to upload, or is found by the next `rescan`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Puts small objects of one raft group together, and deletes what nobody will ever commit.
+"""Merges small objects of one raft group, and deletes objects that nobody will ever commit.
 
-What is put together is decided by `strata_tier.ranges.compaction`; here it is written, read back
-whole, and proposed. The objects that it replaces are deleted like any other of which nothing is
-left.
+`strata_tier.ranges.compaction` decides which objects are merged; here the new object is written,
+read back whole, and proposed. The replaced objects are deleted like any other object without a live
+range.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What jobs outside ask of a raft group's leader: to commit an object, to say what may be deleted.
+"""Requests of outside jobs to a raft group's leader: commit an object, list deletable objects.
 
-Jobs move bytes, list and delete; what they wrote and what may go is decided here (rule 28). An
-object serves only after it was read back whole and holds exactly what the ranges that it replaces
-hold; deleting follows a committed drop, or concerns what nobody committed.
+Jobs move bytes, list and delete; the leader decides which objects are committed or deleted (rule
+28). An object serves only after it was read back whole and holds exactly the contents of the ranges
+that it replaces; a deletion follows a committed drop, or concerns an object that nobody committed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tiering is made of on one node; the same objects for all its raft groups."""
+"""The parts of tiering on one node; the same objects for all its raft groups."""
 
 from __future__ import annotations
 

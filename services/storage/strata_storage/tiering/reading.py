@@ -1,8 +1,8 @@
 """Messages from the log or from the tier, as their topic's `tiered_storage_level` says.
 
-Whatever the level, what one side does not have, or cannot give, comes from the other; a message
-that only the tier has and that cannot be read now is a refusal, never a missing message. Bytes
-from the tier are compared with the checksum in the consume queue row, as those from the log are.
+At every level, a message that one side lacks, or cannot return, comes from the other; a message
+that only the tier has and that cannot be read now is a refusal, never a missing message. Bytes from
+the tier are compared with the checksum in the consume queue row, as those from the log are.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Index rows again from the tier: of messages that the log gave up before the rows were lost.
+"""Rebuilds index rows from the tier: for messages that the log freed before the rows were lost.
 
-A rebuild from the log leaves the rows marked as unfinished when the tier holds more; the mark goes
-when everything is there. A replica is never opened for writing with holes: where nothing is known
-of an offset, a pop would pass over it.
+A rebuild from the log leaves the rows marked as unfinished when the tier holds more; the mark is
+removed when everything is there. A replica is never opened for writing with holes: a pop would pass
+over an offset without a row.
 
-Rows that were rebuilt are as old as a checkpoint. What the log gave up since is in the tier by an
-entry that comes after it, so the tier is asked as it will be when the log has been applied.
+Rebuilt rows are as old as a checkpoint. Messages that the log freed since then are in the tier by
+an entry that comes after it, so the tier is asked for its state after the whole log was applied.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What leaves the log because the tier has it, and what leaves the tier (rules 10 and 28).
+"""Deletes from the log the messages that the tier has, and expired data from the tier (10, 28).
 
 In one turn of retention, on a leader: ranges below the queues' min offsets and of dropped topics
-go; then the log may give up what is old enough and was read back whole from the store; then
-objects of which nothing is left are deleted, some time after they were dropped, and small ones
-are put together.
+are dropped; then the log may free messages that are old enough and were read back whole from the
+store; then objects without any live range are deleted, some time after the drop, and small ones are
+merged.
 
-Invariant: the log gives nothing up that this leader, or an earlier one, did not read back.
+Invariant: the log frees no message that this leader, or an earlier one, did not read back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What one leader brings to the tier: dispatch, upload, commit, one object after another.
+"""The uploads of one leader to the tier: dispatch, upload, commit, one object after another.
 
-The appends of its raft group never wait for it: it reads what is applied. What an object is to
-hold is an entry before a byte of it is sent, so whoever leads next uploads the same (rule 28);
-what is sent serves only after it was proven to be there and that is an entry, too.
+The appends of its raft group never wait for it: it reads applied rows. The contents of an object
+are an entry before a byte of it is sent, so the next leader uploads the same object (rule 28); an
+object serves only after it was proven to be there, and that is an entry, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Damaged frames: found by the scrub and by reads, and what they mean for a replica (rule 8).
+"""Damaged frames, found by the scrub and by reads, and their effect on a replica (rule 8).
 
 A replica that lost a live frame takes no part any more: it gives up the leadership, neither votes
-nor acks, and is told of in heartbeats, so that the nameserver has another replica made from the
-healthy ones. What it has stays readable where it is intact. The only voter of a raft group goes
-on: nobody could replace it; the damaged messages are refused one by one.
+nor acks, and is reported in heartbeats, so that the nameserver has another replica made from the
+healthy ones. Its intact messages stay readable. The only voter of a raft group goes on: nobody
+could replace it; the damaged messages are refused one by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What time and the death of clients demand of leases, on all raft groups that a node leads.
+"""Releases leases by time and after the death of clients, on all raft groups that a node leads.
 
-The turns are short; what waits, for the log or for messages to be read, is a task per raft group.
-Invariant: a raft group that waits for its quorum, or for the tier, holds up no other (rule 39).
+The turns are short; work that waits for the log, or for messages to be read, is a task per raft
+group. Invariant: a raft group that waits for its quorum, or for the tier, holds up no other (rule
+39).
 """
 
 from __future__ import annotations

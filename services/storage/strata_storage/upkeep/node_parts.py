@@ -1,4 +1,4 @@
-"""What a storage node is made of: the parts that `app` builds and `node` works with."""
+"""The parts of a storage node: those that `app` builds and `node` works with."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""`strata log repair`: a storage node's log whole again, and what was lost, by name (rule 8).
+"""`strata log repair`: makes a storage node's log whole again and names the loss (rule 8).
 
-For a raft group without another voter there is nobody to copy from. What is damaged is given up,
-explicitly: every damaged entry gets a stand-in with the same index, a LOST command that keeps the
-messages whose bytes are right and skips the offsets that the others had, so that no offset is
-used twice. Rows are rebuilt from the log at the next start.
+A raft group without another voter has no copy elsewhere. The damaged part is given up, explicitly:
+every damaged entry gets a placeholder with the same index, a LOST command that keeps the messages
+whose bytes are right and skips the offsets of the others, so that no offset is used twice. Rows are
+rebuilt from the log at the next start.
 
-Runs with the node stopped. It does not know how frames lie on the disk (`strata_seglog.repair`).
-Why this way: docs/adr/0011-log-repair.md.
+It runs with the node stopped. It does not know how frames lie on the disk (`strata_seglog.repair`).
+The reasons for this way: docs/adr/0011-log-repair.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What leaves the disk (rule 10): the leader's trim by time and size, then segments everywhere.
+"""Deletion from the disk (rule 10): the leader's trim by time and size, then segments everywhere.
 
 `plan_trim` decides on a leader; the TRIM command makes every replica follow. `low_indexes` says
-below which entries a node's log may go. Retention of a message that waited counts from when it was
-placed (rule 26); while it waits its pin keeps its entry.
+below which entries a node's log may be deleted. Retention of a message that waited counts from its
+delivery to its queue (rule 26); while it waits its pin keeps its entry.
 """
 
 from __future__ import annotations

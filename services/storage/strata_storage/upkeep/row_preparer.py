@@ -1,7 +1,7 @@
-"""Brings the rows of a replica to where its log begins, before the replica is opened.
+"""Brings the rows of a replica to the start of its log, before the replica is opened.
 
-What cannot be read is named, not raised: the replica is read-only for it, its node starts, and
-its other raft groups serve (rules 7 and 8).
+Unreadable data is named, not raised: the replica is read-only for it, its node starts, and its
+other raft groups serve (rules 7 and 8).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the readable parts of a damaged log say: which messages can be saved, where queues go on.
+"""Reads a damaged log's readable parts: which messages can be saved, where queues continue.
 
-An entry whose messages alone are damaged is saved: header and columns of its batch and every
-message have checksums of their own. Of another one the readable entries around it tell which
-offsets it can have used.
+An entry in which only messages are damaged is saved: header and columns of its batch and every
+message have checksums of their own. For any other damaged entry, the readable entries around it
+bound the offsets it can have used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a leader decides about an append batch: queues, offsets, duplicates, repeats (rules 1, 23).
+"""A leader's decision about an append batch: queues, offsets, duplicates, repeats (rules 1, 23).
 
 Everything is decided on speculative state: applied rows plus the leader's own appends in flight.
 """

@@ -1,4 +1,4 @@
-"""What a leader proposed to store and whose rows are not there yet: where each message will be."""
+"""Messages that a leader proposed and whose rows are still missing: their future positions."""
 
 from __future__ import annotations
 

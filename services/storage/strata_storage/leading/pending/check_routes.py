@@ -1,4 +1,4 @@
-"""Which broker is asked to check a half message. One for all raft groups of a node.
+"""Chooses the broker that checks a half message. One for all raft groups of a node.
 
 Any producer of the topic may answer, wherever it is connected: brokers report the topics of which
 they hold live producers (`ReportClients`), storage picks one of them in turn. A broker counts as

@@ -1,10 +1,10 @@
 """The earliest pending messages of a raft group, in memory (rule 27); a hint, not the truth.
 
-The rows are the truth. What is taken out of the window is looked up before anything is decided,
+The rows are the truth. A message taken out of the window is looked up before anything is decided,
 so a key whose message was ended meanwhile, or that is in here twice, does no harm.
 
-Invariant: every pending row below `bound` is in the window or was taken out of it. So a scan goes
-on at `bound` and never meets again what was delivered before.
+Invariant: every pending row below `bound` is in the window or was taken out of it. So a scan
+continues at `bound` and never meets again a message that was delivered before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a leader does about messages that wait: its resolver, timers, transactions and recalls."""
+"""A leader's work on messages that wait: its resolver, timers, transactions and recalls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""RecallMessage: a producer takes back a message that nobody got yet.
+"""RecallMessage: a producer takes back a message that no consumer received yet.
 
-A delayed message can be recalled until it is due. A stored one, also a delayed one that was
-delivered meanwhile, as long as no consumer group was given it or passed over it: its offset stays
-and holds nothing. What was only read, without a lease, does not count.
+A delayed message can be recalled until it is due. A stored message, also a delayed one that was
+delivered meanwhile, can be recalled as long as no consumer group received it or passed over it: its
+offset stays and holds nothing. A read without a lease does not count.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What becomes of messages that wait, decided once and here: the RESOLVE entries of one leader.
+"""Decides the outcome of waiting messages, once and here: the RESOLVE entries of one leader.
 
 A commit, a rollback, a recall and the due time race for a message; the first one to decide here
-wins (rule 1). Whoever comes later waits until the winner's entry is committed and is told what it
-says. Decisions of one turn of the event loop share an entry.
+wins (rule 1). A later request waits until the winner's entry is committed and receives its outcome.
+Decisions of one turn of the event loop share an entry.
 
 Invariants:
-- Queues and offsets are given at the moment of the proposal, so they rise as the log does.
-- A decision that cannot be proposed leaves no trace: whoever waits for it is refused.
-- What a topic's DROP overtakes in the log comes to nothing there; apply sees to that.
+- Queues and offsets are given at the moment of the proposal, so they rise with the log.
+- A decision that cannot be proposed leaves no trace: a request that waits for it is refused.
+- A message whose topic's DROP comes earlier in the log has no effect; apply sees to that.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Delivers messages when they are due and has halves checked: the timer of one leader in one term.
 
-It sleeps until the next due time or until something earlier becomes pending; an idle raft group
-with messages that wait stays quiet until then. Never early: by group time (rule 4). What is due at
-once goes in batches, one entry each, in the order of due times.
+It sleeps until the next due time or until something earlier becomes pending; a quiesced raft group
+with waiting messages stays quiesced until then. It never delivers early: it goes by group time
+(rule 4). Messages due together are delivered in batches, one entry each, in the order of due times.
 
 Invariant: a pending message is in the window, in the rows beyond its bound, decided about
-(`Resolver`), or on its way to another raft group; what comes to nothing returns to the window.
+(`Resolver`), or on its way to another raft group; a message whose decision fails returns to the
+window.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which clients live, as brokers report them (rule 25). One for all raft groups of a node."""
+"""Live clients, as brokers report them (rule 25). One for all raft groups of a node."""
 
 from __future__ import annotations
 

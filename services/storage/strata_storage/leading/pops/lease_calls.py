@@ -1,4 +1,4 @@
-"""What consumers and operators do with leases: ack, new visible time, reset, inspection."""
+"""Lease requests of consumers and operators: ack, new visible time, reset, inspection."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """The leases a leader has in memory: one `QueueLeases` per active (consumer group, queue).
 
-Loaded from rows when first needed; the least lately used go when they are idle. What runs out and
-who holds auto-renewed leases is known for all rows, in memory or not, through two small indexes.
+A set is loaded from rows when first needed; the least recently used sets are dropped when they are
+idle. Two small indexes know, for all rows, in memory or not, which leases expire and which clients
+hold auto-renewed leases.
 
-Invariant: a set is loaded only while none of its changes is on its way to the rows, so what is
-loaded is what was decided.
+Invariant: a set is loaded only while none of its changes is on its way to the rows, so a loaded set
+equals the decided state.
 """
 
 from __future__ import annotations

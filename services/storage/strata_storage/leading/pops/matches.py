@@ -1,7 +1,7 @@
-"""What a filter said of the messages of a queue that come next: known before a pop takes them.
+"""A filter's results for the next messages of a queue: known before a pop takes them.
 
-Only filters that must read messages need it. A pop often reads more than it may take; what it
-learnt is kept for the next one.
+Only filters that must read messages need it. A pop often reads more than it may take; the results
+for the rest are kept for the next pop.
 """
 
 from __future__ import annotations

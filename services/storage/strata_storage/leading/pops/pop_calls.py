@@ -1,4 +1,4 @@
-"""What a pop asks for, what it takes and what it gives: the words of `pop.py`."""
+"""The types of a pop's request, of the messages it takes and of its answer, used by `pop.py`."""
 
 from __future__ import annotations
 
