@@ -71,7 +71,7 @@ async def test_a_process_of_another_cluster_is_refused(side: Side) -> None:
     with pytest.raises(AngeliaError) as refused:
         await side.call_from(ClusterId("c2"))
     assert refused.value.code == WRONG_CLUSTER
-    assert refused.value.reason == (f"{side.endpoint} is of cluster c1, this process of c2")
+    assert refused.value.reason == (f"{side.endpoint} belongs to cluster c1, this process to c2")
     assert side.greeter.heard == 0
 
 
@@ -80,7 +80,7 @@ async def test_a_process_that_joins_is_compared_from_then_on(side: Side) -> None
     cluster = ClusterId()
     await side.call_from(cluster)
     cluster.learn("c2")
-    with pytest.raises(AngeliaError, match="this process of c2"):
+    with pytest.raises(AngeliaError, match="this process to c2"):
         await side.call_from(cluster)
     assert side.greeter.heard == 1
 
@@ -91,7 +91,7 @@ def test_a_cluster_is_learned_once() -> None:
     cluster.learn("")
     cluster.learn("c1")
     cluster.learn("c1")
-    with pytest.raises(WrongCluster, match="of cluster c1, not c2"):
+    with pytest.raises(WrongCluster, match="to cluster c1, not c2"):
         cluster.learn("c2")
     assert cluster.value == "c1"
 

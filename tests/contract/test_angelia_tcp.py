@@ -64,7 +64,7 @@ def _hello(version: int, codec: str) -> bytes:
         (_hello(9, "protobuf"), "unknown version 9, this is 2"),
         (_hello(2, "morse"), "unknown codec 'morse'"),
         (frames.header(Kind.REQUEST, 0), "REQUEST before HELLO"),
-        (frames.header(Kind.HELLO, 1 << 30), "frame of 1073741824 bytes"),
+        (frames.header(Kind.HELLO, 1 << 30), "a frame has 1073741824 bytes"),
         (frames.header(Kind.HELLO, 3) + b"abc", "not an Angelia handshake"),
         (_hello(2, "protobuf") + frames.header(Kind.REQUEST, 1) + b"x", "request frame too short"),
         (_hello(2, "protobuf") + frames.header(Kind.ITEM, 0), "ITEM from a caller"),

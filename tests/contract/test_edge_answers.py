@@ -130,7 +130,7 @@ async def test_a_rare_handler_that_raises(way: Way) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await unary(way.channel, "Reverse")(b"raise", timeout=10)
     assert caught.value.code() is grpc.StatusCode.INTERNAL
-    assert "a mistake of its own" in (caught.value.details() or "")
+    assert "because of a bug" in (caught.value.details() or "")
     failures = way.metrics.counter("strata_request_failures_total")
     assert failures.value({"component": "edge"}) == 1
     assert await way.send(b"on") == b"on"

@@ -73,17 +73,17 @@ async def test_a_new_pair_is_taken_without_a_restart(
     with structlog.testing.capture_logs() as lines:
         _put(new.certificate_file, used.certificate_file)
         await until(
-            lambda: any("old one stays" in line["event"] for line in lines),
+            lambda: any("old one remains" in line["event"] for line in lines),
         )
         assert "one.example" in await _served(port)
         _put(new.key_file, used.key_file)
-        await until(lambda: any("read again" in line["event"] for line in lines))
+        await until(lambda: any("certificate reloaded" in line["event"] for line in lines))
 
     async def is_new() -> bool:
         return "two.example" in await _served(port)
 
     await until(is_new)
-    (bad,) = [line for line in lines if "old one stays" in line["event"]]
+    (bad,) = [line for line in lines if "old one remains" in line["event"]]
     assert bad["log_level"] == "warning"
     assert str(used.key_file) in bad["reason"]
     assert "is not the key of" in bad["reason"]
@@ -109,10 +109,10 @@ async def test_a_bad_pair_changes_nothing(
             used.certificate_file.unlink()
         else:
             used.certificate_file.write_text("no PEM")
-        await until(lambda: any("old one stays" in line["event"] for line in lines))
+        await until(lambda: any("old one remains" in line["event"] for line in lines))
         assert "one.example" in await _served(port)
         await asyncio.sleep(1.5)  # it is looked at again meanwhile, and not told again
-    (line,) = [line for line in lines if "old one stays" in line["event"]]
+    (line,) = [line for line in lines if "old one remains" in line["event"]]
     wrong = "does not exist" if bad == "gone" else "holds no certificate"
     assert f"{used.certificate_file} {wrong}" in line["reason"]
     await edge.stop(0)

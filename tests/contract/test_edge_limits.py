@@ -300,7 +300,7 @@ async def test_an_upload_has_a_limited_time(open_way: OpenWay) -> None:
     writer.write(raw.data_frames(1, raw.message(bytes(20_000))[:1_000], end=False))
     async with asyncio.timeout(30):
         seen = await raw.read_until_end(reader, 1)
-    assert b"did not come within" in seen
+    assert b"did not arrive within" in seen
     writer.close()
     assert _refused(way, "upload") == 1
 

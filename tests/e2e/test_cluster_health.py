@@ -153,7 +153,7 @@ def test_two_of_three_storage_nodes_dead(outside: Outside) -> None:
         check=False,
     )
     assert sent.returncode == 4
-    assert "is LEADERLESS: no leader, 1 of 3 replicas can be reached" in sent.stderr
+    assert "is LEADERLESS: no leader; 1 of 3 replicas can be reached" in sent.stderr
     for name in ("broker-1", "storage-3"):
         assert '"event": "raft group LEADERLESS"' in outside.log(name)
         assert '"event": "node DOWN"' in outside.log(name)

@@ -65,7 +65,7 @@ def test_every_name_of_rocketmq_is_there_or_explained(generator: ModuleType) -> 
     names = [f"rocketmq_{name}" for name in ROCKETMQ_NAMES.split()]
     assert len(names) == len(set(names))
     assert [name for name in names if name not in declared and f"`{name}`" not in page] == []
-    absent = page.partition("names these are absent:")[2].partition("Clients:")[0]
+    absent = page.partition("RocketMQ names are absent:")[2].partition("Clients:")[0]
     cells = [line.split("|")[1] for line in absent.splitlines() if line.startswith("|")]
     assert len(cells) > 2
     assert [name for name in declared for cell in cells if f"`{name}`" in cell] == []

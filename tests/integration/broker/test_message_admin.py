@@ -95,7 +95,7 @@ async def test_a_search_by_tag_reads_only_what_matches(
 
 async def test_a_bad_page_token_is_refused(brokers: Sequence[BrokerUnderTest]) -> None:
     """INVALID_ARGUMENT with the token in the text."""
-    with pytest.raises(CallError, match="is no page token") as failure:
+    with pytest.raises(CallError, match="is not a page token") as failure:
         await find(brokers[0], begin_ms=0, page_token="a:b")
     assert failure.value.status == "INVALID_ARGUMENT"
 

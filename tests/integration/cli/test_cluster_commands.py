@@ -103,7 +103,10 @@ def test_a_node_is_named_by_id_or_endpoint(cluster: SmallCluster) -> None:
     assert cluster.ask("node", "show", shown["node"]) == shown
     assert [replica["raft_group"] for replica in shown["replicas"]] == [1, 2]
     failed = cluster.run("node", "show", "nobody", "--endpoint", cluster.endpoint)
-    assert (failed.returncode, "no node nobody; there are" in failed.stderr) == (3, True)
+    assert (failed.returncode, "node nobody does not exist; the nodes are" in failed.stderr) == (
+        3,
+        True,
+    )
 
 
 def test_the_only_node_of_its_kind_is_not_sent_away(cluster: SmallCluster) -> None:

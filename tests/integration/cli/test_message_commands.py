@@ -58,7 +58,7 @@ def test_messages_are_queried_by_time_key_and_tag(node: Node) -> None:
     assert len(first["messages"]) == 3
     assert [*first["messages"], *rest["messages"]] == everything
     for arguments, reason, code in (
-        (("message", "query", "asked", "--page", "x"), "no page token", 4),
+        (("message", "query", "asked", "--page", "x"), "is not a page token", 4),
         (("message", "query", "asked", "--from", "soon"), "is not a time", 2),
         (("message", "query", "nowhere"), "topic nowhere does not exist", 3),
     ):

@@ -90,4 +90,4 @@ def test_a_node_whose_replicas_were_removed(start_node: StartNode) -> None:
 def test_what_is_not_there(tmp_path: Path) -> None:
     """One line for an empty folder and for an unknown replica."""
     empty = strata("storage", "restore-replica", "7", "--data-dir", str(tmp_path))
-    assert (empty.returncode, empty.stderr) == (1, f"strata: {tmp_path} is no data folder\n")
+    assert (empty.returncode, empty.stderr) == (1, f"strata: {tmp_path} is not a data folder\n")

@@ -52,7 +52,7 @@ def test_garbage_is_refused_or_waited_for(garbage: bytes) -> None:
 
 def test_oversize_is_refused_by_the_header_alone() -> None:
     """A frame above the limit is refused before its payload is there."""
-    with pytest.raises(FrameError, match="1001 bytes, limit 1000"):
+    with pytest.raises(FrameError, match="1001 bytes, the limit is 1000"):
         FrameReader(1_000).feed(frames.header(Kind.REQUEST, 1_001))
 
 

@@ -168,7 +168,7 @@ async def test_a_queue_says_where_it_is_and_why(edge: FakeEdge, meta: FakeMeta) 
     assert list(response.reasons) == ["queue 1 is new"]
     meta.down = True
     response = await edge.call(ADMIN + "GetQueue", request, admin_pb2.GetQueueResponse)
-    assert "no nameserver says why" in response.reasons[0]
+    assert "no nameserver gives a reason" in response.reasons[0]
     with pytest.raises(CallError) as failure:
         request.queue = 4
         await edge.call(ADMIN + "GetQueue", request, admin_pb2.GetQueueResponse)

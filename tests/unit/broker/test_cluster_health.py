@@ -126,7 +126,7 @@ async def test_an_outage_is_told_everywhere_and_taken_back(broker: Broker) -> No
     call = broker.edge.begin("SendMessage", request, time_left_s=0.2)
     response = service_pb2.SendMessageResponse.FromString((await call.answer)[0])
     assert response.status.code == definition_pb2.HA_NOT_AVAILABLE
-    assert "is LEADERLESS: no leader, 3 of 3 replicas can be reached" in response.status.message
+    assert "is LEADERLESS: no leader; 3 of 3 replicas can be reached" in response.status.message
     for raft_group, node_id in leaders.items():
         broker.cluster.elect(raft_group, node_id)
     await until(lambda: broker.app.health().serves)

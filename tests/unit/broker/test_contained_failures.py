@@ -216,7 +216,7 @@ async def test_a_key_that_is_no_base64_is_refused(client: Client, key: str) -> N
     one.user_properties.update({"kv_opType": "PUT", "key": key})
     sent = await client.send(one)
     assert [entry.status.code for entry in sent.entries] == [definition_pb2.BAD_REQUEST]
-    assert "no base64" in sent.entries[0].status.message
+    assert "not base64" in sent.entries[0].status.message
 
 
 async def test_a_write_that_fails_unexpectedly_answers_its_send(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
-from strata_broker.base.config import RefusalsSection
 from strata_broker.base.metrics import METRICS
+from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.tables import TopicRow
 from strata_mq.requests.types import MessageType

@@ -6,8 +6,9 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.base.config import BrokerConfig, RefusalsSection
+from strata_broker.base.config import BrokerConfig
 from strata_broker.base.metrics import METRICS
+from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.base.refusal_pace import RefusalPace
 from strata_mq.requests import Code
 from strata_runtime.metrics import Metrics

@@ -22,10 +22,10 @@ def _options(tmp_path: Path, **edge: object) -> EdgeOptions:
 @pytest.mark.parametrize(
     ("edge", "reason"),
     [
-        ({"certificate_file": "a.crt"}, "edge.certificate_file is set and edge.key_file is not"),
-        ({"key_file": "a.key"}, "edge.key_file is set and edge.certificate_file is not"),
+        ({"certificate_file": "a.crt"}, "edge.certificate_file is set but edge.key_file is not"),
+        ({"key_file": "a.key"}, "edge.key_file is set but edge.certificate_file is not"),
         ({"certificate_file": "a.crt", "key_file": "a.key"}, "a.crt does not exist"),
-        ({"tls": False, "tls_only": True}, "edge.tls_only is set and edge.tls is not"),
+        ({"tls": False, "tls_only": True}, "edge.tls_only is set but edge.tls is not"),
     ],
 )
 def test_what_makes_no_sense(tmp_path: Path, edge: dict[str, object], reason: str) -> None:

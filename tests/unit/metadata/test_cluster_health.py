@@ -104,7 +104,7 @@ def test_nobody_leads() -> None:
     assert not looking.judge.is_waiting
     assert (picture.status, picture.serves) == ("down", False)
     assert picture.problems[0].line() == (
-        "raft group 1 LEADERLESS: no leader, 1 of 3 replicas can be reached; missing: b, c"
+        "raft group 1 LEADERLESS: no leader; 1 of 3 replicas can be reached; missing: b, c"
     )
     assert {("node", "b", "UNREACHABLE"), ("node", "c", "UNREACHABLE")} <= set(said(picture))
     assert looking.look(facts()).problems == ()

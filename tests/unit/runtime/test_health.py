@@ -76,5 +76,5 @@ def test_many_changes_at_once_do_not_flood_the_log() -> None:
         logs.configure()
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
     assert len(lines) == 8
-    assert lines[3] == lines[3] | {"event": "more problems began", "raft_group": 997}
-    assert lines[7]["event"] == "more problems ended"
+    assert lines[3] == lines[3] | {"event": "further problems began", "raft_group": 997}
+    assert lines[7]["event"] == "further problems ended"
