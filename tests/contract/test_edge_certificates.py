@@ -178,9 +178,9 @@ class _Later(SystemClock):
     ("days", "level", "event"),
     [
         (3_000, None, None),
-        (3_625, "warning", "certificate ends soon"),
-        (3_645, "error", "certificate ends within days"),
-        (3_651, "error", "certificate has ended"),
+        (3_625, "warning", "certificate expires soon"),
+        (3_645, "error", "certificate expires within days"),
+        (3_651, "error", "certificate has expired"),
     ],
 )
 def test_the_end_of_a_certificate_is_known(
