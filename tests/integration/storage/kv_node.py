@@ -23,7 +23,8 @@ from strata_storage.kv.options import KvOptions
 from strata_storage.kv.plugin import KvPlugin
 from strata_storage.kv.servicer import KvStorageServicer
 from strata_storage.process.app import StorageApp
-from tests.integration.storage.storage_node import TestClock, small_config
+from strata_testing import ManualClock
+from tests.integration.storage.storage_node import small_config
 
 CONTEXT = CallContext(timeout_s=None)
 GROUP = 1
@@ -63,14 +64,14 @@ class KvNode:
         self,
         folder: Path,
         *,
-        clock: TestClock | None = None,
+        clock: ManualClock | None = None,
         options: TableOptions | None = None,
         plugin: bool = True,
         config: StorageConfig | None = None,
         disk: Disk | None = None,
         store: StateStore | None = None,
     ) -> None:
-        self.clock = clock or TestClock()
+        self.clock = clock or ManualClock()
         self.fatal: list[tuple[str, BaseException]] = []
         self._handlers = Handlers()
         self._sequence = 0

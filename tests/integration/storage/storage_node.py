@@ -21,6 +21,7 @@ from strata_storage.process.app import StorageApp
 from strata_storage.servicers.storage import StorageServicer
 from strata_storage.tiering.opening import TierSetup
 from strata_storage.upkeep.retention import RetentionSource
+from strata_testing import ManualClock
 
 CONTEXT = CallContext(timeout_s=None)
 TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)
@@ -54,24 +55,6 @@ class LocalServer:
         self.handler = None
 
 
-class TestClock:
-    """Real monotonic time is not needed: both clocks move when told to."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 1_700_000_000_000 + int(self.now_s * 1_000)
-
-    def advance(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
 class NodeUnderTest:
     """A node with raft groups that own all slots between them."""
 
@@ -79,7 +62,7 @@ class NodeUnderTest:
         self,
         folder: Path,
         *,
-        clock: TestClock | None = None,
+        clock: ManualClock | None = None,
         disk: Disk | None = None,
         store: StateStore | None = None,
         config: StorageConfig | None = None,
@@ -89,7 +72,7 @@ class NodeUnderTest:
         metrics: Metrics | None = None,
     ) -> None:
         self.metrics = metrics or Metrics.disabled()
-        self.clock = clock or TestClock()
+        self.clock = clock or ManualClock()
         self.fatal: list[tuple[str, BaseException]] = []
         self.failed = asyncio.Event()
         self.server = LocalServer()

@@ -20,13 +20,13 @@ from strata_state.memory_store import MemoryStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.upkeep.retention import FixedRetention
+from strata_testing import ManualClock
 from tests.integration.storage.damaged_log import GROUPS, fetch_all
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
-    TestClock,
     batch_of,
     lease_of,
     pop_request,
@@ -135,7 +135,7 @@ def node_on(
     folder: Path,
     disk: SimulatedDisk,
     store: MemoryStore,
-    clock: TestClock,
+    clock: ManualClock,
     config: StorageConfig = CONFIG,
     metrics: Metrics | None = None,
 ) -> NodeUnderTest:
@@ -158,7 +158,7 @@ def retry_soon(node: NodeUnderTest) -> None:
 
 
 async def check(
-    folder: Path, disk: SimulatedDisk, store: MemoryStore, clock: TestClock, promises: Promises
+    folder: Path, disk: SimulatedDisk, store: MemoryStore, clock: ManualClock, promises: Promises
 ) -> None:
     """After a start: what was promised is there, what was consumed stays away, no phantom."""
     clock.advance(60)
@@ -179,7 +179,7 @@ async def check(
 
 async def calls_of(folder: Path, operations: frozenset[str]) -> tuple[int, int]:
     """Return how many calls there are before the work begins and when it ends."""
-    disk, store, clock = SimulatedDisk(1), MemoryStore(), TestClock()
+    disk, store, clock = SimulatedDisk(1), MemoryStore(), ManualClock()
     faults = Faults(disk, operations)
     async with node_on(folder, disk, store, clock) as node:
         first = faults.calls
@@ -206,7 +206,12 @@ async def test_a_refused_write_loses_nothing_and_the_node_stays_up(
     first, last = await calls_of(tmp_path, operations)
     refused: set[int] = set()
     for number in chosen(first, last, 12):
-        disk, store, clock, promises = SimulatedDisk(number), MemoryStore(), TestClock(), Promises()
+        disk, store, clock, promises = (
+            SimulatedDisk(number),
+            MemoryStore(),
+            ManualClock(),
+            Promises(),
+        )
         faults = Faults(disk, operations)
         faults.fail_from, faults.fail_times, faults.error = number, times, error
         async with node_on(tmp_path, disk, store, clock) as node:
@@ -242,7 +247,12 @@ async def test_a_failed_sync_ends_the_process_and_nothing_is_acked_after_it(
     operations = frozenset({"sync", "sync_folder"})
     first, last = await calls_of(tmp_path, operations)
     for number in chosen(first, last, 14):
-        disk, store, clock, promises = SimulatedDisk(number), MemoryStore(), TestClock(), Promises()
+        disk, store, clock, promises = (
+            SimulatedDisk(number),
+            MemoryStore(),
+            ManualClock(),
+            Promises(),
+        )
         faults = Faults(disk, operations)
         faults.fail_from, faults.fail_times, faults.error = number, 1, errno.EIO
         node = node_on(tmp_path, disk, store, clock)
@@ -267,7 +277,7 @@ async def test_a_failed_sync_ends_the_process_and_nothing_is_acked_after_it(
 
 async def test_reads_that_fail_are_told_to_the_caller_only(tmp_path: Path) -> None:
     """Rule 31: EIO on reads changes no leader and ends no task; the next read is served."""
-    disk, store, clock, promises = SimulatedDisk(1), MemoryStore(), TestClock(), Promises()
+    disk, store, clock, promises = SimulatedDisk(1), MemoryStore(), ManualClock(), Promises()
     metrics = Metrics()
     async with node_on(tmp_path, disk, store, clock, metrics=metrics) as node:
         await work(node, promises, 4)
@@ -308,7 +318,7 @@ async def test_a_disk_that_fills_up_is_served_by_the_ballast(tmp_path: Path) -> 
         }
     )
     disk = SimulatedDisk(1, capacity_bytes=8 * mib)
-    store, clock, promises = MemoryStore(), TestClock(), Promises()
+    store, clock, promises = MemoryStore(), ManualClock(), Promises()
     async with node_on(tmp_path, disk, store, clock, config) as node:
         guard = node.app.node.disk_guard
         await node.app.node.look_at_disk()

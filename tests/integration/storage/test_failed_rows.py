@@ -14,12 +14,12 @@ from strata_state.memory_store import MemoryCursor, MemoryStore
 from strata_state.ports import Row, StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.upkeep.retention import FixedRetention
+from strata_testing import ManualClock
 from tests.integration.storage.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,
     NodeUnderTest,
-    TestClock,
     lease_of,
     pop_request,
 )
@@ -67,7 +67,7 @@ async def turn(node: NodeUnderTest) -> None:
 )
 async def test_leases_run_out_when_rows_can_be_read_again(tmp_path: Path, kind: RowKind) -> None:
     """Meanwhile calls are refused, and nothing ends; the last attempt ends in a dead letter."""
-    store, clock = FailingStore(), TestClock()
+    store, clock = FailingStore(), ManualClock()
     retention = FixedRetention(10_000_000)
     async with NodeUnderTest(tmp_path, store=store, clock=clock, retention=retention) as node:
         await node.append([b"again"], queue=1)
@@ -110,7 +110,7 @@ async def test_a_new_leader_whose_rows_cannot_be_read_goes_on_when_they_can(
     tmp_path: Path,
 ) -> None:
     """It sees all leases then: one that an earlier leader gave runs out."""
-    store, clock = FailingStore(), TestClock()
+    store, clock = FailingStore(), ManualClock()
     async with NodeUnderTest(tmp_path, store=store, clock=clock) as node:
         await node.append([b"a"], queue=0)
         await node.pop(queue=0)

@@ -17,9 +17,9 @@ from strata_mq.commands.rare import DropKind
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.errors import Refused
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.integration.storage.kv_node import CONTEXT, GROUP, OTHER_TABLE, TABLE, KvNode
-from tests.integration.storage.storage_node import TestClock, small_config
+from tests.integration.storage.storage_node import small_config
 
 ENGINES = [kv_pb2.ENGINE_ROCKSDB, kv_pb2.ENGINE_MEMORY]
 
@@ -136,7 +136,7 @@ async def test_checkpoints_hold_tables(tmp_path: Path, engine: kv_pb2.Engine.Val
 
 async def test_items_end_by_group_time(tmp_path: Path) -> None:
     """Not before their time, soon after it, and on the next start if it came in between."""
-    clock = TestClock()
+    clock = ManualClock()
     async with KvNode(tmp_path, clock=clock) as node:
         for key, ttl_ms in ((b"short", 1_000), (b"long", 60_000)):
             await node.write(kv_pb2.Operation(key=key, put=b"1", ttl_ms=ttl_ms))

@@ -11,7 +11,8 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
-from tests.integration.storage.storage_node import GROUP, NodeUnderTest, TestClock, small_config
+from strata_testing import ManualClock
+from tests.integration.storage.storage_node import GROUP, NodeUnderTest, small_config
 from tests.integration.storage.waiting import delay, end, half, let_pass, pop_bodies
 
 _MOMENTS_MAX = 12
@@ -69,7 +70,7 @@ async def test_nothing_answered_is_lost_by_a_power_failure(tmp_path: Path, seed:
     """At every write and sync: delayed and committed ones come once, rolled back ones never."""
     print(f"seed {seed}")
     rng, promises, moments = random.Random(seed), Promises(), list[Moment]()
-    clock, disk, store = TestClock(), SimulatedDisk(seed), MemoryStore()
+    clock, disk, store = ManualClock(), SimulatedDisk(seed), MemoryStore()
 
     def look(operation: str, name: str) -> None:
         if operation in ("write", "sync") and len(moments) < _MOMENTS_MAX and rng.random() < 0.25:
@@ -85,7 +86,7 @@ async def test_nothing_answered_is_lost_by_a_power_failure(tmp_path: Path, seed:
         await check_after(moment, tmp_path, clock)
 
 
-async def check_after(moment: Moment, folder: Path, clock: TestClock) -> None:
+async def check_after(moment: Moment, folder: Path, clock: ManualClock) -> None:
     """Start from what the power failure left, let all delays pass, read everything."""
     moment.disk.power_loss()
     config, promises = small_config(), moment.promises

@@ -15,13 +15,12 @@ from strata_mq.layout.batch import PartKind
 from strata_mq.layout.hashing import pack_message_id
 from strata_state.ports import Row
 from strata_storage.upkeep.retention import FixedRetention
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
-    TestClock,
     message_id,
     small_config,
 )
@@ -117,7 +116,7 @@ async def apply_all(node: NodeUnderTest) -> None:
 
 async def test_a_repeat_gets_the_first_receipt(tmp_path: Path) -> None:
     """By the batch's number and by the messages' ids, at once and after a restart (rule 23)."""
-    clock, ids = TestClock(), [message_id(b"a"), message_id(b"b")]
+    clock, ids = ManualClock(), [message_id(b"a"), message_id(b"b")]
     due_ms = clock.wall_ms() + 60_000
     batch = waiting_batch([b"a", b"b"], [due_ms, due_ms], ids=ids)
     again = waiting_batch([b"new", b"b"], [due_ms, due_ms], ids=[message_id(b"c"), ids[1]])
@@ -175,7 +174,7 @@ async def test_a_repeat_gets_the_first_receipt_whatever_became_of_the_message(
 
 async def test_midnight_and_a_short_retention_hide_no_repeat(tmp_path: Path) -> None:
     """Id rows of yesterday stay, even if nothing stored yesterday does (rule 23)."""
-    clock, identity, plain = TestClock(), message_id(b"half"), message_id(b"plain")
+    clock, identity, plain = ManualClock(), message_id(b"half"), message_id(b"plain")
     clock.advance((_DAY_S - 5) - clock.wall_ms() // 1_000 % _DAY_S)
     batch = waiting_batch(
         [b"half"], [clock.wall_ms() + 600_000], kind=PartKind.HALF, ids=[identity]
@@ -212,7 +211,7 @@ async def test_plain_and_waiting_messages_share_the_window_of_known_ids(
 
 async def test_a_part_that_waits_is_refused_as_others_are(tmp_path: Path) -> None:
     """A queue, or a topic, that is not this raft group's; a sealed queue; a dropped topic."""
-    due = [TestClock().wall_ms() + 60_000]
+    due = [ManualClock().wall_ms() + 60_000]
     async with NodeUnderTest(tmp_path, raft_groups=(GROUP, 2)) as node:
         part = await repeat(node, waiting_batch([b"x"], due, queue=1), boot_id=5, sequence=1)
         assert part.outcome == pb.OUTCOME_WRONG_GROUP
@@ -272,7 +271,7 @@ async def work(node: NodeUnderTest, rng: random.Random, rounds: int) -> list[byt
 
 async def test_the_same_rows_come_back_from_the_log_alone(tmp_path: Path) -> None:
     """Pending rows, pins and the rows of placed messages, byte for byte."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         await work(node, random.Random(4), 45)
         before = rows_of(node)
@@ -286,7 +285,7 @@ async def test_the_same_rows_come_back_from_the_log_alone(tmp_path: Path) -> Non
 
 async def test_a_recalled_message_does_not_come_back_with_lost_rows(tmp_path: Path) -> None:
     """The run is split again; its neighbours are delivered; its entry goes with its queue."""
-    clock, retention = TestClock(), FixedRetention(60_000)
+    clock, retention = ManualClock(), FixedRetention(60_000)
     ids = [message_id(b"first"), pack_message_id(MESSAGE_ID), message_id(b"third")]
     async with NodeUnderTest(tmp_path, clock=clock, retention=retention) as node:
         await node.append([b"first", b"second", b"third"], ids=ids)
@@ -314,7 +313,7 @@ async def test_rows_come_back_from_a_checkpoint_and_the_entries_that_are_left(
     tmp_path: Path,
 ) -> None:
     """Segments around the waiting messages were freed; they are delivered all the same."""
-    clock, rng = TestClock(), random.Random(5)
+    clock, rng = ManualClock(), random.Random(5)
     options = {"clock": clock, "config": CONFIG, "retention": RETENTION}
     async with NodeUnderTest(tmp_path, **options) as node:  # type: ignore[arg-type]
         delayed = await work(node, rng, 12)
@@ -361,7 +360,7 @@ def _delayed_left(node: NodeUnderTest) -> int:
 
 async def test_one_message_that_waits_for_weeks_does_not_keep_the_log(tmp_path: Path) -> None:
     """Relocation keeps its entry, and of what was placed after it only what is retained."""
-    clock, rng = TestClock(), random.Random(6)
+    clock, rng = ManualClock(), random.Random(6)
     retention = FixedRetention(60_000, {BUSY_TOPIC_ID: 1_000, TOPIC.topic_id: 10_000})
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=retention) as node:
         await delay(node, [b"in a month"], 30 * _DAY_S * 1_000)
@@ -384,7 +383,7 @@ async def test_placed_messages_stay_for_as_long_as_their_topic_keeps_messages(
     tmp_path: Path,
 ) -> None:
     """Retention counts from the delivery, however old the message's entry is (rule 26)."""
-    clock, rng = TestClock(), random.Random(7)
+    clock, rng = ManualClock(), random.Random(7)
     retention = FixedRetention(60_000, {BUSY_TOPIC_ID: 1_000, TOPIC.topic_id: 600_000})
     options = {"clock": clock, "config": CONFIG, "retention": retention}
     async with NodeUnderTest(tmp_path, **options) as node:  # type: ignore[arg-type]

@@ -14,12 +14,9 @@ from strata_seglog.frames import HEADER_BYTES
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import dump_log, verify_log
 from strata_storage.upkeep.repair import RepairPlan
+from strata_testing import ManualClock
 from tests.integration.storage.damaged_log import FrameDict, flip
-from tests.integration.storage.storage_node import (
-    NodeUnderTest,
-    TestClock,
-    small_config,
-)
+from tests.integration.storage.storage_node import NodeUnderTest, small_config
 from tests.integration.storage.test_repair import lost_offsets, repair
 from tests.integration.storage.waiting import (
     append,
@@ -52,7 +49,7 @@ def frames(folder: Path, kind: CommandKind) -> list[FrameDict]:
     return found
 
 
-async def filled(folder: Path, clock: TestClock) -> None:
+async def filled(folder: Path, clock: ManualClock) -> None:
     """Store halves and delayed messages, a plain one around each; commit the first two halves."""
     async with NodeUnderTest(folder, clock=clock, config=CONFIG) as node:
         await node.append([b"plain"])
@@ -68,7 +65,7 @@ async def filled(folder: Path, clock: TestClock) -> None:
         await node.append([b"plain"])
 
 
-async def after_repair(folder: Path, clock: TestClock, plan: RepairPlan) -> list[bytes]:
+async def after_repair(folder: Path, clock: ManualClock, plan: RepairPlan) -> list[bytes]:
     """Start again, let everything come due, return what is delivered: the same without rows."""
     assert verify_log(RealDisk(folder / "log")).ok
     assert repair(folder).is_empty, "a second repair finds something"
@@ -101,7 +98,7 @@ async def test_a_damaged_message_that_waits_is_given_up_alone(
     tmp_path: Path, lose_rows: bool
 ) -> None:
     """The others of its entry wait on, are delivered, and it is told of."""
-    clock = TestClock()
+    clock = ManualClock()
     await filled(tmp_path, clock)
     (_, delayed) = frames(tmp_path, CommandKind.APPEND)[1::2][:2]
     end_at = int(delayed["position"]) + HEADER_BYTES + int(delayed["payload_bytes"])
@@ -123,7 +120,7 @@ async def test_a_damaged_message_that_was_placed_leaves_its_offset_empty(
     tmp_path: Path, lose_rows: bool
 ) -> None:
     """The entry that placed it stays and places the others."""
-    clock = TestClock()
+    clock = ManualClock()
     await filled(tmp_path, clock)
     halves = frames(tmp_path, CommandKind.APPEND)[1]
     end_at = int(halves["position"]) + HEADER_BYTES + int(halves["payload_bytes"])
@@ -146,7 +143,7 @@ async def test_an_entry_that_is_lost_as_a_whole_stops_nothing_that_follows(
     tmp_path: Path, lose_rows: bool
 ) -> None:
     """Commands about its messages are passed over; everything else is there."""
-    clock = TestClock()
+    clock = ManualClock()
     await filled(tmp_path, clock)
     flip(tmp_path / "log", int(frames(tmp_path, CommandKind.APPEND)[1]["position"]), 60)
     if lose_rows:
@@ -164,7 +161,7 @@ async def test_an_entry_that_is_lost_as_a_whole_stops_nothing_that_follows(
 @pytest.mark.parametrize("lose_rows", [False, True])
 async def test_a_lost_resolve_is_named_or_undone(tmp_path: Path, lose_rows: bool) -> None:
     """With rows: what it placed is named as lost. Without: its messages wait again."""
-    clock = TestClock()
+    clock = ManualClock()
     await filled(tmp_path, clock)
     flip(tmp_path / "log", int(frames(tmp_path, CommandKind.RESOLVE)[0]["position"]), 60)
     if lose_rows:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.frames import HEADER_BYTES
+from strata_testing import ManualClock
 from tests.integration.storage.damaged_log import (
     GROUPS,
     OTHER_GROUP,
@@ -21,7 +22,6 @@ from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     NodeUnderTest,
-    TestClock,
     message_id,
     small_config,
 )
@@ -33,7 +33,7 @@ async def test_rows_that_cannot_be_rebuilt_in_full_make_one_group_read_only(
     tmp_path: Path,
 ) -> None:
     """The node starts, the other group serves; the bad frame is named and never served."""
-    rng, clock = random.Random(1), TestClock()
+    rng, clock = random.Random(1), ManualClock()
     sent: dict[int, list[bytes]] = {GROUP: [], OTHER_GROUP: []}
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(40):
@@ -71,7 +71,7 @@ async def test_a_group_damaged_in_the_newest_segment_shows_what_comes_before(
     tmp_path: Path,
 ) -> None:
     """Also when its rows are gone: entries up to the damage are applied and served."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(6):
             await append(node, GROUP, [b"%d" % number * 300], 0)
@@ -92,7 +92,7 @@ async def test_a_leader_that_cannot_read_recent_ids_looks_them_up_in_rows(
     tmp_path: Path,
 ) -> None:
     """Damage among recent entries costs speed: a repeat is still known, and not stored twice."""
-    rng, clock = random.Random(1), TestClock()
+    rng, clock = random.Random(1), ManualClock()
     ids = [message_id(b"%d" % number) for number in range(16)]
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(16):

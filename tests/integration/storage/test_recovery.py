@@ -19,13 +19,13 @@ from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
 from strata_storage.upkeep import row_preparer
 from strata_storage.upkeep.rebuild import RebuildError, Rebuilt, rebuild_if_needed
+from strata_testing import ManualClock
 from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
-    TestClock,
     lease_of,
     message_id,
     small_config,
@@ -61,7 +61,7 @@ async def work(node: NodeUnderTest, rng: random.Random, rounds: int) -> None:
 
 async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     """Rows after a clean stop and start are the same; offsets go on."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         await work(node, random.Random(1), 30)
         before = rows_of(node)
@@ -88,7 +88,7 @@ async def test_the_same_state_comes_back_when_the_state_folder_was_deleted(
     tmp_path: Path,
 ) -> None:
     """All rows, byte for byte, from the log alone."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         await work(node, random.Random(2), 40)
         before = rows_of(node)
@@ -101,7 +101,7 @@ async def test_a_checkpoint_is_used_also_when_the_log_has_all_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost rows are not applied again one by one: the same ones come from checkpoint and log."""
-    clock = TestClock()
+    clock = ManualClock()
     config = small_config()
     async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
         await work(node, random.Random(4), 20)
@@ -130,7 +130,7 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
     tmp_path: Path,
 ) -> None:
     """Every entry is applied again."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         await work(node, random.Random(4), 10)
         parts = node.app.node
@@ -151,7 +151,7 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
 
 async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Path) -> None:
     """After segments were freed a checkpoint stands in for them: the same rows come back."""
-    clock = TestClock()
+    clock = ManualClock()
     config = small_config(default_retention_ms=60_000)
     async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
         rng = random.Random(3)
@@ -181,7 +181,7 @@ async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Pa
 
 async def test_trimmed_messages_are_gone_and_their_leases_dropped(tmp_path: Path) -> None:
     """Retention moves the min offset; nothing below it is given out again (rule 26)."""
-    clock = TestClock()
+    clock = ManualClock()
     config = small_config(default_retention_ms=60_000)
     async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
         await node.append([b"old"] * 3)
@@ -232,7 +232,7 @@ async def test_nothing_promised_is_lost_by_a_power_failure(tmp_path: Path, seed:
     """At every write and sync: appended messages are there, acked ones stay away, no phantom."""
     rng = random.Random(seed)
     print(f"seed {seed}")
-    clock, disk, store = TestClock(), SimulatedDisk(seed), MemoryStore()
+    clock, disk, store = ManualClock(), SimulatedDisk(seed), MemoryStore()
     config = small_config()
     failures = _PowerFailures(disk, store, 40)
     sent: set[bytes] = set()
@@ -255,7 +255,7 @@ async def test_nothing_promised_is_lost_by_a_power_failure(tmp_path: Path, seed:
 
 
 async def _check_after(
-    moment: _Moment, sent: set[bytes], folder: Path, clock: TestClock, config: StorageConfig
+    moment: _Moment, sent: set[bytes], folder: Path, clock: ManualClock, config: StorageConfig
 ) -> None:
     moment.disk.power_loss()
     async with NodeUnderTest(

@@ -12,13 +12,13 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.upkeep.retention import FixedRetention
+from strata_testing import ManualClock
 from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append, status_of
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
-    TestClock,
     lease_of,
     small_config,
 )
@@ -68,7 +68,7 @@ async def round_of(node: NodeUnderTest, rng: random.Random, expected: list[bytes
 
 async def test_a_topic_with_long_retention_does_not_pin_the_log(tmp_path: Path) -> None:
     """Disk usage is bounded; its messages stay, byte for byte, over restarts and lost rows."""
-    rng, clock, expected = random.Random(1), TestClock(), list[bytes]()
+    rng, clock, expected = random.Random(1), ManualClock(), list[bytes]()
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
         for _ in range(12):
             await round_of(node, rng, expected)
@@ -101,7 +101,7 @@ async def test_nothing_is_lost_by_a_power_failure_during_relocation(
 ) -> None:
     """At writes, syncs and deletions of a relocation: every message of the long topic is there."""
     print(f"seed {seed}")
-    rng, clock, expected = random.Random(seed), TestClock(), list[bytes]()
+    rng, clock, expected = random.Random(seed), ManualClock(), list[bytes]()
     disk, store = SimulatedDisk(seed), MemoryStore()
     moments: list[tuple[SimulatedDisk, MemoryStore]] = []
 
@@ -133,7 +133,7 @@ async def test_nothing_is_lost_by_a_power_failure_during_relocation(
 
 async def test_a_segment_that_is_mostly_live_is_left_alone(tmp_path: Path) -> None:
     """Copying must pay: above the ratio nothing is copied, until the disk is at its mark."""
-    rng, clock = random.Random(1), TestClock()
+    rng, clock = random.Random(1), ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
         for topic_id in (LONG, LONG, LONG, SHORT, LONG, LONG, SHORT, SHORT) * 3:
             await node.append([rng.randbytes(900_000)], boot_id=0, topic_id=topic_id)
@@ -152,7 +152,7 @@ async def test_a_segment_that_is_mostly_live_is_left_alone(tmp_path: Path) -> No
 async def test_a_turn_copies_no_more_than_its_budget(tmp_path: Path) -> None:
     """Relocation goes on in the next turn where the budget ended the last one."""
     config = small_config(recent_bytes=0, relocate_bytes_per_turn=1)
-    rng, clock = random.Random(1), TestClock()
+    rng, clock = random.Random(1), ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock, config=config, retention=RETENTION) as node:
         for _ in range(9):
             await node.append([rng.randbytes(100)], boot_id=0)
@@ -175,7 +175,7 @@ async def test_messages_go_early_only_when_relocation_cannot_make_room(
 ) -> None:
     """Above `max_log_bytes`: first what is dead goes, then the oldest messages (rule 10)."""
     config = small_config(recent_bytes=0, max_log_bytes=24 * _MIB)
-    rng, clock, expected = random.Random(1), TestClock(), list[bytes]()
+    rng, clock, expected = random.Random(1), ManualClock(), list[bytes]()
     async with NodeUnderTest(tmp_path, clock=clock, config=config, retention=RETENTION) as node:
         for _ in range(10):
             if mostly_kept:
@@ -197,7 +197,7 @@ async def test_an_idle_raft_group_outlives_the_relocation_of_its_last_entries(
     tmp_path: Path,
 ) -> None:
     """Its newest entries go with their segment; it leads, knows its place and goes on there."""
-    rng, clock = random.Random(1), TestClock()
+    rng, clock = random.Random(1), ManualClock()
     async with NodeUnderTest(
         tmp_path, clock=clock, config=CONFIG, retention=RETENTION, raft_groups=GROUPS
     ) as node:

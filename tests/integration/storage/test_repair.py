@@ -19,6 +19,7 @@ from strata_state.memory_store import MemoryStore
 from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
 from strata_storage.upkeep.repair import RepairPlan, carry_out, plan_repair
+from strata_testing import ManualClock
 from tests.integration.storage.damaged_log import (
     GROUPS,
     OTHER_GROUP,
@@ -33,7 +34,6 @@ from tests.integration.storage.storage_node import (
     GROUP,
     TOPIC,
     NodeUnderTest,
-    TestClock,
     lease_of,
     pop_request,
     small_config,
@@ -75,7 +75,7 @@ async def everything(node: NodeUnderTest) -> Queues:
     return {queue: await fetch_all(node, GROUPS[queue % 2], queue) for queue in range(4)}
 
 
-async def filled(folder: Path, clock: TestClock, *, large: bool = False) -> Queues:
+async def filled(folder: Path, clock: ManualClock, *, large: bool = False) -> Queues:
     """Run a node that takes messages of several sizes, some of them leased and acked."""
     rng = random.Random(1)
     async with NodeUnderTest(folder, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
@@ -94,7 +94,7 @@ async def filled(folder: Path, clock: TestClock, *, large: bool = False) -> Queu
 
 
 async def check_repaired(
-    folder: Path, clock: TestClock, before: Queues, plan: RepairPlan, *, exact: bool = True
+    folder: Path, clock: ManualClock, before: Queues, plan: RepairPlan, *, exact: bool = True
 ) -> Queues:
     """Start after a repair: writable, only what was named is gone, offsets go on, verify clean."""
     report = verify_log(RealDisk(folder / "log"))
@@ -131,7 +131,7 @@ async def test_what_is_damaged_is_given_up_and_nothing_else(
     tmp_path: Path, at: int, length: int, lost: int, number: int, lose_rows: bool
 ) -> None:
     """The group is read-only, then repaired; other messages stay, offsets are not used again."""
-    clock = TestClock()
+    clock = ManualClock()
     before = await filled(tmp_path, clock)
     frame = frames_of(tmp_path / "log", REPLICA)[number]
     end = int(frame["position"]) + HEADER_BYTES + int(frame["payload_bytes"])
@@ -160,7 +160,7 @@ async def test_a_frame_whose_header_is_gone_is_found_by_its_neighbours(
     tmp_path: Path, number: int, lose_rows: bool
 ) -> None:
     """Its index is missing; if it may have been the newest, offsets are skipped."""
-    clock = TestClock()
+    clock = ManualClock()
     before = await filled(tmp_path, clock)
     frame = frames_of(tmp_path / "log", REPLICA)[number]
     flip(tmp_path / "log", int(frame["position"]), 200)
@@ -181,7 +181,7 @@ async def test_a_frame_whose_header_is_gone_is_found_by_its_neighbours(
 @pytest.mark.parametrize("lose_rows", [False, True])
 async def test_damage_in_sealed_segments_is_repaired(tmp_path: Path, lose_rows: bool) -> None:
     """Messages, headers, a footer and a trailer, of a log whose oldest segments were freed."""
-    clock = TestClock()
+    clock = ManualClock()
     before = await filled(tmp_path, clock, large=True)
     log = tmp_path / "log"
     mine, others = (frames_of(log, 100 + group, sealed=True) for group in GROUPS)
@@ -203,7 +203,7 @@ async def test_damage_in_sealed_segments_is_repaired(tmp_path: Path, lose_rows: 
 
 async def test_a_repair_of_one_raft_group_leaves_the_others_damage(tmp_path: Path) -> None:
     """`--raft-group`: the other one stays read-only."""
-    clock = TestClock()
+    clock = ManualClock()
     await filled(tmp_path, clock)
     for raft_group in GROUPS:
         frame = frames_of(tmp_path / "log", 100 + raft_group)[2]
@@ -219,7 +219,7 @@ async def test_a_repair_of_one_raft_group_writes_over_nothing_of_the_others(
     tmp_path: Path,
 ) -> None:
     """A segment without footer that others have damage in waits for their repair."""
-    clock = TestClock()
+    clock = ManualClock()
     before = await filled(tmp_path, clock, large=True)
     log = tmp_path / "log"
     mine, others = (frames_of(log, 100 + group, sealed=True) for group in GROUPS)
@@ -240,7 +240,7 @@ async def test_a_repair_of_one_raft_group_writes_over_nothing_of_the_others(
 
 async def test_consumers_go_on_behind_lost_messages(tmp_path: Path) -> None:
     """A pop skips them, a lease on one is consumed, the cursor gets past all."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG) as node:
         for number in range(8):
             await node.append([b"%d" % number * 300], queue=0)
@@ -273,7 +273,7 @@ async def test_consumers_go_on_behind_lost_messages(tmp_path: Path) -> None:
 async def test_any_damage_can_be_repaired(tmp_path: Path, seed: int) -> None:
     """Flips anywhere: afterwards both groups are writable and no readable message is missing."""
     print(f"seed {seed}")
-    rng, clock = random.Random(seed), TestClock()
+    rng, clock = random.Random(seed), ManualClock()
     before = await filled(tmp_path, clock)
     log = tmp_path / "log"
     end = verify_log(RealDisk(log)).end_position
@@ -291,7 +291,7 @@ async def test_any_damage_can_be_repaired(tmp_path: Path, seed: int) -> None:
 
 async def test_a_repair_that_is_cut_off_is_finished_by_the_next_one(tmp_path: Path) -> None:
     """A power failure at any write or sync of a repair: the same is there after another."""
-    clock, disk, store = TestClock(), SimulatedDisk(1), MemoryStore()
+    clock, disk, store = ManualClock(), SimulatedDisk(1), MemoryStore()
     async with node_on(tmp_path, disk, store, clock) as node:
         for number in range(6):
             await append(node, GROUP, [b"%d-%d" % (number, at) * 60 for at in range(3)], 0)
@@ -331,7 +331,7 @@ async def test_a_repair_that_is_cut_off_is_finished_by_the_next_one(tmp_path: Pa
 
 
 def node_on(
-    folder: Path, disk: SimulatedDisk, store: MemoryStore, clock: TestClock
+    folder: Path, disk: SimulatedDisk, store: MemoryStore, clock: ManualClock
 ) -> NodeUnderTest:
     return NodeUnderTest(
         folder, clock=clock, disk=disk, store=store, config=CONFIG, raft_groups=GROUPS
@@ -340,7 +340,7 @@ def node_on(
 
 async def test_times_and_retention_see_holes_as_nothing(tmp_path: Path) -> None:
     """A hole at the start of a queue: a search by time and a trim find what comes behind it."""
-    clock = TestClock()
+    clock = ManualClock()
     times: list[int] = []
     async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG) as node:
         for number in range(8):
@@ -370,7 +370,7 @@ async def test_a_damaged_checkpoint_is_written_anew_from_the_rows(
     tmp_path: Path, lose_rows: bool
 ) -> None:
     """Without rows there is nothing to write it from: an error that says what helps."""
-    clock = TestClock()
+    clock = ManualClock()
     before = await filled(tmp_path, clock, large=True)
     log = tmp_path / "log"
     for frame in dump_log(RealDisk(log)):
@@ -391,7 +391,7 @@ async def test_a_damaged_checkpoint_is_written_anew_from_the_rows(
 
 async def test_a_missing_segment_is_no_damage_to_repair(tmp_path: Path) -> None:
     """The file is put back, or the replica replaced: a repair makes nothing up."""
-    await filled(tmp_path, TestClock(), large=True)
+    await filled(tmp_path, ManualClock(), large=True)
     segments = sorted((tmp_path / "log").glob("*.log"))
     segments[1].unlink()
     with pytest.raises(RepairError, match="missing"):

@@ -13,13 +13,13 @@ from strata_state.day_rows import IdRows
 from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.group.window_loader import load_window
 from strata_storage.process import new_leaders
-from strata_testing import until
-from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, TestClock, small_config
+from strata_testing import ManualClock, until
+from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, small_config
 
 WINDOW_S = 600
 
 
-def official(clock: TestClock, number: int) -> bytes:
+def official(clock: ManualClock, number: int) -> bytes:
     """Return an id as official clients make it now."""
     seconds = clock.wall_ms() // 1_000 - 1_609_459_200
     return b"\x01" + bytes(8) + seconds.to_bytes(4, "big") + number.to_bytes(4, "big")
@@ -59,7 +59,7 @@ async def flood(node: NodeUnderTest, count: int) -> None:
 @pytest.mark.parametrize("is_official", [False, True])
 async def test_a_flood_makes_the_window_no_shorter(tmp_path: Path, is_official: bool) -> None:
     """An id that had to leave memory is found in its row."""
-    clock = TestClock()
+    clock = ManualClock()
     config = small_config(dedupe_max_ids=1_000)
     async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
         message_id = official(clock, 1) if is_official else foreign(1)
@@ -77,7 +77,7 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the newest part of the log is read; a repeat of what came before is stored once."""
-    clock = TestClock()
+    clock = ManualClock()
 
     def short(log: object, replica_id: int, last: int, now_ms: int, options: object) -> object:
         little = DedupeOptions(rebuild_max_bytes=1)
@@ -101,7 +101,7 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
 
 async def test_who_asks_for_an_id_is_told_of_what_is_on_its_way(tmp_path: Path) -> None:
     """A broker looks for the first send of a repeat: also for one that is not committed."""
-    clock = TestClock()
+    clock = ManualClock()
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         for number in range(50):
             message_id = official(clock, number)
@@ -119,7 +119,7 @@ async def test_what_was_made_a_moment_ago_is_looked_up_in_no_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hot path: ids that say that they are younger than the window cost no read."""
-    clock, reads = TestClock(), noted_reads(monkeypatch)
+    clock, reads = ManualClock(), noted_reads(monkeypatch)
     config = small_config(dedupe_max_ids=1_000)
     async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
         await flood(node, 2_000)
@@ -141,7 +141,7 @@ async def test_nothing_is_looked_up_once_the_window_is_long_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node with few messages knows all ids of the window, whatever they look like."""
-    clock, reads = TestClock(), noted_reads(monkeypatch)
+    clock, reads = ManualClock(), noted_reads(monkeypatch)
     async with NodeUnderTest(tmp_path, clock=clock) as node:
         await node.append([b"x"], ids=[foreign(1)])
     clock.advance(WINDOW_S + 1)

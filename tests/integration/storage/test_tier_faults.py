@@ -20,13 +20,13 @@ from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.tier_state import StaleEntryError
 from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
-from strata_testing import until
+from strata_testing import ManualClock, until
 from strata_tier.objects.names import DEFAULT_SPACE
 from strata_tier.objects.spaces import Stores
 from strata_tier.objects.state import CommitRanges, encode_change
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.store.ports import Body, ObjectInfo, StoreUnavailableError
-from tests.integration.storage.storage_node import GROUP, NodeUnderTest, TestClock
+from tests.integration.storage.storage_node import GROUP, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     Tier,
     empty_log,
@@ -94,7 +94,7 @@ async def test_a_node_that_dies_while_it_uploads_leaves_one_object(
     tmp_path: Path, step: str
 ) -> None:
     """Killed at any step, the node that starts again brings all to the tier, once."""
-    rng, tier, clock = random.Random(11), Tier(), TestClock()
+    rng, tier, clock = random.Random(11), Tier(), ManualClock()
     disk, rows = SimulatedDisk(1), RowStore()
     crashed: list[tuple[SimulatedDisk, RowStore]] = []
 
@@ -255,7 +255,7 @@ async def test_a_damaged_copy_is_uploaded_again_from_the_log(tmp_path: Path) -> 
 
 async def test_what_is_trimmed_leaves_the_store_after_a_while(tmp_path: Path) -> None:
     """Objects of which retention left nothing are deleted, others stay."""
-    rng, tier, clock = random.Random(15), Tier(), TestClock()
+    rng, tier, clock = random.Random(15), Tier(), ManualClock()
     retention = FixedRetention(200_000)
     async with tiered_node(tmp_path, tier, clock=clock, retention=retention) as node:
         await fill(node, rng, 3)
@@ -281,7 +281,7 @@ async def test_what_is_trimmed_leaves_the_store_after_a_while(tmp_path: Path) ->
 
 async def test_a_paused_raft_group_uploads_nothing(tmp_path: Path) -> None:
     """Paused by an entry, also after a restart, until it is resumed."""
-    rng, tier, clock = random.Random(16), Tier(), TestClock()
+    rng, tier, clock = random.Random(16), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         await node.app.node.tiering.pause(node.app.node.engine(GROUP), paused=True)
         await fill(node, rng, 2)

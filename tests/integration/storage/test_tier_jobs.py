@@ -22,6 +22,7 @@ from strata_storage.servicers.tiering import TierServicer
 from strata_storage.tiering.options import OutsideOptions
 from strata_storage.tiering.parts import FixedTierPolicies
 from strata_storage.tiering.uploader import Uploader
+from strata_testing import ManualClock
 from strata_tier.base.errors import TierError
 from strata_tier.objects.state import (
     CommitRanges,
@@ -32,7 +33,7 @@ from strata_tier.objects.state import (
 )
 from strata_tier.ranges.compaction import CompactionOptions, plan_compaction
 from strata_tier.upkeep.compact import CompactOptions, write_output
-from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest, TestClock
+from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     LOCAL_MS,
     Tier,
@@ -407,7 +408,7 @@ async def test_a_new_leader_writes_nothing_that_a_sweep_may_delete(
     async def fails(*_: object) -> int:
         raise TierError("the leader ends here")
 
-    clock, tier, rng = TestClock(), forced_tier(), random.Random(49)
+    clock, tier, rng = ManualClock(), forced_tier(), random.Random(49)
     messages = some_messages(rng, 5)
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         await node.append(messages, queue=1)

@@ -10,10 +10,11 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
+from strata_testing import ManualClock
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.upkeep.restore import plan_restore
 from tests.integration.storage.kept_rows import kept_rows
-from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, TestClock
+from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     MIB,
     Tier,
@@ -72,7 +73,7 @@ async def test_it_stays_away_when_the_log_gave_it_up_and_rows_are_lost(
     tmp_path: Path, uploaded_before: bool
 ) -> None:
     """An object that was written before the recall still has it; a consumer group never gets it."""
-    rng, tier, clock = random.Random(1), Tier(), TestClock()
+    rng, tier, clock = random.Random(1), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         await send_and_recall(node, uploaded_before=uploaded_before)
         await fill(node, rng, 26)
@@ -93,7 +94,7 @@ async def test_it_stays_away_when_the_log_gave_it_up_and_rows_are_lost(
 
 async def test_it_stays_away_when_it_was_taken_back_after_the_checkpoint(tmp_path: Path) -> None:
     """The replay of the recall meets rows that came from an object written without the message."""
-    rng, tier, clock = random.Random(2), Tier(), TestClock()
+    rng, tier, clock = random.Random(2), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         await node.append(BODIES, queue=QUEUE, ids=[message_id(at) for at in range(4)])
         await fill(node, rng, 26)

@@ -10,7 +10,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.metrics import Metrics
 from strata_storage.tiering.parts import FixedTierPolicies
-from strata_testing import until
+from strata_testing import ManualClock, until
 from strata_tier.objects.costs import OTHER_TOPICS
 from strata_tier.objects.spaces import Stores
 from strata_tier.store.drivers.memory import MemoryStore
@@ -20,7 +20,6 @@ from tests.integration.storage.storage_node import (
     DEAD_LETTER_TOPIC_ID,
     GROUP,
     TOPIC,
-    TestClock,
     lease_of,
 )
 from tests.integration.storage.tiered_node import (
@@ -38,7 +37,7 @@ from tests.integration.storage.tiered_node import (
 
 async def test_messages_are_read_from_the_tier_once_the_log_gave_them_up(tmp_path: Path) -> None:
     """Every message comes back from the tier, in order, also after a restart."""
-    rng, tier, clock = random.Random(1), Tier(), TestClock()
+    rng, tier, clock = random.Random(1), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         expected = await fill(node, rng, 26)
         await upload(node)
@@ -156,7 +155,7 @@ async def test_appends_go_on_while_the_store_is_gone(tmp_path: Path) -> None:
 
 async def test_lost_rows_come_back_from_log_and_tier(tmp_path: Path) -> None:
     """With the row store deleted, the index of what the log gave up is read from the tier."""
-    rng, tier, clock = random.Random(5), Tier(), TestClock()
+    rng, tier, clock = random.Random(5), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         expected = await fill(node, rng, 26)
         await node.append([b"found"], queue=1, keys=["key-1"])
@@ -183,7 +182,7 @@ async def test_lost_rows_come_back_from_log_and_tier(tmp_path: Path) -> None:
 
 async def test_lost_rows_come_back_that_the_tier_got_after_the_checkpoint(tmp_path: Path) -> None:
     """The checkpoint knows of messages, not that they are in the tier; the log has them no more."""
-    rng, tier, clock = random.Random(8), Tier(), TestClock()
+    rng, tier, clock = random.Random(8), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         expected = await fill(node, rng, 26)
         clock.advance(40)
@@ -209,7 +208,7 @@ async def test_lost_rows_come_back_that_the_tier_got_after_the_checkpoint(tmp_pa
 
 async def test_lost_rows_are_not_made_up_while_the_store_is_gone(tmp_path: Path) -> None:
     """The raft group is read-only, says why, and is whole again when the store is back."""
-    rng, tier, clock = random.Random(6), Tier(), TestClock()
+    rng, tier, clock = random.Random(6), Tier(), ManualClock()
     async with tiered_node(tmp_path, tier, clock=clock) as node:
         expected = await fill(node, rng, 26)
         await upload(node)

@@ -16,13 +16,13 @@ from strata_storage.tiering.opening import TierSetup
 from strata_storage.tiering.parts import FixedTierPolicies, TierPolicies
 from strata_storage.tiering.uploader import Uploader
 from strata_storage.upkeep.retention import RetentionSource
+from strata_testing import ManualClock
 from strata_tier.store.drivers.memory import MemoryBucket
 from tests.integration.storage.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
-    TestClock,
     small_config,
 )
 
@@ -56,7 +56,7 @@ def tiered_node(
     folder: Path,
     tier: Tier,
     *,
-    clock: TestClock | None = None,
+    clock: ManualClock | None = None,
     config: StorageConfig | None = None,
     retention: RetentionSource | None = None,
     disk: Disk | None = None,

@@ -10,7 +10,7 @@ from strata_broker.clients.settings import wrong_filter
 from strata_broker.metadata.filters import Filters
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
-from tests.integration.storage.storage_node import TestClock
+from strata_testing import ManualClock
 
 PER_SECOND = 1_000
 
@@ -26,17 +26,17 @@ def long(number: int) -> definition_pb2.FilterExpression:
 
 
 @pytest.fixture
-def clock() -> TestClock:
-    return TestClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def filters(clock: TestClock) -> Filters:
+def filters(clock: ManualClock) -> Filters:
     config = ReceiveSection(filter_characters_per_second=PER_SECOND)
     return Filters(config, clock, Metrics.disabled())
 
 
-def test_new_expressions_are_read_at_a_rate(filters: Filters, clock: TestClock) -> None:
+def test_new_expressions_are_read_at_a_rate(filters: Filters, clock: ManualClock) -> None:
     """What is more is refused for now; what is known, and tags, cost nothing."""
     filters.of(long(1))
     filters.of(long(2))

@@ -10,20 +10,9 @@ import pytest
 from strata_broker.kv.lanes import Lanes, Waiting
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.tasks import RequestTasks
+from strata_testing import ManualClock
 
 NEVER_S = 1_000.0
-
-
-class StandingClock:
-    """Time that stands still."""
-
-    def monotonic_s(self) -> float:
-        """Return the same time always."""
-        return 0.0
-
-    def wall_ms(self) -> int:
-        """Return the same time always."""
-        return 0
 
 
 class Exchange:
@@ -54,7 +43,7 @@ def exchange() -> Exchange:
 async def lanes(exchange: Exchange) -> AsyncIterator[Lanes[str, int, int]]:
     """Lanes of at most 4 requests, and 100 bytes, a call."""
     requests = RequestTasks("test")
-    yield Lanes("lane", exchange, requests, StandingClock(), max_batch=4, max_batch_bytes=100)
+    yield Lanes("lane", exchange, requests, ManualClock(0.0), max_batch=4, max_batch_bytes=100)
     await requests.stop()
 
 

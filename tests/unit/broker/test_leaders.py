@@ -11,22 +11,10 @@ from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE
 from strata_broker.base.config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.leaders import LeaderMap
+from strata_testing import ManualClock
 
 NODES = ("a", "b", "c")
 GROUP = 1
-
-
-class FakeClock:
-    """Time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
 
 
 @pytest.fixture
@@ -52,13 +40,13 @@ def view() -> MetadataView:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
+def clock() -> ManualClock:
     """The time."""
-    return FakeClock()
+    return ManualClock()
 
 
 @pytest.fixture
-def leaders(view: MetadataView, clock: FakeClock) -> LeaderMap:
+def leaders(view: MetadataView, clock: ManualClock) -> LeaderMap:
     """Nothing is known yet."""
     return LeaderMap(view, StorageClientSection(distrust_ms=500), clock)
 
@@ -103,13 +91,15 @@ def test_a_late_refusal_changes_nothing(leaders: LeaderMap) -> None:
     assert leaders.node_of(GROUP) == "c"
 
 
-def test_a_silent_node_is_not_believed_in_for_a_while(leaders: LeaderMap, clock: FakeClock) -> None:
+def test_a_silent_node_is_not_believed_in_for_a_while(
+    leaders: LeaderMap, clock: ManualClock
+) -> None:
     """Followers name a dead leader until they elect; the third replica is asked as well."""
     leaders.failed(GROUP, "a", UNAVAILABLE)
     assert leaders.node_of(GROUP) == "b"
     leaders.refused(GROUP, "b", "a")
     assert leaders.node_of(GROUP) == "c"
-    clock.now_s += 0.6
+    clock.advance(0.6)
     leaders.refused(GROUP, "c", "a")
     assert leaders.node_of(GROUP) == "a"
 

@@ -19,25 +19,12 @@ from strata_broker.metadata.quotas import CONNECTIONS, CONSUMER_GROUPS, TOPICS, 
 from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
 from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from tests.unit.broker.fake_meta import FakeMeta
 
 KB = 1024
-
-
-class ManualClock:
-    """Time that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
 
 
 class Bench:
@@ -118,7 +105,7 @@ def test_messages_of_a_namespace_share_its_rate() -> None:
     bench.put(quota=meta_pb2.Quota(namespace="shop", messages_per_s=10))
     assert bench.quotas.limit_sends
     assert bench.passed(orders, 6) + bench.passed(bills, 20) == 10
-    bench.clock.now_s += 0.5
+    bench.clock.advance(0.5)
     assert bench.passed(orders, 20) == 5
     assert bench.passed(other, 100) == 100
 
@@ -156,7 +143,7 @@ def test_a_broker_gives_its_part() -> None:
     bench.broker("a", meta_pb2.NODE_STATE_DOWN)
     bench.broker("b", meta_pb2.NODE_STATE_SUSPECT)
     bench.put(node=meta_pb2.Node(node_id="c", kind=meta_pb2.NODE_KIND_BROKER, draining=True))
-    bench.clock.now_s += 1
+    bench.clock.advance(1)
     assert bench.passed(topic, 1_000) == 50
     (messages, *_) = bench.quotas.limits("shop", "")
     assert (messages.limit, messages.part) == (100, 50.0)

@@ -12,27 +12,13 @@ from strata_broker.base.receive_config import RefusalsSection
 from strata_broker.base.refusal_pace import RefusalPace
 from strata_mq.requests import Code
 from strata_runtime.metrics import Metrics
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
 from tests.unit.broker.fake_edge import FakeCall, FakeEdge
 from tests.unit.broker.test_acks import ack_request, answered, forged, take_one
 
 HOSTILE, OTHER = "127.0.0.1:6666", "127.0.0.1:7777"
 BAD = Code.INVALID_RECEIPT_HANDLE
-
-
-class ManualClock:
-    """A clock that a test turns."""
-
-    now_s = 1_000.0
-
-    def monotonic_s(self) -> float:
-        """See the port."""
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        """See the port."""
-        return int(self.now_s * 1_000)
 
 
 def new_pace(clock: ManualClock, **fields: int) -> RefusalPace:
@@ -49,9 +35,9 @@ def test_a_connection_waits_for_what_it_was_refused_too_much() -> None:
     pace.refused(HOSTILE, [BAD] * 290)
     assert pace.wait_s(HOSTILE) == pytest.approx(0.291)
     assert pace.wait_s(OTHER) == 0.0
-    clock.now_s += 0.2
+    clock.advance(0.2)
     assert pace.wait_s(HOSTILE) == pytest.approx(0.091)
-    clock.now_s += 0.1
+    clock.advance(0.1)
     assert pace.wait_s(HOSTILE) == 0.0
 
 

@@ -18,6 +18,7 @@ from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.replica_reads import Place, ReadSpread, ReplicaReads
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 
 NODES = ("a", "b", "c")
 GROUP, TOPIC = 1, 7
@@ -25,19 +26,6 @@ CONFIG = StorageClientSection(
     spread_from_groups=3, spread_above_bytes_per_s=1_000, max_spread_topics=4
 )
 PLACES = [Place(0, offset, 100) for offset in range(4)]
-
-
-class FakeClock:
-    """Time that a test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
 
 
 class FakeNode:
@@ -112,7 +100,7 @@ def view_of(learners: int = 0) -> MetadataView:
     return view
 
 
-def spread_of(view: MetadataView, clock: FakeClock) -> ReadSpread:
+def spread_of(view: MetadataView, clock: ManualClock) -> ReadSpread:
     """Return what chooses, on a cluster where b leads."""
     leaders = LeaderMap(view, CONFIG, clock)
     leaders.leads("b", [GROUP])
@@ -120,12 +108,12 @@ def spread_of(view: MetadataView, clock: FakeClock) -> ReadSpread:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def spread(clock: FakeClock) -> ReadSpread:
+def spread(clock: ManualClock) -> ReadSpread:
     return spread_of(view_of(), clock)
 
 
@@ -140,7 +128,7 @@ def reads(spread: ReadSpread, tier: FakeTier) -> ReplicaReads:
     return ReplicaReads(spread, client, client, CONFIG, Metrics.disabled())
 
 
-def test_a_topic_that_many_groups_read_is_spread(spread: ReadSpread, clock: FakeClock) -> None:
+def test_a_topic_that_many_groups_read_is_spread(spread: ReadSpread, clock: ManualClock) -> None:
     """From the third consumer group on; no more when nobody has read for two windows."""
     assert [spread.begin(GROUP, TOPIC, group) for group in (1, 2, 1, 3, 1)] == [
         False,
@@ -150,9 +138,9 @@ def test_a_topic_that_many_groups_read_is_spread(spread: ReadSpread, clock: Fake
         True,
     ]
     assert not spread.begin(GROUP, TOPIC + 1, 1), "another topic is not meant"
-    clock.now_s += 11
+    clock.advance(11)
     assert spread.begin(GROUP, TOPIC, 1), "the window before counts"
-    clock.now_s += 21
+    clock.advance(21)
     assert not spread.begin(GROUP, TOPIC, 1)
 
 
@@ -165,7 +153,7 @@ def test_a_topic_of_which_much_is_read_is_spread(spread: ReadSpread) -> None:
     assert spread.begin(GROUP, TOPIC, 1)
 
 
-def test_read_replicas_are_used_from_the_first_read_on(clock: FakeClock) -> None:
+def test_read_replicas_are_used_from_the_first_read_on(clock: ManualClock) -> None:
     """Whoever adds one wants it to be read from."""
     spread = spread_of(view_of(learners=1), clock)
     assert spread.begin(GROUP, TOPIC, 1)
@@ -194,7 +182,7 @@ def test_what_the_leader_gave_by_itself_is_its_share(spread: ReadSpread) -> None
     assert [spread.choose(GROUP, 10) for _ in range(5)] == ["a", "c", "a", "c", "a"]
 
 
-def test_a_replica_that_is_new_owes_nothing(clock: FakeClock) -> None:
+def test_a_replica_that_is_new_owes_nothing(clock: ManualClock) -> None:
     """It gets its share from now on, not what the others gave before it came."""
     view = view_of()
     spread = spread_of(view, clock)
@@ -214,7 +202,7 @@ def test_a_replica_that_is_new_owes_nothing(clock: FakeClock) -> None:
 
 
 def test_a_replica_that_failed_is_left_alone_for_a_while(
-    spread: ReadSpread, clock: FakeClock
+    spread: ReadSpread, clock: ManualClock
 ) -> None:
     """With all of them failed nobody but the leader is left."""
     spread.failed("b")
@@ -222,7 +210,7 @@ def test_a_replica_that_failed_is_left_alone_for_a_while(
     spread.failed("a")
     spread.failed("c")
     assert not spread.choose(GROUP, 10)
-    clock.now_s += 3.1
+    clock.advance(3.1)
     assert spread.choose(GROUP, 10)
 
 

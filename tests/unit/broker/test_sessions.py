@@ -11,23 +11,10 @@ from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.requests import Caller
 from strata_mq.layout.hashing import text_hash
 from strata_mq.requests.errors import Code, RequestError
-from strata_testing import until
+from strata_testing import ManualClock, until
 from tests.unit.broker.conftest import Client
 from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
 from tests.unit.broker.fake_storage import FakeStorage
-
-
-class ManualClock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
 
 
 def test_a_silent_client_is_gone_after_15_s_a_connected_one_after_120_s() -> None:
@@ -37,15 +24,15 @@ def test_a_silent_client_is_gone_after_15_s_a_connected_one_after_120_s() -> Non
     sessions.heard("silent")
     sessions.heard("connected").open_calls += 1
     both = {text_hash("silent"), text_hash("connected")}
-    clock.now_s += 15
+    clock.advance(15)
     assert sessions.live_holders() == both
-    clock.now_s += 0.1
+    clock.advance(0.1)
     assert sessions.live_holders() == {text_hash("connected")}
-    clock.now_s += 105
+    clock.advance(105)
     assert sessions.live_holders() == set()
     assert len(sessions) == 1, "its stream is still open"
     sessions.heard("connected").open_calls -= 1
-    clock.now_s += 121
+    clock.advance(121)
     assert sessions.live_holders() == set()
     assert len(sessions) == 0
 
@@ -66,13 +53,13 @@ def test_only_who_is_silent_makes_room() -> None:
     sessions = Sessions(SessionSection(max_clients=3), clock)
     sessions.heard("silent")
     sessions.heard("connected").open_calls += 1
-    clock.now_s += 20
+    clock.advance(20)
     sessions.heard("alive")
     assert not refused(sessions, "new")
     assert refused(sessions, "newer")
     assert not refused(sessions, "alive")
     assert sessions.live_holders() == set(map(text_hash, ("connected", "alive", "new")))
-    clock.now_s += 20
+    clock.advance(20)
     assert not refused(sessions, "later")
     assert text_hash("connected") in sessions.live_holders()
 
@@ -99,7 +86,7 @@ def test_who_said_goodbye_and_keeps_its_stream_is_gone_until_it_speaks() -> None
     assert sessions.live_holders() == set()
     assert sessions.take_goodbyes() == {client.holder}
     assert sessions.heard("a") is client
-    clock.now_s += 100
+    clock.advance(100)
     assert sessions.live_holders() == {client.holder}
     client.open_calls -= 1
     sessions.terminated("a")

@@ -7,20 +7,9 @@ import pytest
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import WrongCluster
 from strata_cli.processes.joining import Answers, decide_cluster, find_cluster
+from strata_testing import ManualClock
 
 FOLDER = "data folder d"
-
-
-class Clock:
-    """Stands still until told."""
-
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 def answers(*, knows: bool = False, **clusters: str) -> Answers:
@@ -76,13 +65,13 @@ def test_data_from_before_clusters_were_compared_joins_only_who_knows_it() -> No
 
 async def test_the_wait_for_a_first_answer_has_an_end_if_it_has_a_limit() -> None:
     """A process that cannot do without one gets an empty answer in time."""
-    clock = Clock()
+    clock = ManualClock(0.0)
     asked = 0
 
     async def ask() -> Answers:
         nonlocal asked
         asked += 1
-        clock.now_s += 1.0
+        clock.advance(1.0)
         return answers(a="y") if asked == 4 else answers()
 
     assert await find_cluster(FOLDER, "", ask, clock, has_log=False, wait_s=2.0) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from strata.meta.v1 import meta_pb2
 from strata_metadata.cluster_health import ClusterJudge, ClusterPicture, Facts
 from strata_runtime.health import Severity
+from strata_testing import ManualClock
 
 NODES = ("a", "b", "c")
 UP = meta_pb2.NODE_STATE_UP
@@ -13,25 +14,15 @@ DOWN = meta_pb2.NODE_STATE_DOWN
 HEALTHY = {node: meta_pb2.StorageHealth() for node in NODES}
 
 
-class Clock:
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
-
-
 class Looking:
     """A judge whose time is moved by hand."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock(0.0)
         self.judge = ClusterJudge(self.clock)
 
     def look(self, facts: Facts, after_s: float = 0.0) -> ClusterPicture:
-        self.clock.now_s += after_s
+        self.clock.advance(after_s)
         return self.judge.judge(facts)
 
 

@@ -19,6 +19,7 @@ from strata_multiraft.peering.peering_options import TransportOptions
 from strata_raft import Entry, EntryKind
 from strata_raft.messages import AppendRequest, Heartbeat
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 
 OPTIONS = TransportOptions(
     max_control_bytes=1_000,
@@ -42,18 +43,6 @@ def append(index: int, size_bytes: int = 1_000) -> Envelope:
     """A message of the append class."""
     entry = Entry(1, index, EntryKind.NORMAL, (bytes(size_bytes),))
     return Envelope(1, AppendRequest(1, 2, 1, index - 1, 1, (entry,), 0))
-
-
-class Clock:
-    """Time stands still until a test moves it."""
-
-    now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 class HeldChannel:
@@ -99,7 +88,7 @@ class World:
     """A transport and what it sees."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock()
         self.endpoints: dict[str, str] = {"b": "host:1"}
         self.channels: list[HeldChannel] = []
         self.lost: list[Envelope] = []
@@ -162,7 +151,7 @@ async def test_how_fast_a_peer_answers(world: World) -> None:
     for took_s in (0.02, 0.02, 0.4):
         world.send(heartbeat(1))
         await settle()
-        world.clock.now_s += took_s
+        world.clock.advance(took_s)
         world.channel.answer()
         await settle()
     (latency_ms,) = world.transport.take_answer_latencies_ms().values()
@@ -226,16 +215,16 @@ async def test_a_lost_frame_is_told_and_followed_by_a_pause(world: World) -> Non
     world.transport.send_beat("b", raft_pb2.Beat(number=9))
     await settle()
     assert len(world.channels) == 1, "not before the pause is over"
-    world.clock.now_s += 0.11
+    world.clock.advance(0.11)
     world.transport.send_beat("b", raft_pb2.Beat(number=10))
     await settle()
     assert len(world.channels) == 2, "after a loss the node is resolved anew"
     assert world.channel.requests[0].beat.number == 10
     world.channel.fail()
     await settle()
-    world.clock.now_s += 0.11
+    world.clock.advance(0.11)
     assert not world.send(heartbeat(3)), "the pause has doubled"
-    world.clock.now_s += 0.1
+    world.clock.advance(0.1)
     world.transport.send_beat("b", raft_pb2.Beat(number=11))
     await settle()
     world.channel.answer()
@@ -255,7 +244,7 @@ async def test_refused_frame_is_lost_and_the_node_resolved_anew(world: World) ->
     await settle()
     assert world.lost == [append(1)]
     assert old.closed
-    world.clock.now_s += 1
+    world.clock.advance(1)
     world.transport.send_beat("b", raft_pb2.Beat(number=1))
     await settle()
     assert [channel.endpoint for channel in world.channels] == ["host:1", "host:2"]

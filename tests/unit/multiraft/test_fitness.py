@@ -12,6 +12,7 @@ from strata_multiraft.base.errors import TransferFailed
 from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_multiraft.replica.commit_history import CommitHistory
 from strata_raft import Role
+from strata_testing import ManualClock
 from tests.unit.multiraft.conftest import Gate
 
 Settled = Callable[[], Awaitable[None]]
@@ -21,30 +22,17 @@ NODES = (1, 2, 3)
 ENTRIES = 50
 
 
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 5.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
-
-
 def test_what_was_committed_a_while_ago_is_known() -> None:
     """Of a busy raft group and of one at rest; what just came does not count."""
-    clock = Clock()
+    clock = ManualClock()
     history = CommitHistory(clock, 1000, 7)
     assert history.a_while_ago() == 7
     for step in range(1, 301):
-        clock.now_s += 0.01
+        clock.advance(0.01)
         history.saw(7 + step)
         a_second_ago = max(7, 7 + step - 100)
         assert a_second_ago - 1 <= history.a_while_ago() <= a_second_ago + 10
-    clock.now_s += 1
+    clock.advance(1)
     assert history.a_while_ago() == 307
     history.restart(3)
     assert history.a_while_ago() == 3

@@ -14,6 +14,7 @@ from strata_multiraft.replica.stored_log import StoredLog
 from strata_raft import Entry, Role
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import CorruptFrame, ReadFailed
+from strata_testing import ManualClock
 from tests.unit.multiraft.conftest import Gate, RecordingMachine
 
 Settled = Callable[[], Awaitable[None]]
@@ -95,8 +96,8 @@ async def test_a_slice_has_few_entries(make_node: Any, settled: Settled) -> None
 async def test_a_slow_slice_makes_the_next_one_smaller(make_node: Any, settled: Settled) -> None:
     """A state machine that is slow is given less at once, so that it holds nobody up."""
     node, behind = await reborn(make_node, settled, max_apply_bytes=4000)
-    clock = node.multiraft._applier._clock = Clock()
-    behind._on_apply = lambda: clock.pass_ms(100 * behind.slices[-1])
+    clock = node.multiraft._applier._clock = ManualClock()
+    behind._on_apply = lambda: clock.advance(0.1 * behind.slices[-1])
     await node.multiraft.start()
     replica = node.multiraft.replicas()[1]
     await replica.applied(1001)
@@ -106,22 +107,6 @@ async def test_a_slow_slice_makes_the_next_one_smaller(make_node: Any, settled: 
     # 256 entries took 25.6 s: the time of a slice is enough for one.
     assert behind.slices[read_back:] == [256] + [1] * 44
     await node.multiraft.stop()
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 1.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
-
-    def pass_ms(self, time_ms: int) -> None:
-        self.now_s += time_ms / 1000
 
 
 async def test_a_slow_read_back_holds_up_nobody(make_node: Any, settled: Settled) -> None:

@@ -17,19 +17,7 @@ from strata_nameserver.state.machine import MetadataMachine
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MemoryMetadataStore
-
-
-class ManualClock:
-    """Time that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1_800_000_000_000
-
-    def monotonic_s(self) -> float:
-        return self.now_ms / 1_000
-
-    def wall_ms(self) -> int:
-        return self.now_ms
+from strata_testing import ManualClock
 
 
 class ListReplica:

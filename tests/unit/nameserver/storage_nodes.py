@@ -91,6 +91,6 @@ class Storage:
 
     async def run(self, duration_ms: int) -> None:
         for _ in range(0, duration_ms, 100):
-            self.nameserver.clock.now_ms += 100
+            self.nameserver.clock.advance(0.1)
             self.beat()
             await self.nameserver.metadata.controller.step(0.0)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_nameserver.policies.detector import DetectorOptions, FailureDetector
-
-if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import ManualClock
+from strata_testing import ManualClock
 
 UP, SUSPECT, DOWN = (
     meta_pb2.NODE_STATE_UP,
@@ -38,7 +35,7 @@ class Nodes:
     def run(self, duration_ms: int, *, lag_ms: int = 0) -> None:
         """Let time pass in steps of 50 ms: everybody beats, then the detector judges."""
         for _ in range(0, duration_ms, 50):
-            self.clock.now_ms += 50
+            self.clock.advance(0.05)
             for node_id in self.rows:
                 if node_id not in self.silent:
                     self.beat(node_id)
@@ -63,8 +60,6 @@ class Nodes:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    from tests.unit.nameserver.conftest import ManualClock
-
     return ManualClock()
 
 
@@ -138,7 +133,7 @@ def test_a_new_leader_waits_a_full_timeout(clock: ManualClock) -> None:
 def test_after_a_loop_lag_nobody_is_judged(clock: ManualClock) -> None:
     """What lies in the sockets comes first (rule 14): heartbeats may be there already."""
     nodes = Nodes(clock, {"b": BROKER})
-    clock.now_ms += 5_000
+    clock.advance(5)
     nodes.judge(lag_ms=5_000)
     assert nodes.states() == {"b": UP}
     nodes.run(2_000)

@@ -270,7 +270,7 @@ async def test_many_transitions_share_one_change(three: Storage) -> None:
     revision = three.nameserver.machine.revision
     three.alive = {"c"}
     for _ in range(14):
-        three.nameserver.clock.now_ms += 100
+        three.nameserver.clock.advance(0.1)
         three.beat()
         await three.nameserver.metadata.controller.step(0.0)
     states = {
@@ -289,7 +289,7 @@ async def test_a_new_leader_starts_over(three: Storage) -> None:
     three.nameserver.machine.on_follower(2, 9)
     three.nameserver.machine.on_leader(3)
     for _ in range(11):
-        three.nameserver.clock.now_ms += 100
+        three.nameserver.clock.advance(0.1)
         await three.nameserver.metadata.controller.step(0.0)
 
     assert three.nameserver.machine.revision == revision

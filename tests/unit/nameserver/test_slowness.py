@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_nameserver.policies.slowness import SlownessOptions, SlowNodes
 from strata_runtime.failslow import FailSlowOptions
-
-if TYPE_CHECKING:
-    from tests.unit.nameserver.conftest import ManualClock
+from strata_testing import ManualClock
 
 
 class Nodes:
@@ -27,7 +24,7 @@ class Nodes:
         """Return who is slow after that time."""
         slow: set[str] = set()
         for _ in range(0, duration_ms, 250):
-            self.clock.now_ms += 250
+            self.clock.advance(0.25)
             for node_id, latency_ms in latencies_ms.items():
                 load = meta_pb2.StorageLoad(append_latency_ms=latency_ms)
                 self.slow_nodes.measured(node_id, load)
@@ -37,8 +34,6 @@ class Nodes:
 
 @pytest.fixture
 def nodes() -> Nodes:
-    from tests.unit.nameserver.conftest import ManualClock
-
     return Nodes(ManualClock())
 
 
@@ -92,8 +87,8 @@ class Cluster:
         """Return who was slow at any time; `times` multiplies latencies of single nodes."""
         seen: set[str] = set()
         for _ in range(minutes * 60):
-            self.clock.now_ms += 1_000
-            wave = 0.5 + 0.3 * math.sin(self.clock.now_ms / 600_000)
+            self.clock.advance(1)
+            wave = 0.5 + 0.3 * math.sin(self.clock.wall_ms() / 600_000)
             for node_id in "abc":
                 load = wave * self.random.uniform(0.9, 1.1)
                 sync_ms = 12.0 * (1 + load) * self.random.uniform(0.9, 1.15)
@@ -143,7 +138,7 @@ class Witnesses:
     def run(self, minutes: int, **delay_ms: float) -> set[str]:
         """Return who is slow; what a node in `delay_ms` sends leaves so much later."""
         for _ in range(minutes * 60):
-            self.clock.now_ms += 1_000
+            self.clock.advance(1)
             for witness in self.node_ids:
                 load = meta_pb2.StorageLoad(appended_bytes=10**7)
                 for other in self.node_ids.replace(witness, ""):
@@ -205,7 +200,7 @@ def test_slow_appends_hold_while_a_node_leads_nothing(nodes: Nodes) -> None:
 
     def run(minutes: int, **append_ms: float) -> set[str]:
         for _ in range(minutes * 60):
-            nodes.clock.now_ms += 1_000
+            nodes.clock.advance(1)
             for node_id, latency_ms in append_ms.items():
                 latency_ms *= random.uniform(0.9, 1.1)
                 load = meta_pb2.StorageLoad(appended_bytes=10**7, append_latency_ms=latency_ms)

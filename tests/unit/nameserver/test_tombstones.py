@@ -42,7 +42,7 @@ async def test_row_and_tombstone_are_one_entry(nameserver: Nameserver) -> None:
             id=topic_id,
             namespace="shop",
             name="t",
-            deleted_at_ms=nameserver.clock.now_ms,
+            deleted_at_ms=nameserver.clock.wall_ms(),
             revision=nameserver.machine.revision,
         )
     }

@@ -30,7 +30,7 @@ async def test_a_topic_gets_id_times_defaults_and_homes(nameserver: Nameserver) 
     assert made.topic_id == 1
     assert (made.type, made.queue_count) == (meta_pb2.TOPIC_TYPE_NORMAL, 8)
     assert made.retention_ms == 72 * 3_600_000
-    assert made.created_at_ms == made.updated_at_ms == nameserver.clock.now_ms
+    assert made.created_at_ms == made.updated_at_ms == nameserver.clock.wall_ms()
     assert made.slot_base == slot_base("", "orders", google_crc32c.value)
     owners = nameserver.machine.speculative.topology.slot_owners
     assert {home.raft_group: list(home.queues) for home in made.homes} == {

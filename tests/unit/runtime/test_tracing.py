@@ -16,28 +16,20 @@ from strata_runtime.tracing import (
     inside,
     parse_trace_parent,
 )
+from strata_testing import ManualClock
 
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE_ID}-{SPAN_ID}-01"
 SEED = 7
 
 
-class _Clock:
-    def __init__(self) -> None:
-        self.now_s = 5.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 1_000_000
-
-
-def _tracer(clock: _Clock | None = None, **options: float) -> tuple[Tracer, Metrics]:
+def _tracer(clock: ManualClock | None = None, **options: float) -> tuple[Tracer, Metrics]:
     metrics = Metrics()
     bits = random.Random(SEED).getrandbits
     made = TraceOptions(**options)  # type: ignore[arg-type]
-    return Tracer(made, metrics, clock or _Clock(), bits), metrics
+    return Tracer(
+        made, metrics, clock or ManualClock(5.0, wall_offset_ms=1_000_000 - 5_000), bits
+    ), metrics
 
 
 @pytest.mark.parametrize(
@@ -67,11 +59,11 @@ def test_a_trace_parent_of_a_later_version_is_read() -> None:
 
 def test_a_child_follows_its_sampled_parent() -> None:
     """It has the parent's trace, an id of its own, and the clock's times."""
-    clock = _Clock()
+    clock = ManualClock(5.0, wall_offset_ms=1_000_000 - 5_000)
     tracer, _ = _tracer(clock)
     span = tracer.begin("t send", SpanKind.SERVER, SAMPLED, {"a": 1})
     assert span is not None
-    clock.now_s += 0.25
+    clock.advance(0.25)
     span.end()
     span.end(error="too late")
     (ended,) = tracer.buffer.take(10)

@@ -121,7 +121,7 @@ async def test_a_timer_that_reads_rows_when_its_term_ends_decides_nothing() -> N
     leader = LeaderUnderTest(QUICK, Elsewhere())
     leader.wait_for(b"later", 1_000)
     seal_all(leader)
-    leader.clock.now_s += 1
+    leader.clock.advance(1)
     read = leader.timers._run_read
 
     async def slowly(work: Callable[[], list[object]]) -> list[object]:

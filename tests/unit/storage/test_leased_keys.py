@@ -7,15 +7,15 @@ import pytest
 from strata_storage.base.errors import Refused
 from strata_storage.tiering.leased_keys import LeasedKeys
 from strata_storage.tiering.options import OutsideOptions
+from strata_testing import ManualClock
 from strata_tier.base.errors import TierError
-from tests.integration.storage.storage_node import TestClock
 
 OPTIONS = OutsideOptions(lease_ms=10_000, leased_keys_max=3)
 
 
 def test_a_name_is_free_again_when_the_time_is_over() -> None:
     """Told once more it is kept for the whole time once more."""
-    clock = TestClock()
+    clock = ManualClock()
     keys = LeasedKeys(clock, OPTIONS)
     keys.check_free("a.set")
     keys.lease(["a.set", "b.set"])
@@ -31,7 +31,7 @@ def test_a_name_is_free_again_when_the_time_is_over() -> None:
 
 def test_there_is_a_limit() -> None:
     """More are refused, all of them; there is room when the time of others is over."""
-    clock = TestClock()
+    clock = ManualClock()
     keys = LeasedKeys(clock, OPTIONS)
     keys.lease(["a.set", "b.set"])
     keys.lease(["a.set", "b.set", "c.set"])
@@ -45,7 +45,7 @@ def test_there_is_a_limit() -> None:
 
 def test_what_an_earlier_leader_told_holds_as_long_as_if_told_now() -> None:
     """A sweep may have been told right before the term began."""
-    clock = TestClock()
+    clock = ManualClock()
     keys = LeasedKeys(clock, OPTIONS)
     assert keys.may_be_inherited()
     clock.advance(9)

@@ -20,18 +20,7 @@ from strata_storage.cluster.heartbeats import Heartbeats
 from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions, desired_of
 from strata_storage.process.metrics import METRICS
 from strata_storage.upkeep.instruments import Instruments
-
-
-class ManualClock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 1_000
-
+from strata_testing import ManualClock
 
 _THREE = Configuration(frozenset({1, 2, 3}))
 
@@ -145,7 +134,7 @@ async def test_a_replica_that_rebuilds_its_rows_gets_the_leadership_afterwards()
     await setup.look()
     assert replica.calls == []
     replica.rebuilding = frozenset()
-    setup.clock.now_s += 10
+    setup.clock.advance(10)
     await setup.look()
     assert replica.calls == [2]
 
@@ -158,7 +147,7 @@ async def test_a_leader_by_a_wish_stays_for_a_while() -> None:
     for _ in range(3):
         await setup.look()
         assert replica.calls == []
-        setup.clock.now_s += 1
+        setup.clock.advance(1)
     await setup.look()
     assert replica.calls == [2]
     # It leads again in a later term: its time of office begins anew.
@@ -182,7 +171,7 @@ async def test_who_must_go_waits_for_the_wish_and_goes_there_at_once() -> None:
     other = FakeReplica(1)
     setup = Setup(view_of(node, row(1)), other, min_office_ms=3_000, wish_wait_ms=1_000)
     await setup.look()
-    setup.clock.now_s += 1
+    setup.clock.advance(1)
     await setup.look()
     assert other.calls == [2]
 
@@ -194,7 +183,7 @@ async def test_a_failed_step_is_tried_again_after_a_pause() -> None:
     await setup.look()
     await setup.look()
     assert replica.calls == [2]
-    setup.clock.now_s += 2
+    setup.clock.advance(2)
     await setup.look()
     assert replica.calls == [2, 2]
 
@@ -245,7 +234,7 @@ async def test_a_node_that_must_not_lead_is_not_handed_the_leadership() -> None:
     await setup.look()
     assert replica.calls == []
     replica.unfit = frozenset()
-    setup.clock.now_s += 10
+    setup.clock.advance(10)
     await setup.look()
     assert replica.calls == [2]
 

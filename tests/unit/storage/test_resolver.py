@@ -288,7 +288,7 @@ async def test_a_refused_second_decision_leaves_the_first_one(leader: LeaderUnde
     """A put-off in flight stands when the commit behind it cannot be proposed, applied or not."""
     for is_applied in (False, True):
         half = leader.half(b"%d" % is_applied)
-        leader.clock.now_s += 6.0
+        leader.clock.advance(6.0)
         due_now(leader)
         leader.replica.is_full = True
         commit = asyncio.ensure_future(leader.transactions.commit(half, TOPIC_ID))

@@ -10,27 +10,18 @@ from typing import TypeVar
 import pytest
 
 from strata_storage.tiering.pace import PaceOptions, UploadPace
+from strata_testing import ManualClock
 
 Result = TypeVar("Result")
 
 MIB = 1024 * 1024
 
 
-class _Clock:
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1_000)
-
-
 class _Setup:
     """A log of some length, and the rests of uploads beside it."""
 
     def __init__(self, options: PaceOptions) -> None:
-        self.clock = _Clock()
+        self.clock = ManualClock(0.0)
         self.end = 0
         self.rests_ms: list[float] = []
         self.pace = UploadPace(options, lambda: self.end, self.clock, self.rests_ms.append)
@@ -42,7 +33,7 @@ class _Setup:
 
     async def upload(self, appended_bytes: int, past_s: float = 1.0) -> str:
         """Do a piece of work after a time in which the log grew."""
-        self.clock.now_s += past_s
+        self.clock.advance(past_s)
         self.end += appended_bytes
         work: Awaitable[str] = self._paced(_spend)
         return await work

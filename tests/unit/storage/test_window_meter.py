@@ -10,17 +10,7 @@ from strata_runtime.metrics import Metrics
 from strata_storage.process.metrics import METRICS
 from strata_storage.rows.traffic import Traffic
 from strata_storage.servicers.window_meter import WindowMeter, WindowOptions
-
-
-class _Clock:
-    def __init__(self) -> None:
-        self.now_ms = 50_003
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_s(self) -> float:
-        return self.now_ms / 1_000
+from strata_testing import ManualClock
 
 
 class _LeaseSet:
@@ -73,8 +63,8 @@ class _Node:
         return 1_000, 4_000
 
 
-def _meter(*engines: _Engine, max_rows: int = 10) -> tuple[WindowMeter, _Clock, Metrics]:
-    clock, metrics = _Clock(), Metrics(METRICS)
+def _meter(*engines: _Engine, max_rows: int = 10) -> tuple[WindowMeter, ManualClock, Metrics]:
+    clock, metrics = ManualClock(50.003, wall_offset_ms=0), Metrics(METRICS)
     latency = metrics.histogram("strata_storage_append_ms")
     options = WindowOptions(10_000, max_rows, max_kept=3)
     node: Any = _Node(*engines)
@@ -128,7 +118,7 @@ def test_a_late_broker_gets_the_windows_one_by_one() -> None:
     assert meter.after(0) is None
     for _ in range(5):
         meter.keep()
-        clock.now_ms += 10_000
+        clock.advance(10)
     starts, at = [], 0
     while (window := meter.after(at)) is not None:
         at = window.start_ms

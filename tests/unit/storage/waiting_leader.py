@@ -40,24 +40,12 @@ from strata_storage.process.metrics import METRICS
 from strata_storage.reads.reader import MessageReader
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.payloads import PayloadReader
+from strata_testing import ManualClock
 
 GROUP, TOPIC_ID, QUEUES, DEAD_LETTER_TOPIC_ID = 3, 7, 4, 9
 NOW_MS = 1_700_000_000_000
 
 Result = TypeVar("Result")
-
-
-class FakeClock:
-    """Both clocks move when told to."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return NOW_MS + round(self.now_s * 1_000)
 
 
 class FakeReplica:
@@ -119,7 +107,7 @@ class LeaderUnderTest:
     def __init__(
         self, options: PendingOptions | None = None, forwarder: Forwarder | None = None
     ) -> None:
-        self.clock = FakeClock()
+        self.clock = ManualClock(0.0, wall_offset_ms=NOW_MS)
         self.replica = FakeReplica()
         self.log = MemoryLog()
         self.index = 0
@@ -310,7 +298,7 @@ async def running(leader: LeaderUnderTest) -> AsyncIterator[None]:
 
 async def let_pass(leader: LeaderUnderTest, seconds: float) -> None:
     """Move the clock and let the timer look."""
-    leader.clock.now_s += seconds
+    leader.clock.advance(seconds)
     leader.timers.wake()
     await turns()
 

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 from strata_tier.objects.costs import OTHER_TOPICS, TopicCost, TopicCosts, put_requests
 from strata_tier.objects.state import TieredRange
 
 NAMES = {"1": "%orders", "2": "acme%clicks", "3": "%late"}
-
-
-class Clock:
-    """Stands still until it is told."""
-
-    now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 def _range(topic_id: int, bodies_bytes: int) -> TieredRange:
@@ -27,7 +16,7 @@ def _range(topic_id: int, bodies_bytes: int) -> TieredRange:
 
 def test_an_object_is_shared_by_its_topics() -> None:
     """Requests and bytes of an upload are split by what each topic has in the object."""
-    costs = TopicCosts(Metrics.disabled(), lambda: NAMES, Clock())
+    costs = TopicCosts(Metrics.disabled(), lambda: NAMES, ManualClock(0.0))
     costs.uploaded(5, [_range(1, 300), _range(2, 60), _range(2, 40)], 1_000, 4)
     costs.downloaded(5, 2, 123)
     costs.downloaded(6, 2, 1)
@@ -55,7 +44,7 @@ def test_metrics_name_a_limited_number_of_topics() -> None:
             return Counter()
 
     known: dict[str, str] = {}
-    clock = Clock()
+    clock = ManualClock(0.0)
     costs = TopicCosts(Recorded(), lambda: dict(known), clock, topics_max=2)  # type: ignore[arg-type]
     costs.downloaded(1, 1, 10)
     known |= NAMES
@@ -73,7 +62,7 @@ def test_metrics_name_a_limited_number_of_topics() -> None:
 def test_messages_that_were_brought_there_are_counted_by_topic() -> None:
     """All ranges of an object, each with its topic."""
     metrics = Metrics()
-    costs = TopicCosts(metrics, lambda: NAMES, Clock())
+    costs = TopicCosts(metrics, lambda: NAMES, ManualClock(0.0))
     ranges = [_range(1, 300), _range(2, 60), _range(2, 40)]
     costs.uploaded(5, [each._replace(message_count=7) for each in ranges], 1_000, 4)
     dispatched = metrics.counter("rocketmq_tiered_store_messages_dispatch_total")

@@ -6,6 +6,7 @@ import random
 
 from strata_mq.layout.hashing import key_hash
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 from strata_tier.base.errors import DamagedObjectError
 from strata_tier.objects.layout import HEADER_BYTES
 from strata_tier.objects.open_objects import OpenObject
@@ -19,14 +20,6 @@ from tests.unit.tier.objects import HOME, RAFT_GROUP, Message, Tier, messages_of
 SPACE = "acme"
 QUEUES = ((1, 0), (1, 1), (2, 0))
 POSITIONS = 60
-
-
-class _Clock:
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 async def _filled(store: MemoryStore) -> tuple[Tier, dict[tuple[int, int], list[Message]]]:
@@ -53,7 +46,7 @@ async def _read_everything(
     for (topic_id, queue), messages in stored.items():
         bodies = [message.stored for message in messages]
         for way in ("scan", "pieces", "fetch", "search"):
-            reader = TierReader(Stores(store), options, Metrics.disabled(), _Clock())
+            reader = TierReader(Stores(store), options, Metrics.disabled(), ManualClock(0.0))
             try:
                 match way:
                     case "scan":
@@ -117,7 +110,7 @@ async def test_an_index_from_memory_is_that_of_the_object() -> None:
         except DamagedObjectError:
             continue
         raise AssertionError("damage was not seen")
-    reader = TierReader(Stores(store), TierReadOptions(), Metrics.disabled(), _Clock())
+    reader = TierReader(Stores(store), TierReadOptions(), Metrics.disabled(), ManualClock(0.0))
     reader.remember(held.ref, data)
     del store.bucket.objects[held.ref.key]
     columns = reader._source.open(held.ref, 1)

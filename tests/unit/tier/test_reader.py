@@ -11,6 +11,7 @@ import pytest
 
 from strata_mq.layout.hashing import key_hash, text_hash
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 from strata_tier.base.errors import DamagedObjectError, NotTieredError, TierError, TierGapError
 from strata_tier.base.metrics import READ_METRICS
 from strata_tier.objects.spaces import Stores
@@ -22,19 +23,6 @@ from strata_tier.reads.reader import TierFetch, TierRead, TierReader
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.store.ports import ObjectNotFoundError
 from tests.unit.tier.objects import Message, Tier, messages_of, queue_of
-
-
-class _Clock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return 0
 
 
 class _CountingStore(MemoryStore):
@@ -67,7 +55,7 @@ class _Setup:
     def __init__(self, **options: float) -> None:
         self.store = _CountingStore()
         self.tier = Tier(self.store)
-        self.clock = _Clock()
+        self.clock = ManualClock(0.0)
         self.metrics = Metrics()
         self.reader = TierReader(
             Stores(self.store),
