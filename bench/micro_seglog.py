@@ -19,7 +19,7 @@ from pathlib import Path
 from strata_seglog.frames import HEADER_BYTES, Frame, FrameKind
 from strata_seglog.log import CommitLog, LogOptions
 from strata_seglog.real_disk import RealDisk
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 MIB = 1024 * 1024
 # (name, frames per write, payload bytes of a frame): a batch of 64 messages is one frame.

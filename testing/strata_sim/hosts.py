@@ -23,7 +23,6 @@ from strata_nameserver.membership.formation import FormationError
 from strata_nameserver.membership.identity import NameserverIdentity
 from strata_nameserver.process.app import METADATA_RAFT_GROUP, NameserverApp, NameserverCluster
 from strata_seglog.errors import LogError
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_sim.chance import source
 from strata_sim.edge import SimEdge, SimEdgeChannel
 from strata_sim.machine import Machine
@@ -35,6 +34,7 @@ from strata_sim.trace import Trace
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
 from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 
 _NOWHERE = Path("/nowhere")
 _START_ERRORS = (

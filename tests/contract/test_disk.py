@@ -9,7 +9,7 @@ import pytest
 
 from strata_seglog.ports import Disk
 from strata_seglog.real_disk import RealDisk
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 
 @pytest.fixture(params=["real", "simulated"])

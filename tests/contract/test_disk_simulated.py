@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from strata_seglog.simulated_disk import PAGE_BYTES, Keep, SimulatedDisk
+from strata_testing.simulated_disk import PAGE_BYTES, Keep, SimulatedDisk
 
 
 def test_a_power_loss_keeps_what_was_synced() -> None:

@@ -1,6 +1,6 @@
 """Ports of the CommitLog: what it needs from a disk.
 
-Adapters: `real_disk.RealDisk` and `simulated_disk.SimulatedDisk`, under one contract suite
+Adapters: `real_disk.RealDisk` and the simulated disk of tests, under one contract suite
 (`tests/contract/test_disk.py`). Every call blocks and may raise `OSError`; the log runs them in
 its own thread. Names are plain file names inside one folder.
 """

@@ -27,7 +27,7 @@ from strata_nameserver.process.app import NameserverApp, NameserverCluster, Name
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 MIB = 1024 * 1024
 CONFIG = NameserverConfig(

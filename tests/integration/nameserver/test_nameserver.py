@@ -21,8 +21,8 @@ from strata_nameserver.policies.slowness import SlowNodes
 from strata_nameserver.process.app import NameserverApp, NameserverIdentity
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_testing import until
+from strata_testing.simulated_disk import SimulatedDisk
 from tests.limits import within
 
 Response = TypeVar("Response", bound=Message)

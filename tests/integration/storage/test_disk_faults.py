@@ -15,12 +15,12 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_runtime.metrics import Metrics
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.disk_guard import DiskMark
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 from tests.integration.storage.damaged_log import GROUPS, fetch_all
 from tests.integration.storage.storage_node import (
     CONTEXT,

@@ -14,10 +14,10 @@ from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.options import TableOptions
 from strata_mq.commands.rare import DropKind
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.errors import Refused
 from strata_testing import ManualClock, until
+from strata_testing.simulated_disk import SimulatedDisk
 from tests.integration.storage.kv_node import CONTEXT, GROUP, OTHER_TABLE, TABLE, KvNode
 from tests.integration.storage.storage_node import small_config
 

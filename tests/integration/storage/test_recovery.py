@@ -13,13 +13,13 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.rows import RowKind
 from strata_seglog.errors import CorruptFrame
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
 from strata_storage.upkeep import row_preparer
 from strata_storage.upkeep.rebuild import RebuildError, Rebuilt, rebuild_if_needed
 from strata_testing import ManualClock
+from strata_testing.simulated_disk import SimulatedDisk
 from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_node import (
     CONTEXT,

@@ -13,13 +13,13 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.frames import HEADER_BYTES
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.repair import RepairError
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_seglog.verify import dump_log, verify_log
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import StateStore
 from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
 from strata_storage.upkeep.repair import RepairPlan, carry_out, plan_repair
 from strata_testing import ManualClock
+from strata_testing.simulated_disk import SimulatedDisk
 from tests.integration.storage.damaged_log import (
     GROUPS,
     OTHER_GROUP,

@@ -13,7 +13,6 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands.common import CommandKind, command_kind
 from strata_mq.commands.tier import TierChangeCommand, encode_tier_change
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_state.memory_store import MemoryStore as RowStore
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Proposer
@@ -21,6 +20,7 @@ from strata_storage.rows.tier_state import StaleEntryError
 from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock, until
+from strata_testing.simulated_disk import SimulatedDisk
 from strata_tier.objects.names import DEFAULT_SPACE
 from strata_tier.objects.spaces import Stores
 from strata_tier.objects.state import CommitRanges, encode_change

@@ -9,7 +9,7 @@ from typing import TypeVar
 from strata_multiraft.driver.idle_mark import IdleMark
 from strata_seglog.frames import Frame, FrameKind
 from strata_seglog.log import CommitLog, LogOptions
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 Result = TypeVar("Result")
 

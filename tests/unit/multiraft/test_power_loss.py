@@ -11,7 +11,7 @@ import pytest
 
 from strata_multiraft import DiskFull, MultiRaftOptions
 from strata_seglog.log import CommitLog, LogOptions
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 Settled = Callable[[], Awaitable[None]]
 QUICK = MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=1)

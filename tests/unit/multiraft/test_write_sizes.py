@@ -12,8 +12,8 @@ from strata_multiraft import DiskFull, MultiRaftOptions
 from strata_seglog.errors import WriteTooLarge
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog, LogOptions
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_sim.memory_commit_log import MemoryCommitLog
+from strata_testing.simulated_disk import SimulatedDisk
 
 Settled = Callable[[], Awaitable[None]]
 MIB = 1024 * 1024

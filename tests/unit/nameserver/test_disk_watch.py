@@ -7,7 +7,7 @@ import structlog
 
 from strata_nameserver.process.disk_watch import DiskWatch
 from strata_runtime.metrics import Metrics
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 MIB = 1024 * 1024
 REFUSE, BALLAST = 8 * MIB, 4 * MIB

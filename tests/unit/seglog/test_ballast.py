@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata_seglog.ballast import Ballast
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 
 def test_the_ballast_is_taken_and_given_back() -> None:

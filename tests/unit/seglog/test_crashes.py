@@ -18,8 +18,8 @@ from strata_seglog.errors import (
     WriteFailed,
 )
 from strata_seglog.frames import Frame
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_seglog.verify import verify_log
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 
 # The kit is a fixture of this folder's conftest.py; its helpers have no importable name.
 Kit = Any

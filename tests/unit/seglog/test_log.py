@@ -26,8 +26,8 @@ from strata_seglog.metrics import METRICS
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.recent import ENTRY_OVERHEAD_BYTES
 from strata_seglog.recovery import blame
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
 from strata_seglog.verify import dump_log, verify_log
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 
 Kit = Any
 

@@ -11,7 +11,7 @@ import pytest
 from strata_seglog.errors import LogFailed
 from strata_seglog.prepare import Preparer
 from strata_seglog.segments import Segment, segment_name
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 
 Kit = Any
 MIB = 1024 * 1024

@@ -10,8 +10,8 @@ import pytest
 from strata_seglog.frames import FLAG_MOVED, HEADER_BYTES, Frame, FrameKind
 from strata_seglog.repair import Damage, DamagedEntry, OfflineLog, RepairError, fill
 from strata_seglog.segments import Segment
-from strata_seglog.simulated_disk import SimulatedDisk
 from strata_seglog.verify import dump_log, verify_log
+from strata_testing.simulated_disk import SimulatedDisk
 
 Kit = Any
 LAST = 59

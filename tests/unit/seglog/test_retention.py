@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from strata_seglog.frames import FLAG_MOVED, Frame, FrameKind, hard_state_frame
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 Kit = Any
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from strata_seglog.errors import DiskFull, WriteFailed
 from strata_seglog.frames import Frame, FrameKind
 from strata_seglog.log import CommitLog
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 
 Kit = Any
 SEEDS = st.integers(0, 2**32)

@@ -23,7 +23,7 @@ from strata_seglog.real_disk import RealDisk
 from strata_seglog.repair import OfflineLog, fill
 from strata_seglog.sealed import read_footer
 from strata_seglog.segments import Segment
-from strata_seglog.simulated_disk import Keep, SimulatedDisk
+from strata_testing.simulated_disk import Keep, SimulatedDisk
 
 Kit = Any
 SEGMENT_BYTES = 64 * 1024

@@ -6,7 +6,7 @@ from typing import Any
 
 from strata_raft import EntryKind
 from strata_seglog.frames import Frame, FrameKind
-from strata_seglog.simulated_disk import SimulatedDisk
+from strata_testing.simulated_disk import SimulatedDisk
 
 Kit = Any
 
