@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec, WriterThread
-from strata_multiraft.peering import MemoryNetwork
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.log import CommitLog, LogOptions
 from strata_seglog.real_disk import RealDisk
+from strata_testing.memory_transport import MemoryNetwork
 
 LOG_BYTES = 256 << 20
 MIB = 1 << 20

@@ -32,14 +32,14 @@ from strata_multiraft import (
     TransferFailed,
 )
 from strata_multiraft.base import Envelope, SnapshotPart, TrafficClass, Transport
-from strata_multiraft.peering import MemoryNetwork
-from strata_multiraft.snapshots import MemorySnapshots
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_sim.invariants.violation import Violation
 from strata_sim.memory_commit_log import MemoryCommitLog
 from strata_sim.rows_machine import RowsMachine
+from strata_testing.memory_snapshots import MemorySnapshots
+from strata_testing.memory_transport import MemoryNetwork
 
 Result = TypeVar("Result")
 

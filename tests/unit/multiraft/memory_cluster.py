@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from strata_multiraft import Replica, ReplicaSpec
-from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_sim.rows_machine import RowsMachine
+from strata_testing.memory_transport import MemoryNetwork
 
 Settled = Callable[[], Awaitable[None]]
 VOTERS = frozenset({1, 2, 3})

@@ -9,10 +9,10 @@ import pytest
 
 from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec
 from strata_multiraft.base.errors import TransferFailed
-from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_multiraft.replica.commit_history import CommitHistory
 from strata_raft import Role
 from strata_testing import ManualClock
+from strata_testing.memory_transport import MemoryNetwork
 from tests.unit.multiraft.conftest import Gate
 
 Settled = Callable[[], Awaitable[None]]

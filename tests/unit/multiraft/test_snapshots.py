@@ -20,13 +20,13 @@ from strata_multiraft.base.snapshots import (
     SnapshotRows,
     SnapshotStart,
 )
-from strata_multiraft.peering.memory_transport import MemoryNetwork
-from strata_multiraft.snapshots.memory_snapshots import MemorySnapshots
 from strata_raft import Message, Role
 from strata_raft.messages import AppendRequest, AppendResponse
 from strata_seglog.errors import DiskFull as LogDiskFull
 from strata_seglog.frames import hard_state_frame
 from strata_sim.rows_machine import RowsMachine
+from strata_testing.memory_snapshots import MemorySnapshots
+from strata_testing.memory_transport import MemoryNetwork
 
 Settled = Callable[[], Awaitable[None]]
 VOTERS = frozenset({1, 2, 3})

@@ -10,9 +10,9 @@ import pytest
 
 from strata_multiraft import NotLeader, Replica, ReplicaSpec
 from strata_multiraft.base.ports import Envelope
-from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_raft import Entry, EntryKind, Message, Role
 from strata_raft.messages import AppendRequest, AppendResponse, HeartbeatResponse, TimeoutNow
+from strata_testing.memory_transport import MemoryNetwork
 
 Settled = Callable[[], Awaitable[None]]
 NODES = (1, 2, 3)

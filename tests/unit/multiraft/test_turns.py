@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from strata_multiraft import MultiRaftOptions, Replica, ReplicaSpec
-from strata_multiraft.peering.memory_transport import MemoryNetwork
 from strata_multiraft.replica.stored_log import StoredLog
 from strata_raft import Entry, Role
 from strata_runtime.metrics import Metrics
 from strata_seglog.errors import CorruptFrame, ReadFailed
 from strata_testing import ManualClock
+from strata_testing.memory_transport import MemoryNetwork
 from tests.unit.multiraft.conftest import Gate, RecordingMachine
 
 Settled = Callable[[], Awaitable[None]]

@@ -10,7 +10,7 @@ from strata_multiraft.base.errors import (
     damage_reason,
 )
 from strata_multiraft.base.ports import Envelope, RunBlocking, TrafficClass, Transport
-from strata_multiraft.base.snapshots import SnapshotPart, SnapshotRows
+from strata_multiraft.base.snapshots import SnapshotFetch, SnapshotPart, SnapshotRows
 
 __all__ = [
     "DiskFull",
@@ -20,6 +20,7 @@ __all__ = [
     "Overloaded",
     "ReadOnly",
     "RunBlocking",
+    "SnapshotFetch",
     "SnapshotPart",
     "SnapshotRows",
     "TrafficClass",

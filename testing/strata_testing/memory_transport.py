@@ -1,4 +1,4 @@
-"""A `Transport` between drivers in one process: for tests and simulation.
+"""A `Transport` between drivers in one process.
 
 Messages sent to a node in one turn of the event loop arrive in the next, ordered by class as in the
 real transport (`PeerQueue`). A filter decides which messages pass. Queues are bounded per node and
@@ -11,9 +11,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from strata_multiraft.base.ports import Envelope, TrafficClass
-from strata_multiraft.peering.peer_queue import PeerQueue
-from strata_multiraft.peering.peering_options import TransportOptions
+from strata_multiraft.base import Envelope, TrafficClass
+from strata_multiraft.peering import PeerQueue, TransportOptions
 
 Receiver = Callable[[Sequence[Envelope]], None]
 Passes = Callable[[str, str], bool]

@@ -1,4 +1,4 @@
-"""A `SnapshotFetcher` between drivers in one process: for tests and simulation."""
+"""A `SnapshotFetcher` between drivers in one process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from strata_multiraft.base.errors import SnapshotBroken
-from strata_multiraft.base.snapshots import SnapshotFetch, SnapshotPart
+from strata_multiraft import SnapshotBroken
+from strata_multiraft.base import SnapshotFetch, SnapshotPart
 
 
 class SnapshotGiver(Protocol):
