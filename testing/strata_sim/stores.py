@@ -12,8 +12,9 @@ import random
 from collections.abc import Sequence
 
 from strata_state.memory_store import MemoryBatch, MemoryStore
-from strata_state.metadata import MemoryMetadataStore, Row
+from strata_state.metadata import Row
 from strata_state.ports import RowBatch
+from strata_testing.metadata_store import MemoryMetadataStore
 
 _BATCHES_MAX = 100_000
 

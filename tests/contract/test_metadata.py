@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strata_state.metadata import MemoryMetadataStore, MetadataStore, MetadataStoreError
+from strata_state.metadata import MetadataStore, MetadataStoreError
 from strata_state.metadata_keys import (
     APPLIED_KEY,
     RowKind,
@@ -21,6 +21,7 @@ from strata_state.metadata_keys import (
     topic_key,
 )
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
+from strata_testing.metadata_store import MemoryMetadataStore
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

@@ -1,7 +1,7 @@
 """The metadata store: one row per topic, consumer group, raft group, node and run of slots.
 
-A small ordered key-value port with an in-memory adapter; `metadata_rocksdb` is the durable one,
-`metadata_keys` builds the keys. Both adapters pass one contract suite
+A small ordered key-value port; `metadata_rocksdb` is its adapter, `metadata_keys` builds the keys.
+The adapter and the one of tests, in memory, pass one contract suite
 (`tests/contract/test_metadata.py`). A batch is written whole or not at all, so the applied row
 can never be ahead of, or behind, the rows it counts (rule 21). The store knows nothing of what
 the values mean.
@@ -9,7 +9,6 @@ the values mean.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -54,42 +53,3 @@ class MetadataStore(Protocol):
 
     def close(self) -> None:
         """Sync and close; nothing else may be called afterwards."""
-
-
-class MemoryMetadataStore:
-    """Rows in a dict and a sorted list of keys, for tests and simulation."""
-
-    def __init__(self) -> None:
-        self._rows: dict[bytes, bytes] = {}
-        self._keys: list[bytes] = []
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of a row; None: there is no such row."""
-        return self._rows.get(key)
-
-    def scan(self, first: bytes, end: bytes) -> Iterator[Row]:
-        """Return the rows with `first <= key < end` in key order, as they stand at the call."""
-        keys = self._keys[bisect_left(self._keys, first) : bisect_left(self._keys, end)]
-        return iter([(key, self._rows[key]) for key in keys])
-
-    def frozen(self) -> FrozenRows:
-        """Return all rows as they stand at the call."""
-        copy = MemoryMetadataStore()
-        copy._rows, copy._keys = dict(self._rows), list(self._keys)
-        return copy
-
-    def write(self, puts: Sequence[Row], deletes: Sequence[bytes] = ()) -> None:
-        """Write and delete rows."""
-        for key in deletes:
-            if self._rows.pop(key, None) is not None:
-                del self._keys[bisect_left(self._keys, key)]
-        for key, value in puts:
-            if key not in self._rows:
-                insort(self._keys, key)
-            self._rows[key] = value
-
-    def sync(self) -> None:
-        """Do nothing: the rows live as long as the object."""
-
-    def close(self) -> None:
-        """Do nothing: a test may look at the rows afterwards."""

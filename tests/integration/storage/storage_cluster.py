@@ -19,12 +19,12 @@ from strata_metadata import META_SERVICE, CachedMetaServicer, MetadataCache, Wat
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_state.memory_store import MemoryStore
-from strata_state.metadata import MemoryMetadataStore
 from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
 from strata_storage.process import member as members
 from strata_storage.tiering.config import TierConfig
 from strata_testing import until
+from strata_testing.metadata_store import MemoryMetadataStore
 from strata_testing.simulated_disk import SimulatedDisk
 from tests.integration.storage.storage_node import batch_of, lease_of, pop_request, small_config
 

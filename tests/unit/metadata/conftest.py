@@ -17,7 +17,7 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore
+from strata_testing.metadata_store import MemoryMetadataStore
 
 WATCH = WatchOptions(recent_changes=4, response_changes=2, keepalive_ms=20)
 

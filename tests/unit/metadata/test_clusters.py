@@ -26,8 +26,8 @@ from strata_metadata.servicer import META_SERVICE, CachedMetaServicer
 from strata_metadata.view import ClusterView
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore
 from strata_testing import until
+from strata_testing.metadata_store import MemoryMetadataStore
 
 NODE = meta_pb2.Node(node_id="storage-1", kind=meta_pb2.NODE_KIND_STORAGE, boot_id=1)
 QUICK = PresenceOptions(interval_ms=5, timeout_ms=500, register_timeout_ms=500, retry_ms=5)

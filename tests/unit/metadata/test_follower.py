@@ -22,8 +22,8 @@ from strata_metadata import (
 )
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore
 from strata_testing import until
+from strata_testing.metadata_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from tests.unit.metadata.conftest import Source

@@ -10,7 +10,7 @@ from strata.meta.v1 import meta_pb2
 from strata_metadata import ClusterView, MetadataCache, WatchOptions
 from strata_metadata.watch import WatchHub
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore
+from strata_testing.metadata_store import MemoryMetadataStore
 from tests.unit.metadata.conftest import topic
 
 

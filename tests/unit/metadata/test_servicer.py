@@ -15,7 +15,7 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore
+from strata_testing.metadata_store import MemoryMetadataStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

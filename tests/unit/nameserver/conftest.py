@@ -16,8 +16,8 @@ from strata_nameserver.state.draft import applied_state
 from strata_nameserver.state.machine import MetadataMachine
 from strata_raft.types import Entry, EntryKind
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore
 from strata_testing import ManualClock
+from strata_testing.metadata_store import MemoryMetadataStore
 
 
 class ListReplica:

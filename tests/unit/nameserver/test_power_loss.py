@@ -12,8 +12,9 @@ from strata_nameserver.state.machine import MetadataMachine
 from strata_nameserver.state.snapshots import MetadataSnapshots
 from strata_raft import Configuration, Entry, EntryKind, SnapshotMetadata
 from strata_runtime.metrics import Metrics
-from strata_state.metadata import MemoryMetadataStore, Row
+from strata_state.metadata import Row
 from strata_state.metadata_keys import APPLIED_KEY
+from strata_testing.metadata_store import MemoryMetadataStore
 
 SNAPSHOT = SnapshotMetadata(7, 1, Configuration(frozenset({1})))
 OLD_ROW = b"\x01old"
