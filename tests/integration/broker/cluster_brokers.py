@@ -15,9 +15,9 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import cluster_network
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing.broker.fake_edge import EdgeChannel, FakeEdge
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.unit.broker.conftest import Client, message
-from tests.unit.broker.fake_edge import EdgeChannel, FakeEdge
 
 ORDERS, FIFO = 7, 8
 DEAD_LETTERS = 9

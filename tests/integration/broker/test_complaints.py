@@ -23,6 +23,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
     ORDERS,
     BrokerUnderTest,
@@ -36,7 +37,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import Client, message, receive_request, received, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING
 
 CONFIG = BrokerConfig.model_validate(
     {

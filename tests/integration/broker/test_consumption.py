@@ -12,6 +12,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -24,7 +25,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import Client, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING
 
 CONFIG = BrokerConfig.model_validate(
     {

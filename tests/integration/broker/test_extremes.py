@@ -20,6 +20,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_testing.broker.fake_edge import MESSAGING, METADATA, FakeCall
 from tests.integration.broker.cluster_brokers import (
     ORDERS,
     BrokerUnderTest,
@@ -30,7 +31,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import resource
-from tests.unit.broker.fake_edge import MESSAGING, METADATA, FakeCall
 
 CALLS = 150
 I32 = (0, 1, -1, 2**31 - 1, -(2**31), 2**16)

@@ -13,6 +13,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
+from strata_testing.broker.fake_edge import ADMIN, METADATA
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -21,7 +22,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import message
-from tests.unit.broker.fake_edge import ADMIN, METADATA
 
 CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
 

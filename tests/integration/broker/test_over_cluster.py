@@ -15,6 +15,7 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.fake_edge import ADMIN
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -25,7 +26,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import Client, message
-from tests.unit.broker.fake_edge import ADMIN
 
 CONFIG = BrokerConfig.model_validate(
     {

@@ -20,9 +20,9 @@ from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, message, receive_request, resource
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 

@@ -16,6 +16,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -26,7 +27,6 @@ from tests.integration.broker.cluster_brokers import (
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import small_config
 from tests.unit.broker.conftest import Client, message, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from tests.unit.broker.test_telemetry import Stream, producer
 
 CONFIG = BrokerConfig.model_validate(

@@ -14,6 +14,7 @@ from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeCall
 from tests.integration.broker.cluster_brokers import (
     FIFO,
     BrokerUnderTest,
@@ -24,7 +25,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import message, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeCall
 
 CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
 GROUP = "g"

@@ -19,6 +19,7 @@ from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_mq.requests.names import REDRIVE_GROUP
 from strata_testing import until
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -27,7 +28,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING
 
 CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
 GROUP = "g"

@@ -15,6 +15,7 @@ import pytest
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_runtime import logs
+from strata_testing.broker.fake_edge import MESSAGING, FakeCall
 from tests.integration.broker.cluster_brokers import (
     BrokerUnderTest,
     brokers_over,
@@ -24,7 +25,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
 from tests.unit.broker.conftest import message, resource
-from tests.unit.broker.fake_edge import MESSAGING, FakeCall
 
 ROCKETMQ_ADMIN = "/apache.rocketmq.v2.Admin/"
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["Admin"]

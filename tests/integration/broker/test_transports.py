@@ -19,10 +19,10 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import BrokerNetwork, cluster_network
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing.broker.fake_edge import FakeEdge
+from strata_testing.broker.fake_meta import NODE, FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
-from tests.unit.broker.fake_edge import FakeEdge
-from tests.unit.broker.fake_meta import NODE, FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 SERVICE = storage_pb2.DESCRIPTOR.services_by_name["StorageService"]
 

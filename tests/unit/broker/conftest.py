@@ -14,9 +14,9 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from tests.unit.broker.fake_edge import METADATA, FakeCall, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
+from strata_testing.broker.fake_edge import METADATA, FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 
 BASE_CONFIG: dict[str, dict[str, object]] = {
     "storage_client": {

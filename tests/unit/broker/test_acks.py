@@ -13,9 +13,9 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_testing import until
+from strata_testing.broker.fake_edge import MESSAGING, METADATA, FakeCall, FakeEdge
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
-from tests.unit.broker.fake_edge import MESSAGING, METADATA, FakeCall, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage
 
 YEARS_S = 99_999_999 * 3_600.0
 NOBODY_LEADS = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER)

@@ -9,8 +9,8 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.fake_meta import FakeMeta
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
-from tests.unit.broker.fake_meta import FakeMeta
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.names import dead_letter_topic
 from strata_testing import until
+from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
-from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 from tests.unit.broker.test_telemetry import Stream, producer
 
 SMALL: Mapping[str, dict[str, object]] = {

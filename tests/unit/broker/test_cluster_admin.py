@@ -17,9 +17,9 @@ from strata_edge.ports import CallError
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import until
-from tests.unit.broker.fake_cluster import NODES, FakeCluster
-from tests.unit.broker.fake_edge import ADMIN, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_cluster import NODES, FakeCluster
+from strata_testing.broker.fake_edge import ADMIN, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 
 
 @pytest.fixture

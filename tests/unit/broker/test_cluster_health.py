@@ -18,10 +18,10 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker.fake_cluster import NODES, FakeCluster
+from strata_testing.broker.fake_edge import ADMIN, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 from tests.unit.broker.conftest import message
-from tests.unit.broker.fake_cluster import NODES, FakeCluster
-from tests.unit.broker.fake_edge import ADMIN, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
 
 CHECK = "/grpc.health.v1.Health/Check"
 

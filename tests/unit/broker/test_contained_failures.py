@@ -18,8 +18,8 @@ from strata_broker.sends.send import PendingSend, Sender
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_runtime.tasks import TooManyTasksError
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING, METADATA, FakeCall, FakeEdge
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, received, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING, METADATA, FakeCall, FakeEdge
 
 INTERNAL = definition_pb2.INTERNAL_SERVER_ERROR
 

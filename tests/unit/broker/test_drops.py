@@ -10,10 +10,10 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_testing import until
+from strata_testing.broker.fake_edge import ADMIN, FakeEdge
+from strata_testing.broker.fake_meta import RAFT_GROUPS, FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
-from tests.unit.broker.fake_edge import ADMIN, FakeEdge
-from tests.unit.broker.fake_meta import RAFT_GROUPS, FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 REFUSAL = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="full")
 

@@ -14,9 +14,9 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import rendezvous, slot_of
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 OK = definition_pb2.OK
 NOW_MS = int(time.time() * 1000)

@@ -16,10 +16,10 @@ from strata_broker.storage_client.channels import BrokerNetwork
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker.fake_cluster import NODES, FakeCluster
+from strata_testing.broker.fake_edge import FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import RAFT_GROUPS, FakeMeta
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, receive_request, received
-from tests.unit.broker.fake_cluster import NODES, FakeCluster
-from tests.unit.broker.fake_edge import FakeCall, FakeEdge
-from tests.unit.broker.fake_meta import RAFT_GROUPS, FakeMeta
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from strata_broker.sends.message_groups import MessageGroups, QueueChoice
 from strata_mq.layout.batch import OutgoingMessage
 from strata_mq.slots import fifo_queue, slot_of
 from strata_testing import until
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 FIFO = 102
 GROUPS = [f"g{number}" for number in range(12)]

@@ -20,10 +20,10 @@ from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, Client, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 CONFIG = BrokerConfig.model_validate(BASE_CONFIG | {"peer": {"command_timeout_ms": 50}})
 

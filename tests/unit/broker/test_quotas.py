@@ -20,9 +20,9 @@ from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
+from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
-from tests.unit.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
 
 KB = 1024
 

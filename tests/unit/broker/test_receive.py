@@ -12,6 +12,9 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import text_hash
 from strata_testing import until
+from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import (
     BASE_CONFIG,
     Client,
@@ -21,9 +24,6 @@ from tests.unit.broker.conftest import (
     resource,
     watermarks,
 )
-from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
-from tests.unit.broker.fake_storage import FakeStorage
 
 
 async def test_a_delivered_message_is_what_was_sent_plus_its_delivery(

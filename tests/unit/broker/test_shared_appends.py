@@ -10,9 +10,9 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.fake_edge import FakeCall, FakeEdge
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import BASE_CONFIG, message
-from tests.unit.broker.fake_edge import FakeCall, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage
 
 OK = definition_pb2.OK
 

@@ -17,6 +17,8 @@ from strata_broker.receives.takebacks import Takebacks
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 from strata_testing import until
+from strata_testing.broker.fake_edge import METADATA, FakeEdge
+from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import (
     BASE_CONFIG,
     Client,
@@ -25,8 +27,6 @@ from tests.unit.broker.conftest import (
     received,
     watermarks,
 )
-from tests.unit.broker.fake_edge import METADATA, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage
 
 LONG_GRACE = BrokerConfig.model_validate(BASE_CONFIG | {"receive": {"gone_grace_ms": 60_000}})
 

@@ -17,9 +17,9 @@ from strata_broker.clients.telemetry import TelemetryStream
 from strata_broker.metadata.requests import Caller
 from strata_edge.ports import CallError
 from strata_testing import until
+from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
+from strata_testing.broker.fake_meta import FakeMeta
 from tests.unit.broker.conftest import BASE_CONFIG, resource
-from tests.unit.broker.fake_edge import MESSAGING, FakeEdge
-from tests.unit.broker.fake_meta import FakeMeta
 
 TELEMETRY = MESSAGING + "Telemetry"
 

@@ -8,8 +8,8 @@ from google.protobuf.message import Message
 from strata.admin.v1 import admin_pb2
 from strata.storage.v1 import storage_pb2, tier_pb2
 from strata_edge.ports import CallError
-from tests.unit.broker.fake_edge import ADMIN, FakeEdge
-from tests.unit.broker.fake_storage import FakeStorage
+from strata_testing.broker.fake_edge import ADMIN, FakeEdge
+from strata_testing.broker.fake_storage import FakeStorage
 
 
 class FakeTier:

@@ -12,13 +12,12 @@ from google.protobuf.message import Message
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import TOO_LARGE, UNKNOWN_METHOD, AngeliaError
-from strata_mq.filters.filters import FilterKind, parse_filter
-from strata_mq.layout.batch import BatchView, PartKey, PartKind
-from strata_mq.layout.hashing import pack_message_id
+from strata_mq.filters import FilterKind, parse_filter
+from strata_mq.layout import BatchView, PartKey, PartKind, pack_message_id
 from strata_mq.slots import SLOT_COUNT
 from strata_testing import until
-from tests.unit.broker.fake_meta import NODE, RAFT_GROUPS
-from tests.unit.broker.fake_pending import STORED_MS, FakePending, Pending
+from strata_testing.broker.fake_meta import NODE, RAFT_GROUPS
+from strata_testing.broker.fake_pending import STORED_MS, FakePending, Pending
 
 
 class Stored:

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
-from tests.unit.broker.fake_meta import RAFT_GROUPS
-from tests.unit.broker.fake_storage import FakeStorage
+from strata_testing.broker.fake_meta import RAFT_GROUPS
+from strata_testing.broker.fake_storage import FakeStorage
 
 NODES = ("storage-a", "storage-b", "storage-c")
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strata.storage.v1 import storage_pb2
-from strata_mq.layout.batch import BatchView, PartKey, PartKind, PartView
-from strata_mq.layout.hashing import pack_message_id
+from strata_mq.layout import BatchView, PartKey, PartKind, PartView, pack_message_id
 
 Name = tuple[int, int, int]
 """Raft group, index, ordinal."""
