@@ -8,6 +8,7 @@ environment is read by `main` only and passed in, so that nothing else depends o
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from strata_runtime.errors import ConfigError
 
 PREFIX = "STRATA"
+
+# What Kubernetes tells every process of a Service that is called strata-storage or so:
+# STRATA_STORAGE_PORT=tcp://..., STRATA_STORAGE_SERVICE_HOST, STRATA_STORAGE_PORT_10920_TCP_ADDR.
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?$")
+_LINK_SCHEMES = ("tcp://", "udp://", "sctp://")
 
 
 class Section(BaseModel):
@@ -124,8 +130,9 @@ def _overrides(
     sections = tuple(f"{PREFIX}_{section.upper()}_" for section in model.model_fields)
     for variable, text in environment.items():
         if variable in known:
-            yield variable, (*known[variable], _from_text(variable, text))
-        elif variable.startswith(sections):
+            if not (variable.endswith("_PORT") and text.startswith(_LINK_SCHEMES)):
+                yield variable, (*known[variable], _from_text(variable, text))
+        elif variable.startswith(sections) and not _SERVICE_LINK.search(variable):
             # A misspelt key must not be ignored silently.
             raise ConfigError(f"{variable}: no such key (environment)")
 

@@ -23,6 +23,9 @@ from strata_runtime.log_limiter import LogLimiter
 
 LogFormat = Literal["auto", "console", "json"]
 
+AUDIT = "audit"
+"""Component whose lines are written at every level, or never (`configure`)."""
+
 _LEVELS = logging.getLevelNamesMapping()
 _STACKS = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -30,6 +33,7 @@ _STACKS = structlog.processors.ExceptionRenderer(
 _CALLER_GONE = "ExecuteBatchError raised in core"
 # Lowest level that is written, of this process: loggers that exist already obey a change, too.
 _threshold = logging.INFO
+_audits = True
 
 
 def configure(
@@ -37,6 +41,7 @@ def configure(
     level: str = "info",
     log_format: LogFormat = "auto",
     stream: TextIO | None = None,
+    audits: bool = True,
     **common: str,
 ) -> None:
     """Set up logging of the process; called once by `main`.
@@ -45,13 +50,16 @@ def configure(
         level: lowest level written: debug, info, warning, error.
         log_format: "auto" is console on a terminal, JSON otherwise.
         stream: where to; standard error by default.
+        audits: whether lines of the component `AUDIT` are written, whatever the level.
         common: keys of every line (process, node).
 
     Raises:
         ValueError: the level is unknown.
     """
+    global _audits
     if level.upper() not in _LEVELS:
         raise ValueError(f"unknown log level {level!r}")
+    _audits = audits
     out = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
     renderer: list[Any] = (
@@ -113,6 +121,10 @@ def set_level(level: str) -> str:
 def _drop_below_threshold(
     _: Any, method_name: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
+    if event.get("component") == AUDIT:
+        if not _audits:
+            raise structlog.DropEvent
+        return event
     # "exception" is the one method that is no level.
     if _LEVELS.get(method_name.upper(), logging.ERROR) < _threshold:
         raise structlog.DropEvent

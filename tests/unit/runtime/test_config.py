@@ -73,6 +73,20 @@ def test_errors_are_one_clear_line(
     assert "\n" not in message
 
 
+def test_what_kubernetes_tells_of_services_is_no_configuration() -> None:
+    """A Service called strata-broker puts such variables into every container beside it."""
+    links = {
+        "STRATA_BROKER_PORT": "tcp://10.0.0.1:8081",
+        "STRATA_BROKER_PORT_8081_TCP": "tcp://10.0.0.1:8081",
+        "STRATA_BROKER_PORT_8081_TCP_ADDR": "10.0.0.1",
+        "STRATA_BROKER_SERVICE_HOST": "10.0.0.1",
+        "STRATA_BROKER_SERVICE_PORT_GRPC": "8081",
+        "STRATA_LOG_PORT": "udp://10.0.0.1:514",
+    }
+    assert config.load(Root, None, links) == Root()
+    assert config.load(Root, None, {"STRATA_BROKER_PORT": "7"}).broker.port == 7
+
+
 def test_missing_file(tmp_path: Path) -> None:
     """A file that is not there is named."""
     with pytest.raises(ConfigError, match=r"nothing\.toml: No such file"):

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from strata_angelia.ports import AngeliaError
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
+from strata_broker.servicers.audit import audit
 from strata_broker.servicers.errors import call_error
 from strata_edge.ports import CallError, CallInfo
 from strata_metadata.errors import MetaRefused
@@ -28,7 +29,7 @@ def add(
 ) -> None:
     """Serve an RPC by a method; its failures become gRPC statuses with one line."""
 
-    async def serve(data: bytes, _: CallInfo) -> bytes:
+    async def serve(data: bytes, info: CallInfo) -> bytes:
         try:
             request = parse(request_type, data)
         except DecodeError as error:
@@ -37,6 +38,7 @@ def add(
             response = await answer(request)
         except (RequestError, MetaRefused, AngeliaError) as failure:
             raise call_error(failure) from failure
+        audit(rpc, request, info)
         return response.SerializeToString()
 
     edge.add_unary(f"/{SERVICE}/{rpc}", serve)

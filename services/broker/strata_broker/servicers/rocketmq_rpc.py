@@ -15,6 +15,7 @@ from strata_broker.base import errors
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.metadata.requests import Caller, operator_of
+from strata_broker.servicers.audit import audit
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.requests import RequestError
 
@@ -40,6 +41,7 @@ def add(edge: Methods, rpc: str, answer: Callable[[Caller, Any], Awaitable[Messa
             status = errors.status_of(bad)
         else:
             _set_ok(response)
+            audit(rpc, request, info)
             return response.SerializeToString()
         return response_type(status=status).SerializeToString()
 

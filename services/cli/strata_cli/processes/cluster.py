@@ -177,7 +177,7 @@ def run(role: Role, config: ClusterConfig, data_dir: Path, build: Build) -> None
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    logs.configure(level=config.node.log_level)
+    logs.configure(level=config.node.log_level, audits=config.node.audit_log)
     folder = DataFolder.open(data_dir, role)
     try:
         loop.run(_serve(role, config, folder, build))

@@ -81,7 +81,7 @@ def run(config: StandaloneConfig, data_dir: Path) -> None:
     Raises:
         StrataError: it cannot start, or a member failed.
     """
-    logs.configure(level=config.node.log_level)
+    logs.configure(level=config.node.log_level, audits=config.node.audit_log)
     folder = DataFolder.open(data_dir, Role.STANDALONE)
     try:
         folder.claim()

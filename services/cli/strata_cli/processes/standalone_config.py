@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from strata_angelia.config import AngeliaSection
 from strata_broker.base.config import BrokerConfig
@@ -37,6 +37,11 @@ class NodeSection(Section):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning", description="Lowest level that is logged."
+    )
+    audit_log: bool = Field(
+        default=True,
+        description="Write a line to the log of a broker for each change of the cluster that an "
+        "operator asks it for, whatever the level.",
     )
 
 
@@ -217,6 +222,19 @@ class StandaloneConfig(BrokerConfig):
             elif given is not None:
                 values[name] = given
         return type(self).model_validate(values)
+
+
+def standalone_part(config: StandaloneConfig) -> StandaloneConfig:
+    """Return what a standalone node takes of a configuration that serves every process."""
+    values: dict[str, Any] = {}
+    for name, field in StandaloneConfig.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, BaseModel) and isinstance(field.default, BaseModel):
+            keys = type(field.default).model_fields
+            values[name] = {key: getattr(value, key) for key in keys}
+        else:
+            values[name] = value
+    return StandaloneConfig.model_validate(values)
 
 
 def window_options(config: StandaloneConfig) -> WindowOptions | None:
