@@ -9,7 +9,9 @@ from strata_cli.views import View
 
 def node_view(node: meta_pb2.Node, condition: admin_pb2.NodeCondition | None = None) -> View:
     """Return a node's row, with the state that the broker sees if it reports one."""
-    state = meta_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_").lower()
+    state = "unknown"
+    if node.state != meta_pb2.NODE_STATE_UNSPECIFIED:
+        state = meta_pb2.NodeState.Name(node.state).removeprefix("NODE_STATE_").lower()
     return {
         "node": node.node_id,
         "role": meta_pb2.NodeKind.Name(node.kind).removeprefix("NODE_KIND_").lower(),

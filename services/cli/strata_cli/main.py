@@ -13,13 +13,18 @@ import re
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from strata_cli.options import EXIT_STATUS, CliError, UsageError
 from strata_cli.readable import printable
 from strata_runtime.ending import end_process
 from strata_runtime.errors import StrataError, one_line
 from strata_runtime.version import VERSION
+
+_RUN = Group("Run", sort_key=0)
+_USE = Group("Topics and messages", sort_key=1)
+_CLUSTER = Group("The cluster", sort_key=2)
+_FILES = Group("Files, with no server", sort_key=3)
 
 app = App(
     name="strata",
@@ -28,40 +33,81 @@ app = App(
     help_format="plaintext",
 )
 app.command(
-    "strata_cli.commands.run:standalone", name="standalone", help="A whole node in one process."
+    "strata_cli.commands.run:standalone",
+    name="standalone",
+    help="A whole node in one process.",
+    group=_RUN,
 )
 app.command(
-    "strata_cli.commands.run:nameserver", name="nameserver", help="A nameserver of a cluster."
+    "strata_cli.commands.run:nameserver",
+    name="nameserver",
+    help="A nameserver of a cluster.",
+    group=_RUN,
 )
-app.command("strata_cli.commands.storage:app", name="storage", help="A storage node of a cluster.")
-app.command("strata_cli.commands.run:broker", name="broker", help="A broker of a cluster.")
+app.command(
+    "strata_cli.commands.storage:app",
+    name="storage",
+    help="A storage node of a cluster.",
+    group=_RUN,
+)
+app.command(
+    "strata_cli.commands.run:broker", name="broker", help="A broker of a cluster.", group=_RUN
+)
 app.command(
     "strata_cli.commands.run:forwarder",
     name="forwarder",
     help="One address in front of several brokers.",
+    group=_RUN,
 )
-app.command("strata_cli.commands.local:app", name="local", help="A cluster on this machine.")
 app.command(
-    "strata_cli.commands.run:demo", name="demo", help="Demonstration: send messages through a node."
+    "strata_cli.commands.local:app", name="local", help="A cluster on this machine.", group=_RUN
 )
-app.command("strata_cli.commands.cluster:cluster", name="cluster", help="The whole cluster.")
-app.command("strata_cli.commands.node:app", name="node", help="Nodes.")
-app.command("strata_cli.commands.cluster:raft_group", name="raft-group", help="Raft groups.")
-app.command("strata_cli.commands.cluster:replica", name="replica", help="Replicas.")
-app.command("strata_cli.commands.cluster:leader", name="leader", help="Leaders.")
-app.command("strata_cli.commands.queue:app", name="queue", help="Queues of topics.")
-app.command("strata_cli.commands.slot:app", name="slot", help="Slots.")
-app.command("strata_cli.commands.config:app", name="config", help="Configuration.")
-app.command("strata_cli.commands.topic:app", name="topic", help="Topics.")
-app.command("strata_cli.commands.group:app", name="group", help="Consumer groups.")
-app.command("strata_cli.commands.message:app", name="message", help="Messages.")
-app.command("strata_cli.commands.dlq:app", name="dlq", help="Dead letters.")
-app.command("strata_cli.commands.transaction:app", name="transaction", help="Transactions.")
-app.command("strata_cli.commands.quota:app", name="quota", help="Limits of namespaces and topics.")
-app.command("strata_cli.commands.tier_cluster:app", name="tier", help="Tiered storage.")
-app.command("strata_cli.commands.kv:app", name="kv", help="Key-value tables (plugin kv).")
-app.command("strata_cli.commands.placement:app", name="placement", help="Plans of moves.")
-app.command("strata_cli.commands.log:app", name="log", help="CommitLogs on disk; needs no server.")
+app.command(
+    "strata_cli.commands.run:demo",
+    name="demo",
+    help="Demonstration: send messages through a node.",
+    group=_RUN,
+)
+app.command(
+    "strata_cli.commands.cluster:cluster", name="cluster", help="The whole cluster.", group=_CLUSTER
+)
+app.command("strata_cli.commands.node:app", name="node", help="Nodes.", group=_CLUSTER)
+app.command(
+    "strata_cli.commands.cluster:raft_group", name="raft-group", help="Raft groups.", group=_CLUSTER
+)
+app.command("strata_cli.commands.cluster:replica", name="replica", help="Replicas.", group=_CLUSTER)
+app.command("strata_cli.commands.cluster:leader", name="leader", help="Leaders.", group=_CLUSTER)
+app.command("strata_cli.commands.queue:app", name="queue", help="Queues of topics.", group=_CLUSTER)
+app.command("strata_cli.commands.slot:app", name="slot", help="Slots.", group=_CLUSTER)
+app.command("strata_cli.commands.config:app", name="config", help="Configuration.", group=_CLUSTER)
+app.command("strata_cli.commands.topic:app", name="topic", help="Topics.", group=_USE)
+app.command("strata_cli.commands.group:app", name="group", help="Consumer groups.", group=_USE)
+app.command("strata_cli.commands.message:app", name="message", help="Messages.", group=_USE)
+app.command("strata_cli.commands.dlq:app", name="dlq", help="Dead letters.", group=_USE)
+app.command(
+    "strata_cli.commands.transaction:app", name="transaction", help="Transactions.", group=_USE
+)
+app.command(
+    "strata_cli.commands.quota:app",
+    name="quota",
+    help="Limits of namespaces and topics.",
+    group=_USE,
+)
+app.command(
+    "strata_cli.commands.tier_cluster:app", name="tier", help="Tiered storage.", group=_CLUSTER
+)
+app.command(
+    "strata_cli.commands.kv:app", name="kv", help="Key-value tables (plugin kv).", group=_USE
+)
+app.command(
+    "strata_cli.commands.placement:app", name="placement", help="Plans of moves.", group=_CLUSTER
+)
+app.command(
+    "strata_cli.commands.log:app",
+    name="log",
+    help="CommitLogs on disk; needs no server.",
+    group=_FILES,
+)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from strata_runtime.errors import StrataError
 
@@ -40,6 +40,9 @@ class UsageError(CliError):
         super().__init__(message, "usage")
 
 
+CONNECTION = Group("Connection", sort_key=1)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
@@ -47,25 +50,32 @@ class Common:
 
     output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text"
     """Form of the result."""
-    endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT")] = DEFAULT_ENDPOINT
+    endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT", group=CONNECTION)] = (
+        DEFAULT_ENDPOINT
+    )
     """HOST:PORT of any broker."""
-    namespace: str = ""
+    namespace: Annotated[str, Parameter(group=CONNECTION)] = ""
     """Namespace of topics and consumer groups."""
-    tls: Annotated[bool, Parameter(negative="")] = False
+    tls: Annotated[bool, Parameter(negative="", group=CONNECTION)] = False
     """Connect with TLS."""
-    ca: str = ""
+    ca: Annotated[str, Parameter(group=CONNECTION)] = ""
     """File with the certificates to trust (PEM); implies --tls."""
-    access_key: Annotated[str, Parameter(env_var="STRATA_ACCESS_KEY")] = ""
+    access_key: Annotated[str, Parameter(env_var="STRATA_ACCESS_KEY", group=CONNECTION)] = ""
     """Access key to sign requests with."""
-    secret_key: Annotated[str, Parameter(env_var="STRATA_SECRET_KEY", show_default=False)] = ""
+    secret_key: Annotated[
+        str, Parameter(env_var="STRATA_SECRET_KEY", show_default=False, group=CONNECTION)
+    ] = ""
     """Secret key to sign requests with; other users of this machine can see it."""
-    secret_key_file: str = ""
+    secret_key_file: Annotated[str, Parameter(group=CONNECTION)] = ""
     """File that holds the secret key."""
-    timeout: str = "10s"
+    timeout: Annotated[str, Parameter(group=CONNECTION)] = "10s"
     """Time limit of one call to the server."""
 
 
 COMMON = Common()
+
+Unused = Annotated[Common, Parameter(name="*", show=False)]
+"""The same options where there is no server to call: they are taken, and not shown."""
 
 
 def milliseconds(text: str) -> int:

@@ -41,7 +41,7 @@ JSON_KEYS = {
     "topic show": "the topic, as `topic create`, and `queue_status`: a list of `queue`, "
     "`raft_group`, `broker_name`, `min_offset`, `next_offset`, `last_store_time_ms`",
     "topic list": "`topics`: a list of topics, as `topic create`",
-    "topic delete": "`deleted`: the name",
+    "topic delete": "`deleted`: the name; with --dry-run `would_delete`, `queues`, `messages`",
     "group create": "the consumer group: `name`, `namespace`, `fifo`, `broadcast`, "
     "`max_attempts`, `backoff` (null, or `kind` with `next_ms`, or `kind` with `initial_ms`, "
     "`max_ms`, `multiplier`), `lite_topic`, `consumer_group_id`, `dead_letter_topic_id`, "
@@ -52,8 +52,10 @@ JSON_KEYS = {
     "`members` (a list of `client_id`, `language`, `version`, `client_type`, `subscriptions`, "
     "`last_heartbeat_ms`)",
     "group list": "`groups`: a list of consumer groups, as `group create`",
-    "group delete": "`deleted`: the name",
-    "group reset": "`name`, `to`, `queues`: as in `group show`, after the reset",
+    "group delete": "`deleted`: the name; with --dry-run `would_delete`, `members`, `lag`, "
+    "`in_flight`",
+    "group reset": "`name`, `to`, `queues`: as in `group show`, after the reset; with --dry-run "
+    "`dry_run`, and `queues` as they are, each with `cursor_after`",
     "message send": "`message_id`, `topic`, `offset`, `transaction_id`; of a delayed message also "
     "`recall_handle`",
     "message recall": "`message_id`, `topic`",
@@ -117,11 +119,12 @@ JSON_KEYS = {
     "`queue`, `first_offset`, `commit_offset`, `next_offset`, `lost` (messages that were not "
     "uploaded)",
     "kv put": "`written`, `revision`, `version`, `current` (the item that "
-    "prevented the write, as `kv get`, or null)",
+    "prevented the write, as `kv get`, or null); exit code 4 when the item was not written",
     "kv get": "`key`, `value` (text, or base64: and the bytes), `version`, `create_revision`, "
-    "`modify_revision`, `expires_at_ms` (0: never); exit code 1 when there is no such key",
+    "`modify_revision`, `expires_at_ms` (0: never); exit code 3 when there is no such key",
     "kv delete": "`deleted`",
-    "kv cas": "`swapped`, `revision`, `version`, `current` (as `kv put`)",
+    "kv cas": "`swapped`, `revision`, `version`, `current` (as `kv put`); exit code 4 when it was "
+    "not swapped",
     "kv list": "`items`: a list of items, as `kv get`; `continuation`: for --after, empty at the "
     "end",
     "kv watch": "one object per line and change: `revision`, `kind` (put, delete, expire) and the "
@@ -132,7 +135,7 @@ JSON_KEYS = {
     "`byte_count`, `raft_group`",
     "kv show": "the table, as `kv create`",
     "kv tables": "`tables`: a list of names",
-    "kv drop": "`dropped`: the name",
+    "kv drop": "`dropped`: the name; with --dry-run `would_drop`, `items`, `bytes`",
     "log verify": "`ok`, `logs`: a list of `path`, `ok`, `segments`, `frames`, `used_bytes`, "
     "`end_position`, `torn_tail`, `corruptions` (a list of `segment`, `position`, `reason`), "
     "`replicas` (a list of `replica_id`, `raft_group`, `first_index`, `last_index`, `term`, "
@@ -164,7 +167,8 @@ JSON_KEYS = {
     "node show": "the node, as `node list` without the last two, and `replicas`: as in "
     "`raft-group show`, each with its `raft_group`; empty for nodes that are no storage nodes",
     "node drain": "the node, as `node list` without the last two",
-    "node remove": "`removed`: the node",
+    "node remove": "`removed`: the node; with --dry-run `would_remove`, `raft_groups` (of which "
+    "it has replicas)",
     "raft-group list": "`raft_groups`: a list of `raft_group`, `broker_name`, `leader`, `term`, "
     "`commit_index`, `applied_index`, `state` (SERVING, DEGRADED: led, but replicas or room on "
     "disks are missing, LEADERLESS; or the leader's current work), `replicas_live`, "
@@ -174,7 +178,7 @@ JSON_KEYS = {
     "`match_index`, `reason`",
     "replica add": "`raft_group`, `replicas` and `leaving`: lists of `replica_id`, `node`, "
     "`learner`",
-    "replica remove": "as `replica add`",
+    "replica remove": "as `replica add`; with --dry-run `raft_group`, `would_remove`, `stay`",
     "leader transfer": "`raft_group`, `leader`: the node that leads now",
     "queue show": "`topic`, `queue`, `slot`, `slot_raft_group`, `raft_group`, `leader`, "
     "`broker_name`, `epochs`: a list of `epoch`, `start_offset`, `raft_group`",
@@ -196,7 +200,7 @@ JSON_KEYS = {
     "local up": "as `local status`",
     "local status": "`processes`: a list of `name`, `role` (nameserver, storage, broker or "
     "forwarder), `pid` (null when there is none), `address`, `state` (running, paused, stopped or "
-    "dead)",
+    "dead), `node` (its node id; empty: none), `metrics` (HOST:PORT; empty: none)",
     "local kill": "as `local status`, of the named ones",
     "local pause": "as `local kill`",
     "local resume": "as `local kill`",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import Node
 
@@ -21,7 +23,10 @@ def test_topics(node: Node) -> None:
     assert (changed["queues"], changed["retention_ms"]) == (6, 86_400_000)
     assert changed["topic_id"] == made["topic_id"]
 
-    assert node.json("topic", "delete", "t1") == {"deleted": "t1"}
+    node.json("message", "send", "t1", "--body", "b", "--group", "g")
+    planned = node.json("topic", "delete", "t1", "--dry-run")
+    assert planned == {"would_delete": "t1", "queues": 6, "messages": 1}
+    assert node.json("topic", "delete", "t1", "--yes") == {"deleted": "t1"}
     assert node.strata("topic", "show", "t1").returncode == 3
 
 
@@ -50,6 +55,8 @@ def test_groups(node: Node) -> None:
     changed = node.json("group", "update", "g1", "--no-fifo", "--backoff-exp", "100,1000,2")
     assert changed["fifo"] is False
     assert changed["backoff"]["kind"] == "exponential"
+    planned = node.json("group", "delete", "g1", "--dry-run")
+    assert planned == {"would_delete": "g1", "members": 0, "lag": 0, "in_flight": 0}
     assert node.json("group", "delete", "g1") == {"deleted": "g1"}
     assert node.strata("group", "show", "g1").returncode == 3
 
@@ -99,6 +106,33 @@ def test_fifo_messages_keep_their_order(node: Node) -> None:
     assert bodies == sorted(bodies)
     assert bodies[0] == "0"
     assert {message["message_group"] for message in got["messages"]} == {"customer-1"}
+
+
+def test_a_reset_that_is_only_shown_moves_nothing(node: Node) -> None:
+    """It tells the cursor of each queue as the reset would leave it, whatever its target."""
+    node.json("topic", "create", "resets", "--queues", "1")
+    for body in "ab":
+        sent = node.json("message", "send", "resets", "--body", body)
+    node.json("message", "receive", "resets", "--group", "rg", "--ack", "--count", "1")
+    shown = node.json("message", "show", "resets", "--id", sent["message_id"])
+    since = str(shown["messages"][0]["store_time_ms"])
+    before = node.json("group", "show", "rg")["queues"]
+    for to, after in (("earliest", 0), ("latest", 2), (since, 1)):
+        planned = node.json("group", "reset", "rg", "--to", to, "--dry-run")
+        assert (planned["dry_run"], planned["queues"][0]["cursor_after"]) == (True, after), to
+        if to != since:
+            assert node.json("group", "show", "rg")["queues"] == before
+    done = node.json("group", "reset", "rg", "--to", "earliest")
+    assert done["queues"][0]["cursor"] == 0
+
+
+@pytest.mark.parametrize("kind", ["LITE", "PRIORITY"])
+def test_topics_of_types_that_nobody_can_send_to(node: Node, kind: str) -> None:
+    """They are refused when they are made, and the text says what is missing."""
+    done = node.strata("topic", "create", "later", "--type", kind)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == f"strata: topic later: topics of type {kind} are not supported yet\n"
+    assert node.strata("topic", "show", "later").returncode == 3
 
 
 def test_refusals_of_the_server_are_one_line(node: Node) -> None:

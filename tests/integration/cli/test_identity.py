@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from strata_cli.local.plan import free_ports
 from tests.e2e.leftovers import free_disk
 from tests.integration.cli.conftest import STRATA
 
@@ -28,18 +28,13 @@ OPTIONS = {
 }
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 class SmallCluster:
     """One process of each role, each with a folder and a port of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {role: free_port() for role in ("nameserver", "storage", "broker")}
+        # Not of those that outgoing connections get: a process comes back to its port.
+        self.ports = dict(zip(("nameserver", "storage", "broker"), free_ports(), strict=False))
         self.nameservers = f"127.0.0.1:{self.ports['nameserver']}"
         self.endpoint = f"127.0.0.1:{self.ports['broker']}"
         self._running: dict[str, subprocess.Popen[str]] = {}

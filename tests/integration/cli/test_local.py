@@ -82,7 +82,7 @@ def test_the_commands_print_the_promised_json(cluster: LocalCluster) -> None:
     up = strata("local", "up", *data_dir)
     assert up == strata("local", "status", *data_dir)
     [process] = up["processes"]
-    assert set(process) == {"name", "role", "pid", "address", "state"}
+    assert set(process) == {"name", "role", "pid", "address", "state", "node", "metrics"}
     assert (process["name"], process["role"]) == ("forwarder", "forwarder")
     assert strata("local", "up", *data_dir) == up, "a second up leaves what runs alone"
     down = strata("local", "down", *data_dir)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from strata_cli.processes.cluster import Surroundings
 from strata_cli.processes.cluster_config import ClusterConfig
 from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from strata_cli.processes.standalone_config import StandaloneConfig, standalone_part
 from strata_runtime.clock import SystemClock
 from strata_runtime.config import load
 from strata_runtime.errors import ConfigError
@@ -23,6 +24,20 @@ def ignore(name: str, failure: BaseException) -> None:
 
 def surroundings(config: ClusterConfig, folder: DataFolder) -> Surroundings:
     return Surroundings(config, folder, 1, SystemClock(), Metrics.disabled(), ignore)
+
+
+def test_one_file_serves_a_standalone_node_too(tmp_path: Path) -> None:
+    """What is for the processes of a cluster is passed over; what holds for both is taken."""
+    file = tmp_path / "strata.toml"
+    file.write_text(
+        'plugins = ["kv"]\n[node]\ngrpc_port = 7\nstorage_port = 8\n'
+        '[cluster]\nnameservers = ["a:1"]\n[tier]\nsecret_key = "hush"\n'
+    )
+    whole = load(ClusterConfig, file, {})
+    config = standalone_part(whole)
+    assert (config.node.grpc_port, config.plugins, config.tier) == (7, ("kv",), whole.tier)
+    assert "cluster" not in type(config).model_fields
+    assert standalone_part(ClusterConfig()) == StandaloneConfig()
 
 
 def test_endpoints_from_flags_variables_and_files(tmp_path: Path) -> None:

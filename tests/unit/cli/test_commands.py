@@ -174,3 +174,34 @@ def test_a_folder_without_a_log_is_not_verified(
         assert output.out == ""
         assert "holds no CommitLog" in output.err
         assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("server", ["standalone", "nameserver", "broker", "forwarder", "storage"])
+def test_the_help_of_a_server_shows_no_options_of_clients(
+    capsys: pytest.CaptureFixture[str], server: str
+) -> None:
+    """They are taken, as everywhere, and would do nothing there."""
+    assert run([server, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--data-dir" in shown or "--listen" in shown
+    assert not [option for option in ("--endpoint", "--timeout", "--ca ") if option in shown]
+
+
+def test_options_and_commands_are_shown_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    """How to connect stands apart from what a command does; servers apart from what they serve."""
+    assert run(["topic", "show", "--help"]) == 0
+    assert "Connection" in capsys.readouterr().out
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    groups = ("Run", "Topics and messages", "The cluster", "Files")
+    assert [shown.index(group) for group in groups] == sorted(map(shown.index, groups))
+
+
+@pytest.mark.parametrize(
+    "command", ["topic delete", "group delete", "group reset", "kv drop", "node remove"]
+)
+def test_what_destroys_can_be_shown_only_and_asks(command: str) -> None:
+    """The flags are contracts."""
+    found = dict(commands(app))[command]
+    names = {name for each in found.assemble_argument_collection() for name in each.names}
+    assert {"--yes", "--dry-run"} <= names

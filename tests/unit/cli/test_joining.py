@@ -6,7 +6,8 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import WrongCluster
-from strata_cli.processes.joining import Answers, decide_cluster, find_cluster
+from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
+from strata_cli.processes.joining import Answers, ask_all, decide_cluster, find_cluster
 from strata_testing import ManualClock
 
 FOLDER = "data folder d"
@@ -76,3 +77,29 @@ async def test_the_wait_for_a_first_answer_has_an_end_if_it_has_a_limit() -> Non
 
     assert await find_cluster(FOLDER, "", ask, clock, has_log=False, wait_s=2.0) == ""
     assert await find_cluster(FOLDER, "", ask, clock, has_log=False) == "y"
+
+
+class SilentOnce:
+    """A channel to a nameserver that is too busy for the first question."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        self.asked = 0
+
+    async def call(self, *_: object, timeout_s: float) -> meta_pb2.GetIdentityResponse:
+        self.asked += 1
+        if self.asked == 1:
+            raise AngeliaError(self.code, "not now")
+        return meta_pb2.GetIdentityResponse(cluster_id="y")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(("code", "asked"), [(DEADLINE_EXCEEDED, 2), (UNAVAILABLE, 1)])
+async def test_who_is_there_and_silent_is_asked_again(code: str, asked: int) -> None:
+    """On a busy machine a folder must not start in another cluster because that was slow."""
+    channel = SilentOnce(code)
+    given = await ask_all("node", ["a:1"], lambda endpoint: channel)  # type: ignore[arg-type,return-value]
+    assert channel.asked == asked
+    assert [answer.cluster_id for answer in given.values()] == ["y"] * (asked - 1)

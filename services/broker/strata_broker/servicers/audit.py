@@ -1,7 +1,8 @@
-"""One line in the log for each change of the cluster that somebody asked this broker for.
+"""One line in the log for each change of the cluster that a caller asked this broker for.
 
-Who changed what must be found afterwards, so these lines are written whatever `node.log_level`
-says (`node.audit_log` turns them off). A refused change is none, and reading changes nothing.
+An operator must be able to find out later who changed the cluster, so `node.log_level` does not
+suppress these lines; `node.audit_log` does. A refused change writes no line, and neither does a
+call that only reads.
 """
 
 from __future__ import annotations

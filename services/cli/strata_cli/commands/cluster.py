@@ -17,6 +17,7 @@ from strata_cli.cluster_views import (
     raft_group_view,
 )
 from strata_cli.commands.node import node_id_of
+from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, Common, seconds
 from strata_cli.output import show
 
@@ -147,7 +148,15 @@ def add_replica(
 
 
 @replica.command(name="remove")
-def remove_replica(number: RaftGroup, /, *, node: str, common: Common = COMMON) -> None:
+def remove_replica(
+    number: RaftGroup,
+    /,
+    *,
+    node: str,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    common: Common = COMMON,
+) -> None:
     """Remove a replica from a raft group.
 
     For instance: strata replica remove 1 --node storage-0a1b2c3d4e5f
@@ -156,9 +165,17 @@ def remove_replica(number: RaftGroup, /, *, node: str, common: Common = COMMON) 
         node: Storage node whose replica is removed: its id or one of its endpoints.
     """
     with connect(common) as client:
-        request = admin_pb2.ChangeReplicasRequest(
-            raft_group=number, remove_node_ids=[node_id_of(client, node)]
-        )
+        node_id = node_id_of(client, node)
+        if dry_run:
+            wanted = admin_pb2.GetRaftGroupRequest(raft_group=number)
+            group = client.call(client.admin.GetRaftGroup, wanted)
+            stay = [each.node_id for each in group.replicas if each.node_id != node_id]
+            there = len(stay) < len(group.replicas)
+            result = {"raft_group": number, "would_remove": node_id if there else "", "stay": stay}
+            show(result, common)
+            return
+        confirm(f"The replica of raft group {number} on {node_id} is removed", yes=yes)
+        request = admin_pb2.ChangeReplicasRequest(raft_group=number, remove_node_ids=[node_id])
         response = client.call(client.admin.ChangeReplicas, request)
     show(placement_view(response.raft_group), common, rows="replicas")
 

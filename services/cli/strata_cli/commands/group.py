@@ -10,7 +10,8 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import connect
+from strata_cli.client import Client, connect
+from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, Common, UsageError, numbers, time_ms
 from strata_cli.output import show
 from strata_cli.views import View, group_view, lag_view, member_view
@@ -160,19 +161,41 @@ def update(
 
 
 @app.command
-def delete(name: Name, /, *, common: Common = COMMON) -> None:
+def delete(
+    name: Name, /, *, yes: Yes = False, dry_run: DryRun = False, common: Common = COMMON
+) -> None:
     """Delete a consumer group, its cursors and its dead-letter topic.
 
-    For instance: strata group delete billing
+    For instance: strata group delete billing --dry-run
     """
     request = admin_pb2.DeleteConsumerGroupRequest(namespace=common.namespace, name=name)
     with connect(common) as client:
+        if dry_run:
+            found = _get(client, name, common)
+            result = {
+                "would_delete": name,
+                "members": len(found.members),
+                "lag": sum(queue.lag for queue in found.queues),
+                "in_flight": sum(queue.in_flight for queue in found.queues),
+            }
+            show(result, common)
+            return
+        confirm(f"Consumer group {name}, its cursors and dead letters are deleted", yes=yes)
         client.call(client.admin.DeleteConsumerGroup, request)
     show({"deleted": name}, common)
 
 
 @app.command
-def reset(name: Name, /, *, to: str, topic: str = "", common: Common = COMMON) -> None:
+def reset(
+    name: Name,
+    /,
+    *,
+    to: str,
+    topic: str = "",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    common: Common = COMMON,
+) -> None:
     """Move a consumer group's cursors; earlier receipt handles become invalid.
 
     For instance: strata group reset billing --to 2026-11-21T12:30:00Z --topic orders
@@ -191,10 +214,50 @@ def reset(name: Name, /, *, to: str, topic: str = "", common: Common = COMMON) -
     else:
         request.time_ms = time_ms(to)
     with connect(common) as client:
+        if dry_run:
+            planned = _planned_reset(client, request, common)
+            show(
+                {"name": name, "to": to, "dry_run": True, "queues": planned}, common, rows="queues"
+            )
+            return
+        confirm(f"Consumer group {name} is moved to {to}", yes=yes)
         response = client.call(client.admin.ResetConsumerGroup, request)
     queues = sorted(response.queues, key=lambda queue: (queue.topic, queue.queue))
     result = {"name": name, "to": to, "queues": [lag_view(queue) for queue in queues]}
     show(result, common, rows="queues")
+
+
+def _get(client: Client, name: str, common: Common) -> admin_pb2.GetConsumerGroupResponse:
+    request = admin_pb2.GetConsumerGroupRequest(namespace=common.namespace, name=name)
+    return client.call(client.admin.GetConsumerGroup, request)
+
+
+def _planned_reset(
+    client: Client, reset: admin_pb2.ResetConsumerGroupRequest, common: Common
+) -> list[View]:
+    """Return each queue with the cursor that a reset would give it, as it is now."""
+    queues = [
+        queue
+        for queue in _get(client, reset.name, common).queues
+        if reset.topic in ("", queue.topic)
+    ]
+    by_time: dict[tuple[str, int], int] = {}
+    if reset.WhichOneof("to") == "time_ms":
+        for topic in sorted({queue.topic for queue in queues}):
+            request = admin_pb2.ListQueueSpansRequest(
+                namespace=common.namespace, topic=topic, begin_ms=reset.time_ms
+            )
+            for span in client.call(client.admin.ListQueueSpans, request).spans:
+                key = topic, span.queue
+                by_time[key] = min(by_time.get(key, span.first_offset), span.first_offset)
+    planned = []
+    for queue in sorted(queues, key=lambda each: (each.topic, each.queue)):
+        if reset.earliest:
+            after = queue.min_offset
+        else:
+            after = by_time.get((queue.topic, queue.queue), queue.next_offset)
+        planned.append(lag_view(queue) | {"cursor_after": after})
+    return planned
 
 
 def _attempts(max_attempts: int) -> int:

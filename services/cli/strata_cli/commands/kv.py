@@ -16,7 +16,8 @@ from cyclopts import App, Parameter
 
 from strata_cli.client import connect
 from strata_cli.commands.kv_files import reading, writing
-from strata_cli.options import COMMON, CliError, Common, UsageError, milliseconds
+from strata_cli.confirming import DryRun, Yes, confirm
+from strata_cli.options import COMMON, EXIT_STATUS, CliError, Common, UsageError, milliseconds
 from strata_cli.output import show
 from strata_kv.client import KvClient, Table
 from strata_kv.errors import KvError
@@ -47,8 +48,8 @@ def put(
     ttl: str = "",
     if_absent: Annotated[bool, Parameter(negative="")] = False,
     common: Common = COMMON,
-) -> None:
-    """Write an item; a missing table is created.
+) -> int:
+    """Write an item; a missing table is created. Exit code 4: the item was not written.
 
     For instance: strata kv put source-1 4711 --table positions
 
@@ -61,6 +62,7 @@ def put(
     with _table(table, common) as opened:
         written = opened.put(_bytes(key), _bytes(value), ttl_s=ttl_s, if_absent=if_absent)
     show(_written("written", written), common)
+    return _status(written)
 
 
 @app.command
@@ -99,8 +101,8 @@ def cas(
     delete: Annotated[bool, Parameter(negative="")] = False,
     ttl: str = "",
     common: Common = COMMON,
-) -> None:
-    """Change an item if its version or value is as expected; otherwise change nothing.
+) -> int:
+    """Change an item if its version or value is as expected; otherwise exit with code 4.
 
     For instance: strata kv cas source-1 4712 --table positions --version 3
 
@@ -124,6 +126,7 @@ def cas(
             ttl_s=milliseconds(ttl) / 1_000 if ttl else 0.0,
         )
     show(_written("swapped", written), common)
+    return _status(written)
 
 
 @app.command(name="list")
@@ -283,12 +286,20 @@ def tables(*, common: Common = COMMON) -> None:
 
 
 @app.command
-def drop(table: TableName, /, *, common: Common = COMMON) -> None:
+def drop(
+    table: TableName, /, *, yes: Yes = False, dry_run: DryRun = False, common: Common = COMMON
+) -> None:
     """Delete a table and its items.
 
-    For instance: strata kv drop positions
+    For instance: strata kv drop positions --dry-run
     """
     with _table(table, common) as opened:
+        if dry_run:
+            info = opened.info()
+            result = {"would_drop": table, "items": info.key_count, "bytes": info.byte_count}
+            show(result, common)
+            return
+        confirm(f"Table {table} and all its items are deleted", yes=yes)
         opened.drop()
     show({"dropped": table}, common)
 
@@ -400,6 +411,11 @@ def _written(done: str, written: Written) -> dict[str, Any]:
         "version": written.version,
         "current": current,
     }
+
+
+def _status(written: Written) -> int:
+    """Return the exit code of a write that has a condition."""
+    return 0 if written.done else EXIT_STATUS["refused"]
 
 
 def _info(info: TableInfo) -> dict[str, Any]:

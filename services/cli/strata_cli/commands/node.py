@@ -12,6 +12,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import Client, connect
 from strata_cli.cluster_views import node_view, node_views, replica_view
+from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
 from strata_cli.views import View
@@ -56,7 +57,9 @@ def show_(name: NodeName, /, *, common: Common = COMMON) -> None:
         if node.kind == meta_pb2.NODE_KIND_STORAGE:
             replicas = _replicas_on(client, node.node_id, cluster)
     columns = ("raft_group", "replica_id", "role", "leader", "state", "last_index", "reason")
-    show(node_view(node) | {"replicas": replicas}, common, rows="replicas", columns=columns)
+    condition = next((each for each in cluster.conditions if each.node_id == node.node_id), None)
+    view = node_view(node, condition) | {"replicas": replicas}
+    show(view, common, rows="replicas", columns=columns)
 
 
 @app.command
@@ -88,9 +91,14 @@ def remove(
     /,
     *,
     force: Annotated[bool, Parameter(negative="")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     common: Common = COMMON,
 ) -> None:
-    """Remove a stopped node that holds no replicas; a node that still runs registers again.
+    """Remove a stopped node that holds no replicas.
+
+    A broker that still runs registers again; a storage node stays removed until its next start.
+    Drain a node that has replicas, also a dead one; if its data are lost for good, use --force.
 
     For instance: strata node remove storage-0a1b2c3d4e5f
 
@@ -98,7 +106,13 @@ def remove(
         force: The node is lost for good: give up its replicas and rebuild them from the others.
     """
     with connect(common) as client:
-        node_id = node_id_of(client, name)
+        node, cluster = _find(client, name)
+        node_id = node.node_id
+        if dry_run:
+            held = [each["raft_group"] for each in _replicas_on(client, node_id, cluster)]
+            show({"would_remove": node_id, "raft_groups": held}, common)
+            return
+        confirm(f"Node {node_id} is removed from the cluster", yes=yes)
         request = admin_pb2.RemoveNodeRequest(node_id=node_id, force=force)
         client.call(client.admin.RemoveNode, request)
     show({"removed": node_id}, common)
@@ -122,7 +136,9 @@ def _find(client: Client, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetCluste
     cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
     found = [node for node in cluster.nodes if node.node_id == name or name in node.endpoints]
     if not found:
-        known = ", ".join(node.node_id for node in cluster.nodes)
+        known = ", ".join(
+            " at ".join([node.node_id, *node.endpoints[:1]]) for node in cluster.nodes
+        )
         raise CliError(f"node {name} does not exist; the nodes are {known}", "not_found")
     if len(found) > 1:
         # An emptied data folder makes a new node with an old endpoint; both may be listed.

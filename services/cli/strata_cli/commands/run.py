@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from strata_cli.options import COMMON, Common, UsageError
+from strata_cli.options import COMMON, Unused, UsageError
 
 if TYPE_CHECKING:
     from strata_cli.processes.cluster_config import ClusterConfig
@@ -33,7 +33,7 @@ def standalone(
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
-    common: Common = COMMON,
+    common: Unused = COMMON,
 ) -> None:
     """Run a whole node in one process: nameserver, storage node and broker, one data folder.
 
@@ -53,12 +53,14 @@ def standalone(
         log_level: Lowest level that is logged.
         config: TOML file; the variable STRATA_<SECTION>_<KEY> overrides a key of the file.
     """
+    from strata_cli.processes.cluster_config import ClusterConfig
     from strata_cli.processes.standalone import run
-    from strata_cli.processes.standalone_config import StandaloneConfig
+    from strata_cli.processes.standalone_config import standalone_part
     from strata_runtime.config import load
 
+    # One file may serve every process: what is for those of a cluster is passed over here.
     settings = _with_flags(
-        load(StandaloneConfig, config, os.environ),
+        standalone_part(load(ClusterConfig, config, os.environ)),
         node={
             "host": host,
             "grpc_port": grpc_port,
@@ -84,7 +86,7 @@ def nameserver(
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
-    common: Common = COMMON,
+    common: Unused = COMMON,
 ) -> None:
     """Run a nameserver: one of 1, 3 or 5 that replicate the metadata.
 
@@ -135,7 +137,7 @@ def storage(
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
-    common: Common = COMMON,
+    common: Unused = COMMON,
 ) -> None:
     """Run a storage node: it holds replicas of many raft groups.
 
@@ -193,7 +195,7 @@ def broker(
     metrics_port: int | None = None,
     log_level: LogLevel | None = None,
     config: Path | None = None,
-    common: Common = COMMON,
+    common: Unused = COMMON,
 ) -> None:
     """Run a broker: clients connect to it; it keeps no state that matters.
 
@@ -240,7 +242,7 @@ def forwarder(
     broker: Annotated[list[str] | None, Parameter(negative="")] = None,
     brokers_file: Path | None = None,
     metrics_port: int | None = None,
-    common: Common = COMMON,
+    common: Unused = COMMON,
 ) -> None:
     """Run a TCP forwarder that gives brokers on one machine one virtual address.
 
@@ -270,7 +272,7 @@ def demo(
     *,
     once: Annotated[bool, Parameter(negative="")] = False,
     data_dir: Path = Path("build/demo"),
-    common: Common = COMMON,
+    common: Unused = COMMON,
 ) -> None:
     """Start a standalone node, send and receive messages, and keep running until Ctrl-C.
 

@@ -12,6 +12,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli.client import connect
 from strata_cli.commands.read_replicas import set_read_replicas
+from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, Common, UsageError, milliseconds, pairs
 from strata_cli.output import show
 from strata_cli.views import View, queue_status_view, topic_view
@@ -184,13 +185,22 @@ def update(
 
 
 @app.command
-def delete(name: Name, /, *, common: Common = COMMON) -> None:
+def delete(
+    name: Name, /, *, yes: Yes = False, dry_run: DryRun = False, common: Common = COMMON
+) -> None:
     """Delete a topic with all its messages.
 
-    For instance: strata topic delete orders
+    For instance: strata topic delete orders --dry-run
     """
     request = admin_pb2.DeleteTopicRequest(namespace=common.namespace, name=name)
     with connect(common) as client:
+        if dry_run:
+            wanted = admin_pb2.GetTopicRequest(namespace=common.namespace, name=name)
+            queues = client.call(client.admin.GetTopic, wanted).queues
+            messages = sum(queue.next_offset - queue.min_offset for queue in queues)
+            show({"would_delete": name, "queues": len(queues), "messages": messages}, common)
+            return
+        confirm(f"Topic {name} and all its messages are deleted", yes=yes)
         client.call(client.admin.DeleteTopic, request)
     show({"deleted": name}, common)
 

@@ -7,11 +7,12 @@ command waits for a process to serve, another command may kill it.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
@@ -32,6 +33,7 @@ from strata_cli.local.plan import (
 from strata_cli.local.processes import Process, State
 from strata_cli.local.readiness import wait_until_ready
 from strata_cli.options import CliError
+from strata_cli.processes.data_folder import IDENTITY_FILE
 from strata_runtime.listening import ListenError, check_free
 
 _LOCK = "lock"
@@ -39,13 +41,20 @@ _KILL_TIMEOUT_S = 10.0
 
 
 class ProcessView(TypedDict):
-    """One line of `local status`."""
+    """One line of `local status`.
+
+    Attributes:
+        node: id under which every other command knows it; empty: it has none yet, or none at all.
+        metrics: host:port for Prometheus and health; empty: none.
+    """
 
     name: str
     role: Role
     pid: int | None
     address: str
     state: State
+    node: str
+    metrics: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,8 +285,22 @@ class LocalCluster:
     def _view(self, member: Member) -> ProcessView:
         state, pid = self._process(member).state()
         return ProcessView(
-            name=member.name, role=member.role, pid=pid, address=member.address, state=state
+            name=member.name,
+            role=member.role,
+            pid=pid,
+            address=member.address,
+            state=state,
+            node=_node_id(self._process(member).folder, member.role),
+            metrics=f"{member.host}:{member.metrics_port}" if member.metrics_port else "",
         )
+
+
+def _node_id(folder: Path, role: Role) -> str:
+    """Return the id that a process wrote into its data folder; empty: there is none."""
+    with suppress(OSError, ValueError):
+        identity = json.loads((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
+        return str(identity.get(f"{role}_node_id", ""))
+    return ""
 
 
 def _runs(folder: Path, plan: Plan) -> bool:

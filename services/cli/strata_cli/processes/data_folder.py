@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 
 _FIRST_BYTES = 16
 _LOCK = "LOCK"
-_IDENTITY = "identity.json"
+IDENTITY_FILE = "identity.json"
 
 
 class DataFolderError(StrataError):
@@ -269,7 +269,7 @@ def _sign(lock: int) -> None:
 
 
 def _read(path: Path) -> Identity | None:
-    file = path / _IDENTITY
+    file = path / IDENTITY_FILE
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -305,14 +305,14 @@ def _of_old_format(path: Path, identity: Identity) -> Identity:
 
 def _write(path: Path, identity: Identity) -> None:
     """Write an identity atomically: after a crash the old or the new one is there."""
-    unfinished = path / f"{_IDENTITY}.new"
+    unfinished = path / f"{IDENTITY_FILE}.new"
     try:
         with unfinished.open("w", encoding="utf-8") as file:
             json.dump(asdict(identity), file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        unfinished.rename(path / _IDENTITY)
+        unfinished.rename(path / IDENTITY_FILE)
         folder = os.open(path, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -13,12 +13,15 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import WrongCluster
-from strata_angelia.ports import AngeliaError, Channel
+from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError, Channel
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 
 _METHOD = "/strata.meta.v1.MetaService/GetIdentity"
 _ASK_TIMEOUT_S = 1.0
+# When somebody is there and nobody has answered: a busy machine must not let a folder start in a
+# cluster that is not its own.
+_LAST_TIMEOUT_S = 5.0
 _PAUSE_S = 0.25
 _TELL_AFTER_S = 10.0
 
@@ -105,6 +108,9 @@ async def ask_all(
 ) -> Answers:
     """Ask several processes at once for their cluster; silent ones are left out.
 
+    While nobody answers at all, those that are silent are asked once more, with more patience; an
+    address at which nobody listens is not.
+
     Args:
         node_id: of this process.
         endpoints: a few.
@@ -112,23 +118,26 @@ async def ask_all(
     """
     request = meta_pb2.GetIdentityRequest(node_id=node_id)
 
-    async def ask(endpoint: str) -> meta_pb2.GetIdentityResponse | None:
+    async def ask(endpoint: str, timeout_s: float) -> None:
         channel = open_channel(endpoint)
         try:
-            return await channel.call(
-                _METHOD, request, meta_pb2.GetIdentityResponse, timeout_s=_ASK_TIMEOUT_S
+            answer = await channel.call(
+                _METHOD, request, meta_pb2.GetIdentityResponse, timeout_s=timeout_s
             )
-        except AngeliaError:
-            return None
+            if answer.cluster_id:
+                answers[endpoint] = answer
+        except AngeliaError as error:
+            if error.code == DEADLINE_EXCEEDED:
+                silent.append(endpoint)
         finally:
             await channel.close()
 
-    given = await asyncio.gather(*map(ask, endpoints))
-    return {
-        endpoint: answer
-        for endpoint, answer in zip(endpoints, given, strict=True)
-        if answer is not None and answer.cluster_id
-    }
+    answers: dict[str, meta_pb2.GetIdentityResponse] = {}
+    silent: list[str] = []
+    await asyncio.gather(*(ask(endpoint, _ASK_TIMEOUT_S) for endpoint in endpoints))
+    if not answers:
+        await asyncio.gather(*(ask(endpoint, _LAST_TIMEOUT_S) for endpoint in tuple(silent)))
+    return answers
 
 
 def _who(answers: Answers) -> str:

@@ -131,7 +131,8 @@ def remove_node(draft: Draft, node_id: str, *, force: bool) -> meta_pb2.Node:
         raise MetaRefused(
             meta_pb2.META_OUTCOME_CONFLICT,
             f"node {node_id} has replicas of {len(replicas)} raft groups "
-            f"({', '.join(map(str, replicas[:8]))}): drain it first, or use --force if it is lost",
+            f"({', '.join(map(str, replicas[:8]))}): drain it first, dead or alive; or --force "
+            "if its data are lost for good",
         )
     draft.counters.node_count -= 1
     draft.delete(node)
