@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -86,6 +87,30 @@ async def test_a_repeat_after_a_move_gets_the_first_offset(
     topic = app.view.topic("", "orders")
     assert topic is not None
     assert len(storage.messages(topic.topic_id)) == 1
+
+
+@pytest.mark.parametrize(
+    "config", [BrokerConfig.model_validate(BASE_CONFIG | {"send": {"max_repeat_lookups": 1}})]
+)
+async def test_repeats_wait_for_room(
+    app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
+) -> None:
+    """None is stored without a look, also if a request has more messages than there is room for."""
+    number = number_at(1)
+    first = await client.send(one(number), one(1_000), one(1_001))
+    await move_all(app, meta, storage, 2)
+    again = await asyncio.gather(
+        client.send(one(number), one(1_000)), client.send(one(1_001)), client.send(one(number))
+    )
+    offsets = [entry.offset for entry in first.entries]
+    assert [[entry.offset for entry in each.entries] for each in again] == [
+        offsets[:2],
+        offsets[2:],
+        offsets[:1],
+    ]
+    topic = app.view.topic("", "orders")
+    assert topic is not None
+    assert len(storage.messages(topic.topic_id)) == 3
 
 
 async def test_a_repeat_whose_born_time_is_new_is_found_by_its_id(

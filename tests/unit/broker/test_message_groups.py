@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from apache.rocketmq.v2 import definition_pb2
+from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
@@ -85,7 +85,7 @@ def test_a_topic_without_message_groups_has_one_choice() -> None:
     ]
 
 
-async def send(client: Client, first: int) -> None:
+async def send(client: Client, first: int) -> service_pb2.SendMessageResponse:
     """Send a message of every message group, all in one request."""
     messages = [
         message(
@@ -100,6 +100,7 @@ async def send(client: Client, first: int) -> None:
     response = await client.send(*messages)
     assert response.status.code == definition_pb2.OK, response.status
     assert len({entry.message_id for entry in response.entries}) == len(GROUPS)
+    return response
 
 
 def queues_of(storage: FakeStorage) -> dict[str, list[int]]:
@@ -178,3 +179,16 @@ async def test_older_epochs_of_a_queue_are_asked_first(
         if isinstance(request, storage_pb2.RehashRequest) and request.queue == 2
     ]
     assert asked == [(other, True), (owner, False)]
+
+
+async def test_a_repeat_that_the_old_queue_refuses_is_not_stored_again(
+    client: Client, storage: FakeStorage, meta: FakeMeta
+) -> None:
+    """The raft group of the old queue refuses it without a look at its ids, so it is asked."""
+    storage.trouble["Rehash"].extend([AngeliaError(UNAVAILABLE, "gone")] * 10_000)
+    first = await send(client, 100)
+    meta.grow_topic("fifo", 7)
+    storage.queue_counts.update({(FIFO, queue): 7 for queue in range(4)})
+    again = await send(client, 100)
+    assert [entry.offset for entry in again.entries] == [entry.offset for entry in first.entries]
+    assert all(len(queues) == 1 for queues in queues_of(storage).values())

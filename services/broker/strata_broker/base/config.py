@@ -98,7 +98,7 @@ class SendSection(Section):
         default=1_000, ge=0, description="How far producers' clocks may be ahead for that."
     )
     max_repeat_lookups: int = Field(
-        default=256, ge=1, description="Messages looked for at once; others are stored unchecked."
+        default=256, ge=1, description="Messages looked for at once; further messages wait."
     )
     timeout_ms: int = Field(
         default=3_000, ge=1, description="Time limit of a send whose client set no deadline."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
@@ -35,6 +35,7 @@ from strata_broker.sends.outgoing import (
     runs_by_kind,
     with_transaction_id,
 )
+from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search, Searches
 from strata_broker.storage_client.append_lanes import Appender
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_edge.ports import HotCall
@@ -47,16 +48,6 @@ from strata_runtime.tasks import RequestTasks
 from strata_runtime.tracing import Span
 
 SEND = "SendMessage"
-# All brokers know of a moved queue within a few watch events.
-_MOVED_PAUSE_S = 0.02
-
-
-class Destination(NamedTuple):
-    """The target of messages: a queue, and the topic's queue count by which it was chosen."""
-
-    raft_group: int
-    queue: int
-    queue_count: int
 
 
 class Sender:
@@ -91,6 +82,7 @@ class Sender:
         self.recorder = recorder
         self._requests = requests
         self._earlier = earlier
+        self.searches = Searches(earlier, requests)
         self._preparer = MessagePreparer(
             config.limits(), config.transaction, checksum, appender.group_clock
         )
@@ -224,10 +216,12 @@ class Sender:
         pending.charged_raft_group = raft_group
         if self._quotas.limit_sends:
             self._quotas.charge_send(topic, len(outgoing), pending.size_bytes)
-        suspects = self._earlier.suspects(topic, outgoing)
-        if suspects and self._earlier.try_begin(len(suspects)):
-            looking = self._look_first(pending, topic, parts, frozenset(suspects))
-            self._requests.spawn("look for earlier sends", looking)
+        suspects = frozenset(self._earlier.suspects(topic, outgoing))
+        if suspects:
+            for destination, indexes in parts:
+                raft_groups = self._earlier.raft_groups(topic, but=destination.raft_group)
+                wanted = suspects.intersection(indexes)
+                self.searches.begin(pending, Search(destination, indexes, wanted, raft_groups))
             return
         staged = 0
         try:
@@ -238,32 +232,6 @@ class Sender:
             # A request that failed unexpectedly must not keep its share of the budget.
             for _, indexes in parts[staged:]:
                 pending.refused(indexes, unexpected())
-
-    async def _look_first(
-        self,
-        pending: PendingSend,
-        topic: TopicRow,
-        parts: Sequence[tuple[Destination, Sequence[int]]],
-        suspects: frozenset[int],
-    ) -> None:
-        """Stage messages that are not stored yet; the rest gets the answer of the first send."""
-        left = {index for _, indexes in parts for index in indexes}
-        try:
-            for destination, indexes in parts:
-                for index in suspects.intersection(indexes):
-                    left.discard(index)
-                    if not await pending.find_earlier(
-                        self._earlier, topic, index, destination.raft_group
-                    ):
-                        left.add(index)
-            rest, left = sorted(left), set()
-            if rest:
-                # The topic may have changed meanwhile.
-                pending.choose_again(rest)
-        finally:
-            self._earlier.end(len(suspects))
-            if left:
-                pending.refused(tuple(left), unexpected())
 
 
 class PendingSend:
@@ -335,19 +303,23 @@ class PendingSend:
             raft_group, key, outgoing, indexes, self, self._deadline_s, span=self._span
         )
 
+    def is_late(self) -> bool:
+        """Whether the time of the request is over."""
+        return self._sender.clock.monotonic_s() >= self._deadline_s
+
     async def find_earlier(
-        self, earlier: EarlierSends, topic: TopicRow, index: int, but: int
+        self, earlier: EarlierSends, index: int, raft_groups: Sequence[int]
     ) -> bool:
-        """Settle a message if it was stored at another raft group, or if that is unknown.
+        """Settle a message if one of the raft groups has it stored, or does not answer.
 
         Returns:
             Whether it is settled.
         """
-        kind = part_kind(self._outgoing[index])
+        topic, kind = self._topic, part_kind(self._outgoing[index])
         message_id = self._message_ids[index]
         timeout_s = self._deadline_s - self._sender.clock.monotonic_s()
         try:
-            found = await earlier.find(topic, message_id, kind, but, timeout_s)
+            found = await earlier.find(topic, message_id, kind, raft_groups, timeout_s)
         except RequestError as unknown:
             self.refused((index,), unknown)
             return True
@@ -400,13 +372,21 @@ class PendingSend:
         self._sender.learn(key.topic_id, raft_group, result)
         self.choose_again(indexes, Destination(raft_group, key.queue, key.queue_count))
 
-    def choose_again(self, indexes: Sequence[int], refused: Destination | None = None) -> None:
-        """Stage messages at their new place; at the place that refused them only after a pause.
+    def choose_again(
+        self, indexes: Sequence[int], refused: Destination, *, may_stay: bool = False
+    ) -> None:
+        """Stage messages where they go now.
 
-        The pause lets the metadata catch up.
+        The raft group that refused them refuses before it looks for their ids: an earlier attempt
+        may be stored there, so it is asked before they go to another one (rule 37).
+
+        Args:
+            indexes: of the messages.
+            refused: where they went so far.
+            may_stay: they may go there again at once. If not, a pause lets the metadata catch up.
         """
         sender = self._sender
-        if sender.clock.monotonic_s() >= self._deadline_s:
+        if self.is_late():
             self.refused(indexes, errors.timed_out())
             return
         topic = sender.topic_by_id(self._topic.topic_id)
@@ -420,10 +400,14 @@ class PendingSend:
             self.refused(indexes, nobody)
             return
         for destination, chosen in parts:
-            if destination == refused:
-                asyncio.get_running_loop().call_later(_MOVED_PAUSE_S, self.choose_again, chosen)
-            else:
+            if destination.raft_group != refused.raft_group:
+                search = Search(destination, chosen, frozenset(chosen), (refused.raft_group,))
+                sender.searches.begin(self, search)
+            elif destination != refused or may_stay:
                 self.stage(destination, chosen)
+            else:
+                again = partial(self.choose_again, chosen, refused, may_stay=True)
+                asyncio.get_running_loop().call_later(MOVED_PAUSE_S, again)
 
     def _settled(self, count: int) -> None:
         self._left -= count

@@ -13,7 +13,7 @@ every attempt. The born time counts for ids of another form.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2
@@ -71,7 +71,8 @@ class EarlierSends:
         self._clock = clock
         # topic id -> when a queue of it moved last, as far as this broker saw
         self._moved_ms: OrderedDict[int, int] = OrderedDict()
-        self._under_way = Limit("earlier sends", config.max_repeat_lookups, "messages", metrics)
+        self._max_lookups = config.max_repeat_lookups
+        self._under_way = Limit("earlier sends", self._max_lookups, "messages", metrics)
         self._found = metrics.counter("strata_broker_earlier_sends_total")
         view.on_move(self._moved)
 
@@ -90,24 +91,31 @@ class EarlierSends:
         ]
 
     def try_begin(self, count: int) -> bool:
-        """Take room for lookups; False: there is none, and messages are stored unchecked."""
-        return self._under_way.try_take(count)
+        """Take room for so many lookups, all of it for more; False: the messages have to wait."""
+        return self._under_way.try_take(min(count, self._max_lookups))
 
     def end(self, count: int) -> None:
         """Give it back."""
-        self._under_way.give_back(count)
+        self._under_way.give_back(min(count, self._max_lookups))
+
+    def raft_groups(self, topic: TopicRow, but: int) -> list[int]:
+        """Return the raft groups that may hold earlier sends, except one that checks for itself."""
+        return [each for each in self._view.holders(topic) if each != but]
 
     async def find(
-        self, topic: TopicRow, message_id: str, kind: PartKind, but: int, timeout_s: float
+        self,
+        topic: TopicRow,
+        message_id: str,
+        kind: PartKind,
+        raft_groups: Iterable[int],
+        timeout_s: float,
     ) -> Earlier | None:
-        """Look for a message in all raft groups but one, which checks for itself.
+        """Look for a message in raft groups; None: none of them has it.
 
         Raises:
             RequestError: a raft group did not answer: the result is unknown.
         """
-        for raft_group in self._view.holders(topic):
-            if raft_group == but:
-                continue
+        for raft_group in raft_groups:
             found = await self._at(raft_group, topic, message_id, kind, timeout_s)
             if found is not None:
                 self._found.add()

@@ -1,0 +1,110 @@
+"""Messages that an earlier send may have stored are looked for before they are staged (rule 37)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from strata_broker.base import errors
+from strata_broker.base.failures import unexpected
+from strata_broker.storage_client.earlier_sends import EarlierSends
+from strata_mq.requests import RequestError
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
+
+# All brokers know of a moved queue within a few watch events.
+MOVED_PAUSE_S = 0.02
+
+
+class Destination(NamedTuple):
+    """The target of messages: a queue, and the topic's queue count by which it was chosen."""
+
+    raft_group: int
+    queue: int
+    queue_count: int
+
+
+class Search(NamedTuple):
+    """Messages of one request that go to one place, and what is looked for before they go.
+
+    Attributes:
+        destination: where they go if no earlier send is found; it checks for itself.
+        indexes: of the messages in their request.
+        suspects: of these, the messages that an earlier send may have stored.
+        raft_groups: where.
+    """
+
+    destination: Destination
+    indexes: Sequence[int]
+    suspects: frozenset[int]
+    raft_groups: Sequence[int]
+
+
+class Searching(Protocol):
+    """The request whose messages are looked for."""
+
+    def is_late(self) -> bool:
+        """Whether the time of the request is over."""
+
+    def stage(self, destination: Destination, indexes: Sequence[int]) -> None:
+        """Put messages into the batch of their raft group."""
+
+    def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
+        """Settle messages that are not stored."""
+
+    def choose_again(
+        self, indexes: Sequence[int], refused: Destination, *, may_stay: bool = False
+    ) -> None:
+        """Stage messages where they go now."""
+
+    async def find_earlier(
+        self, earlier: EarlierSends, index: int, raft_groups: Sequence[int]
+    ) -> bool:
+        """Settle a message that is stored, or of which nobody knows; return whether it was."""
+
+
+class Searches:
+    """Looks for messages, so many at once; further searches wait for room.
+
+    Args:
+        earlier: asks raft groups.
+        requests: own the tasks.
+    """
+
+    def __init__(self, earlier: EarlierSends, requests: RequestTasks) -> None:
+        self._earlier = earlier
+        self._requests = requests
+
+    def begin(self, pending: Searching, search: Search) -> None:
+        """Stage the messages of a search that no earlier send has stored.
+
+        A search that waits for room ends with its request's time.
+        """
+        if not search.suspects:
+            pending.stage(search.destination, search.indexes)
+        elif self._earlier.try_begin(len(search.suspects)):
+            try:
+                self._requests.spawn("look for earlier sends", self._look(pending, search))
+            except TooManyTasksError:
+                self._earlier.end(len(search.suspects))
+                pending.refused(search.indexes, errors.too_many_requests())
+        elif pending.is_late():
+            pending.refused(search.indexes, errors.timed_out())
+        else:
+            asyncio.get_running_loop().call_later(MOVED_PAUSE_S, self.begin, pending, search)
+
+    async def _look(self, pending: Searching, search: Search) -> None:
+        left = set(search.indexes)
+        try:
+            for index in search.suspects:
+                left.discard(index)
+                if not await pending.find_earlier(self._earlier, index, search.raft_groups):
+                    left.add(index)
+            rest, left = sorted(left), set()
+            if rest:
+                # The topic may have changed meanwhile.
+                pending.choose_again(rest, search.destination, may_stay=True)
+        finally:
+            self._earlier.end(len(search.suspects))
+            if left:
+                pending.refused(tuple(left), unexpected())
