@@ -10,13 +10,11 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import cluster_network
 from strata_edge.grpcio_edge import GrpcioEdge
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import broker_under_test
 from tests.integration.broker.matrix_calls import METADATA, new_message
 from tests.integration.broker.plain_edge import plain_edge
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
@@ -42,21 +40,12 @@ async def stub(
     cluster: ClusterUnderTest,
 ) -> AsyncIterator[service_pb2_grpc.MessagingServiceAsyncStub]:
     """A client of a broker of the cluster."""
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 50, "127.0.0.1"),
-        CONFIG,
-        GrpcioEdge(plain_edge(CONFIG)),
-        cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics.disabled(),
-        lambda name, failure: pytest.fail(f"{name}: {failure}"),
-    )
-    await app.start()
-    await app.view.wait_for_revision(cluster.stub.cache.revision, 5)
-    async with grpc.aio.insecure_channel(app.endpoint) as channel:
-        yield service_pb2_grpc.MessagingServiceStub(channel)
-    await app.stop(0.5)
+    network = cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client)
+    edge = GrpcioEdge(plain_edge(CONFIG))
+    async with broker_under_test(edge, network, config=CONFIG) as broker:
+        await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
+        async with grpc.aio.insecure_channel(broker.app.endpoint) as channel:
+            yield service_pb2_grpc.MessagingServiceStub(channel)
 
 
 async def send(stub: service_pb2_grpc.MessagingServiceAsyncStub) -> definition_pb2.Status:

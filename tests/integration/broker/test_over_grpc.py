@@ -13,16 +13,13 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.base.config import BrokerConfig
-from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import broker_under_test, network_of
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, message, receive_request, resource
+from tests.unit.broker.conftest import message, receive_request, resource
 
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 
@@ -38,21 +35,11 @@ async def broker(storage: FakeStorage) -> AsyncIterator[BrokerApp]:
     """A broker on a free port, without a front."""
     meta = FakeMeta()
     meta.add_topic("orders")
-    failures: list[BaseException] = []
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 7, "127.0.0.1"),
-        BrokerConfig.model_validate(BASE_CONFIG),
-        GrpcioEdge(EdgeOptions(port=0, front=False)),
-        BrokerNetwork(("nameserver",), lambda endpoint: meta, lambda endpoints: storage),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics(),
-        lambda name, failure: failures.append(failure),
-    )
-    await app.start()
-    yield app
-    await app.stop(1)
-    assert failures == []
+    edge = GrpcioEdge(EdgeOptions(port=0, front=False))
+    broker = broker_under_test(edge, network_of(meta, storage))
+    await broker.start()
+    yield broker.app
+    await broker.stop(1)
 
 
 @pytest.fixture
@@ -171,17 +158,13 @@ async def test_brokers_ask_each_other_over_grpc(broker: BrokerApp, storage: Fake
     """A client of one broker is shown by the other, through its own public port."""
     meta = FakeMeta()
     meta.add_topic("orders")
-    other = BrokerApp(
-        BrokerIdentity("broker-b", 8, "127.0.0.1"),
-        BrokerConfig.model_validate(BASE_CONFIG),
+    made = broker_under_test(
         GrpcioEdge(EdgeOptions(port=0, front=False)),
-        BrokerNetwork(("nameserver",), lambda endpoint: meta, lambda endpoints: storage),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics(),
-        lambda name, failure: None,
+        network_of(meta, storage),
+        identity=BrokerIdentity("broker-b", 8, "127.0.0.1"),
     )
-    await other.start()
+    await made.start()
+    other = made.app
     node = meta_pb2.Node(
         node_id="broker-a", kind=meta_pb2.NODE_KIND_BROKER, endpoints=[broker.endpoint]
     )
@@ -196,4 +179,4 @@ async def test_brokers_ask_each_other_over_grpc(broker: BrokerApp, storage: Fake
             )
         assert [member.client_id for member in shown.members] == ["c1"]
     finally:
-        await other.stop(1)
+        await made.stop(1)

@@ -14,15 +14,12 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_server
 from strata_angelia.ports import CallContext, Server
-from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.base.config import BrokerConfig
-from strata_broker.storage_client.channels import BrokerNetwork, cluster_network
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
+from strata_broker.storage_client.channels import cluster_network
+from strata_testing.broker import broker_config, broker_under_test, network_of
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_meta import NODE, FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 
 SERVICE = storage_pb2.DESCRIPTOR.services_by_name["StorageService"]
 
@@ -84,33 +81,16 @@ async def test_messages_go_through(
     meta.add_topic("orders")
     node = meta_pb2.Node(node_id=NODE, kind=meta_pb2.NODE_KIND_STORAGE, endpoints=endpoints)
     meta.put(meta_pb2.Change(node=node))
-    config = BrokerConfig.model_validate(
-        BASE_CONFIG
-        | {
-            "storage_client": BASE_CONFIG["storage_client"]
-            | {"storage_transport": transport, "storage_codec": codec}
-        }
-    )
+    config = broker_config(storage_client={"storage_transport": transport, "storage_codec": codec})
     real = cluster_network(("nameserver",), (), config.storage_client)
-    edge = FakeEdge()
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 7, "127.0.0.1"),
-        config,
-        edge,
-        BrokerNetwork(real.nameservers, lambda endpoint: meta, real.storage_channels),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics.disabled(),
-        lambda name, failure: pytest.fail(f"{name}: {failure}"),
-    )
-    await app.start()
-    client = Client(edge)
-    body = bytes(range(256))
-    sent = await client.send(message("orders", 1, body=body))
-    assert sent.status.code == definition_pb2.OK, sent.status.message
-    (got,) = await client.receive_all("orders", "g")
-    assert got.body == body
-    acked = await client.ack("orders", "g", got.system_properties.receipt_handle)
-    assert acked.status.code == definition_pb2.OK
-    assert not storage.leases
-    await app.stop(0.5)
+    network = network_of(meta, real.storage_channels)
+    async with broker_under_test(FakeEdge(), network, config=config) as broker:
+        client = Client(broker.edge)
+        body = bytes(range(256))
+        sent = await client.send(message("orders", 1, body=body))
+        assert sent.status.code == definition_pb2.OK, sent.status.message
+        (got,) = await client.receive_all("orders", "g")
+        assert got.body == body
+        acked = await client.ack("orders", "g", got.system_properties.receipt_handle)
+        assert acked.status.code == definition_pb2.OK
+        assert not storage.leases

@@ -9,26 +9,12 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_broker.storage_client.channels import BrokerNetwork
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
+from strata_testing.broker import BrokerUnderTest, broker_config, broker_under_test, network_of
 from strata_testing.broker.fake_edge import METADATA, FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-
-BASE_CONFIG: dict[str, dict[str, object]] = {
-    "storage_client": {
-        "first_retry_ms": 1,
-        "max_retry_ms": 2,
-        "max_parked_retry_ms": 4,
-        "call_timeout_ms": 1_000,
-    },
-    "metadata": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},
-    "receive": {"gone_grace_ms": 1, "surplus_pause_ms": 1},
-    "telemetry": {"node_repeat_ms": (1, 2, 3)},
-}
 
 
 def resource(name: str, namespace: str = "") -> definition_pb2.Resource:
@@ -160,7 +146,7 @@ def watermarks(app: BrokerApp) -> dict[str, float]:
 @pytest.fixture
 def config() -> BrokerConfig:
     """Short pauses; a module or test may override it."""
-    return BrokerConfig.model_validate(BASE_CONFIG)
+    return broker_config()
 
 
 @pytest.fixture
@@ -179,50 +165,32 @@ async def storage(meta: FakeMeta) -> FakeStorage:
 
 
 @pytest.fixture
-def failed_requests() -> list[tuple[str, BaseException]]:
-    """Requests that failed unexpectedly; a test that made them fail takes them out."""
-    return []
-
-
-@pytest.fixture
 async def broker(
-    config: BrokerConfig,
-    meta: FakeMeta,
-    storage: FakeStorage,
-    failed_requests: list[tuple[str, BaseException]],
-) -> AsyncIterator[tuple[BrokerApp, FakeEdge]]:
-    """A broker that serves; no background task may have failed at its end, nor any request."""
-    failures: list[tuple[str, BaseException]] = []
-    edge = FakeEdge()
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 7, "127.0.0.1"),
-        config,
-        edge,
-        BrokerNetwork(("nameserver",), lambda endpoint: meta, lambda endpoints: storage),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics(),
-        lambda name, failure: failures.append((name, failure)),
-    )
-    app.requests.on_failed(lambda name, failure: failed_requests.append((name, failure)))
-    await app.start()
-    yield app, edge
-    await app.stop(0.1)
-    assert failures == []
-    assert failed_requests == []
-    assert not edge.running
+    config: BrokerConfig, meta: FakeMeta, storage: FakeStorage
+) -> AsyncIterator[BrokerUnderTest[FakeEdge]]:
+    """A broker that serves; nothing in it may have failed at its end."""
+    async with broker_under_test(FakeEdge(), network_of(meta, storage), config=config) as broker:
+        yield broker
 
 
 @pytest.fixture
-async def app(broker: tuple[BrokerApp, FakeEdge]) -> BrokerApp:
-    """The broker."""
-    return broker[0]
+async def app(broker: BrokerUnderTest[FakeEdge]) -> BrokerApp:
+    """The broker's application."""
+    return broker.app
 
 
 @pytest.fixture
-async def edge(broker: tuple[BrokerApp, FakeEdge]) -> FakeEdge:
+async def edge(broker: BrokerUnderTest[FakeEdge]) -> FakeEdge:
     """Its edge."""
-    return broker[1]
+    return broker.edge
+
+
+@pytest.fixture
+async def failed_requests(
+    broker: BrokerUnderTest[FakeEdge],
+) -> list[tuple[str, BaseException]]:
+    """Requests that failed unexpectedly; a test that made them fail takes them out."""
+    return broker.failures
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
-from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import MESSAGING, METADATA, FakeCall, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
+from tests.unit.broker.conftest import Client, message, resource
 
 YEARS_S = 99_999_999 * 3_600.0
 NOBODY_LEADS = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER)
@@ -81,9 +81,7 @@ async def test_forged_numbers_are_refused_by_whoever_knows(
     assert response.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
 
 
-@pytest.mark.parametrize(
-    "config", [BrokerConfig.model_validate(BASE_CONFIG | {"calls": {"max_timeout_ms": 1_000}})]
-)
+@pytest.mark.parametrize("config", [broker_config(calls={"max_timeout_ms": 1_000})])
 async def test_an_endless_deadline_ends(
     edge: FakeEdge, client: Client, storage: FakeStorage
 ) -> None:
@@ -170,8 +168,8 @@ async def test_the_largest_request_is_served(edge: FakeEdge) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        BrokerConfig.model_validate(BASE_CONFIG | {"ack": {"max_waiting_per_client": 3}}),
-        BrokerConfig.model_validate(BASE_CONFIG | {"ack": {"max_bytes_waiting_per_client": 1_024}}),
+        broker_config(ack={"max_waiting_per_client": 3}),
+        broker_config(ack={"max_bytes_waiting_per_client": 1_024}),
     ],
     ids=["entries", "bytes"],
 )

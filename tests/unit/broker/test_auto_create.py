@@ -9,20 +9,15 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 
 
 @pytest.fixture
 def config() -> BrokerConfig:
     """The opposite of the defaults."""
-    base = {**BASE_CONFIG}
-    base["metadata"] = {
-        **BASE_CONFIG["metadata"],
-        "auto_create_topic": True,
-        "auto_create_group": False,
-    }
-    return BrokerConfig.model_validate(base)
+    return broker_config(metadata={"auto_create_topic": True, "auto_create_group": False})
 
 
 async def test_an_unknown_topic_is_made_once_by_the_first_send(

@@ -14,10 +14,11 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.names import dead_letter_topic
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.test_telemetry import Stream, producer
 
 SMALL: Mapping[str, dict[str, object]] = {
@@ -29,9 +30,7 @@ SMALL: Mapping[str, dict[str, object]] = {
 @pytest.fixture
 def config() -> BrokerConfig:
     """Little room for checks, little patience."""
-    return BrokerConfig.model_validate(
-        BASE_CONFIG | {**SMALL, "metadata": {**BASE_CONFIG["metadata"], **SMALL["metadata"]}}
-    )
+    return broker_config(**SMALL)
 
 
 @pytest.fixture(autouse=True)

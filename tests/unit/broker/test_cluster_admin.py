@@ -10,13 +10,10 @@ import pytest
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.base.config import BrokerConfig
-from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import CallError
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import broker_under_test, network_of
 from strata_testing.broker.fake_cluster import NODES, FakeCluster
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
@@ -41,20 +38,9 @@ async def edge(
     config: BrokerConfig, meta: FakeMeta, cluster: FakeCluster
 ) -> AsyncIterator[FakeEdge]:
     """The edge of a broker that has heard from every node."""
-    edge = FakeEdge()
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 7, "127.0.0.1"),
-        config,
-        edge,
-        BrokerNetwork(("nameserver",), lambda endpoint: meta, cluster.channel),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics(),
-        lambda name, failure: pytest.fail(f"{name}: {failure}"),
-    )
-    await app.start()
-    yield edge
-    await app.stop(0.1)
+    network = network_of(meta, cluster.channel)
+    async with broker_under_test(FakeEdge(), network, config=config) as broker:
+        yield broker.edge
 
 
 async def test_nodes_are_shown_with_their_states(edge: FakeEdge, meta: FakeMeta) -> None:

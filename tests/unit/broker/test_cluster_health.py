@@ -11,13 +11,12 @@ from grpc_health.v1 import health_pb2
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
-from strata_broker.storage_client.channels import BrokerNetwork
-from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import broker_under_test, network_of
 from strata_testing.broker.fake_cluster import NODES, FakeCluster
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
@@ -53,22 +52,12 @@ class Broker(NamedTuple):
 async def broker(config: BrokerConfig) -> AsyncIterator[Broker]:
     meta = FakeMeta(NODES)
     meta.add_topic("orders")
-    cluster, edge, metrics = FakeCluster(meta.slots), FakeEdge(), Metrics()
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 7, "127.0.0.1"),
-        config,
-        edge,
-        BrokerNetwork(("nameserver",), lambda endpoint: meta, cluster.channel),
-        SystemClock(),
-        lambda: 0.5,
-        metrics,
-        lambda name, failure: pytest.fail(f"{name}: {failure}"),
-    )
-    await app.start()
-    broker = Broker(app, edge, cluster, meta, metrics)
-    await until(lambda: app.health().problems == () and app.health().serves)
-    yield broker
-    await app.stop(0.1)
+    cluster = FakeCluster(meta.slots)
+    network = network_of(meta, cluster.channel)
+    async with broker_under_test(FakeEdge(), network, config=config) as made:
+        app = made.app
+        await until(lambda: app.health().problems == () and app.health().serves)
+        yield Broker(app, made.edge, cluster, meta, made.metrics)
 
 
 def states(health: admin_pb2.GetHealthResponse) -> set[tuple[str, str, str]]:

@@ -18,8 +18,9 @@ from strata_broker.sends.send import PendingSend, Sender
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_runtime.tasks import TooManyTasksError
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, METADATA, FakeCall, FakeEdge
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message, received, resource
+from tests.unit.broker.conftest import Client, message, received, resource
 
 INTERNAL = definition_pb2.INTERNAL_SERVER_ERROR
 
@@ -29,7 +30,7 @@ Failed = list[tuple[str, BaseException]]
 @pytest.fixture
 def config() -> BrokerConfig:
     """With tables, whose messages are a plugin's."""
-    return BrokerConfig.model_validate(BASE_CONFIG | {"plugins": ["kv"]})
+    return broker_config(plugins=["kv"])
 
 
 class OddError(Exception):

@@ -10,10 +10,11 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import RAFT_GROUPS, FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 
 REFUSAL = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="full")
 
@@ -21,8 +22,7 @@ REFUSAL = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="ful
 @pytest.fixture
 def config() -> BrokerConfig:
     """Drops are tried again without a pause."""
-    metadata = BASE_CONFIG["metadata"] | {"drop_retry_period_ms": 1}
-    return BrokerConfig.model_validate(BASE_CONFIG | {"metadata": metadata})
+    return broker_config(metadata={"drop_retry_period_ms": 1})
 
 
 def dropped(storage: FakeStorage) -> list[tuple[int, int]]:

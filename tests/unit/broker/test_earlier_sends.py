@@ -15,9 +15,10 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import rendezvous, slot_of
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 
 OK = definition_pb2.OK
 NOW_MS = int(time.time() * 1000)
@@ -26,7 +27,7 @@ NOW_MS = int(time.time() * 1000)
 @pytest.fixture
 def config() -> BrokerConfig:
     """Nothing is looked for after this."""
-    return BrokerConfig.model_validate(BASE_CONFIG | {"send": {"timeout_ms": 500}})
+    return broker_config(send={"timeout_ms": 500})
 
 
 @pytest.fixture
@@ -89,9 +90,7 @@ async def test_a_repeat_after_a_move_gets_the_first_offset(
     assert len(storage.messages(topic.topic_id)) == 1
 
 
-@pytest.mark.parametrize(
-    "config", [BrokerConfig.model_validate(BASE_CONFIG | {"send": {"max_repeat_lookups": 1}})]
-)
+@pytest.mark.parametrize("config", [broker_config(send={"max_repeat_lookups": 1})])
 async def test_repeats_wait_for_room(
     app: BrokerApp, client: Client, meta: FakeMeta, storage: FakeStorage
 ) -> None:

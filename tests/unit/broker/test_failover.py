@@ -10,16 +10,13 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
 from strata_broker.base.config import BrokerConfig
-from strata_broker.storage_client.channels import BrokerNetwork
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import broker_config, broker_under_test, network_of
 from strata_testing.broker.fake_cluster import NODES, FakeCluster
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import RAFT_GROUPS, FakeMeta
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message, receive_request, received
+from tests.unit.broker.conftest import Client, message, receive_request, received
 
 
 @pytest.fixture
@@ -31,13 +28,8 @@ def config(request: pytest.FixtureRequest) -> BrokerConfig:
         "distrust_ms": 20,
         "max_watch_retry_ms": 5,
     } | getattr(request, "param", {})
-    return BrokerConfig.model_validate(
-        BASE_CONFIG
-        | {
-            "storage_client": BASE_CONFIG["storage_client"] | changes,
-            "receive": {"min_polling_ms": 100, "gone_grace_ms": 1},
-        }
-    )
+    receive = {"min_polling_ms": 100, "gone_grace_ms": 1}
+    return broker_config(storage_client=changes, receive=receive)
 
 
 @pytest.fixture
@@ -59,22 +51,9 @@ async def edge(
     config: BrokerConfig, meta: FakeMeta, cluster: FakeCluster
 ) -> AsyncIterator[FakeEdge]:
     """The edge of a broker that serves and knows the leaders."""
-    failures: list[tuple[str, BaseException]] = []
-    edge = FakeEdge()
-    app = BrokerApp(
-        BrokerIdentity("broker-a", 7, "127.0.0.1"),
-        config,
-        edge,
-        BrokerNetwork(("nameserver",), lambda endpoint: meta, cluster.channel),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics(),
-        lambda name, failure: failures.append((name, failure)),
-    )
-    await app.start()
-    yield edge
-    await app.stop(0.1)
-    assert failures == []
+    network = network_of(meta, cluster.channel)
+    async with broker_under_test(FakeEdge(), network, config=config) as broker:
+        yield broker.edge
 
 
 @pytest.fixture

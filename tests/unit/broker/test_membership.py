@@ -12,13 +12,12 @@ from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
 from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import BrokerUnderTest, broker_config, broker_under_test
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
+from tests.unit.broker.conftest import Client, message, resource
 
 
 @pytest.fixture
@@ -31,9 +30,7 @@ def config() -> BrokerConfig:
         "start_timeout_ms": 300,
         "heartbeat_ms": 1,
     }
-    return BrokerConfig.model_validate(
-        BASE_CONFIG | {"metadata": BASE_CONFIG["metadata"] | metadata}
-    )
+    return broker_config(metadata=metadata)
 
 
 def broker(
@@ -45,23 +42,16 @@ def broker(
     seeds: tuple[str, ...] = (),
     node_id: str = "broker-a",
     host: str = "10.0.0.1",
-) -> BrokerApp:
+) -> BrokerUnderTest[FakeEdge]:
     """A broker whose nameservers are those sources that are no seeds."""
-    return BrokerApp(
-        BrokerIdentity(node_id, 7, host, "rack-1"),
-        config,
-        edge,
-        BrokerNetwork(
-            [name for name in sources if name not in seeds],
-            lambda endpoint: sources[endpoint],
-            lambda endpoints: storage,
-            seeds,
-        ),
-        SystemClock(),
-        lambda: 0.0,
-        Metrics(),
-        lambda name, failure: pytest.fail(f"{name}: {failure}"),
+    network = BrokerNetwork(
+        [name for name in sources if name not in seeds],
+        lambda endpoint: sources[endpoint],
+        lambda endpoints: storage,
+        seeds,
     )
+    identity = BrokerIdentity(node_id, 7, host, "rack-1")
+    return broker_under_test(edge, network, config=config, identity=identity, random=lambda: 0.0)
 
 
 class Copy(FakeMeta):
@@ -80,8 +70,8 @@ async def test_a_broker_serves_with_no_nameserver_and_joins_when_one_returns(
     seed.add_topic("orders")
     meta.down = True
     edge = FakeEdge()
-    app = broker(config, edge, storage, {"n1": meta, "s1": seed}, seeds=("s1",))
-    await app.start()
+    made = broker(config, edge, storage, {"n1": meta, "s1": seed}, seeds=("s1",))
+    await made.start()
     response = await Client(edge).send(message("orders", 1))
     assert response.status.code == definition_pb2.OK
     assert "broker-a" not in meta.nodes
@@ -89,7 +79,7 @@ async def test_a_broker_serves_with_no_nameserver_and_joins_when_one_returns(
     await until(lambda: "broker-a" in meta.nodes)
     (node,) = [change.node for change in meta.rows if change.node.node_id == "broker-a"]
     assert (node.rack, node.advertised_endpoint) == ("rack-1", "10.0.0.1:18081")
-    await app.stop(0.1)
+    await made.stop(0.1)
 
 
 async def test_without_any_metadata_the_start_fails(
@@ -98,11 +88,11 @@ async def test_without_any_metadata_the_start_fails(
     """The text says what was waited for; nothing is left running."""
     meta.down = True
     edge = FakeEdge()
-    app = broker(config, edge, storage, {"n1": meta})
+    made = broker(config, edge, storage, {"n1": meta})
     with pytest.raises(BrokerStartError, match="no metadata"):
-        await app.start()
+        await made.start()
     assert not edge.running
-    assert not app.tasks.names
+    assert not made.app.tasks.names
 
 
 async def test_any_of_several_nameservers_is_enough(
@@ -111,23 +101,23 @@ async def test_any_of_several_nameservers_is_enough(
     """Two of three are down; calls go to the third."""
     down = FakeMeta()
     down.down = True
-    app = broker(config, FakeEdge(), storage, {"n1": down, "n2": down, "n3": meta})
-    await app.start()
+    made = broker(config, FakeEdge(), storage, {"n1": down, "n2": down, "n3": meta})
+    await made.start()
     assert "broker-a" in meta.nodes
-    await app.stop(0.1)
+    await made.stop(0.1)
 
 
 async def test_a_broker_that_was_forgotten_registers_again(
     config: BrokerConfig, storage: FakeStorage, meta: FakeMeta
 ) -> None:
     """A heartbeat that is answered NOT_FOUND is followed by a registration."""
-    app = broker(config, FakeEdge(), storage, {"n1": meta})
-    await app.start()
+    made = broker(config, FakeEdge(), storage, {"n1": meta})
+    await made.start()
     await until(lambda: "Heartbeat" in meta.calls)
     meta.nodes.clear()
     await until(lambda: "broker-a" in meta.nodes)
     assert meta.calls.count("RegisterNode") == 2
-    await app.stop(0.1)
+    await made.stop(0.1)
 
 
 async def test_a_broker_that_stops_leaves_the_routes_of_the_others(
@@ -139,9 +129,9 @@ async def test_a_broker_that_stops_leaves_the_routes_of_the_others(
     second = broker(config, edges[1], storage, {"n1": meta}, node_id="broker-b", host="10.0.0.2")
     await first.start()
     await second.start()
-    await until(lambda: len(first.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 2)
+    await until(lambda: len(first.app.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 2)
     await first.stop(0.1)
-    await until(lambda: len(second.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 1)
+    await until(lambda: len(second.app.view.nodes(meta_pb2.NODE_KIND_BROKER)) == 1)
     assert await hosts(edges[1]) == {"10.0.0.2"}
     await second.stop(0.1)
     assert not meta.nodes
@@ -153,15 +143,15 @@ async def test_a_broker_behind_a_virtual_address_is_known_by_its_own(
     """Routes name the virtual address; operators name one broker of many."""
     route = config.route.model_copy(update={"advertised_endpoint": "brokers.example:8081"})
     edge = FakeEdge()
-    app = broker(config.model_copy(update={"route": route}), edge, storage, {"n1": meta})
-    await app.start()
-    await until(lambda: app.view.node("broker-a"))
-    node = app.view.node("broker-a")
+    made = broker(config.model_copy(update={"route": route}), edge, storage, {"n1": meta})
+    await made.start()
+    await until(lambda: made.app.view.node("broker-a"))
+    node = made.app.view.node("broker-a")
     assert node is not None
     assert list(node.endpoints) == ["10.0.0.1:18081"]
-    assert node.advertised_endpoint == app.endpoint == "brokers.example:8081"
+    assert node.advertised_endpoint == made.app.endpoint == "brokers.example:8081"
     assert await hosts(edge) == {"brokers.example"}
-    await app.stop(0.1)
+    await made.stop(0.1)
 
 
 async def hosts(edge: FakeEdge) -> set[str]:
@@ -217,14 +207,14 @@ async def test_a_route_names_the_same_brokers_everywhere(
 ) -> None:
     """Equal metadata give byte-equal routes on every broker."""
     edges = FakeEdge(), FakeEdge()
-    apps = [
+    brokers = [
         broker(config, edge, storage, {"n1": meta}, node_id=f"b{n}", host=f"10.0.0.{n}")
         for n, edge in enumerate(edges)
     ]
-    for app in apps:
-        await app.start()
-    for app in apps:
-        await app.view.wait_for_revision(meta.revision, 1)
+    for made in brokers:
+        await made.start()
+    for made in brokers:
+        await made.app.view.wait_for_revision(meta.revision, 1)
     request = service_pb2.QueryRouteRequest(topic=resource("orders"))
     routes = await asyncio.gather(
         *(
@@ -233,5 +223,5 @@ async def test_a_route_names_the_same_brokers_everywhere(
         )
     )
     assert routes[0] == routes[1]
-    for app in apps:
-        await app.stop(0.1)
+    for made in brokers:
+        await made.stop(0.1)

@@ -19,9 +19,10 @@ from strata_broker.sends.message_groups import MessageGroups, QueueChoice
 from strata_mq.layout.batch import OutgoingMessage
 from strata_mq.slots import fifo_queue, slot_of
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 
 FIFO = 102
 GROUPS = [f"g{number}" for number in range(12)]
@@ -30,8 +31,7 @@ GROUPS = [f"g{number}" for number in range(12)]
 @pytest.fixture
 def config() -> BrokerConfig:
     """Old queues are asked about all the time."""
-    metadata = BASE_CONFIG["metadata"] | {"rehash_period_ms": 5}
-    return BrokerConfig.model_validate(BASE_CONFIG | {"metadata": metadata})
+    return broker_config(metadata={"rehash_period_ms": 5})
 
 
 def topic_row(**fields: Any) -> TopicRow:

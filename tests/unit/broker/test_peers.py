@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -13,19 +13,16 @@ from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp, BrokerIdentity
-from strata_broker.base.config import BrokerConfig
 from strata_broker.clients.peers import SERVICE, require_ok
-from strata_broker.storage_client.channels import BrokerNetwork
 from strata_mq.requests.errors import Code, RequestError
-from strata_runtime.clock import SystemClock
-from strata_runtime.metrics import Metrics
 from strata_testing import until
+from strata_testing.broker import broker_config, broker_under_test, network_of
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, Client, resource
+from tests.unit.broker.conftest import Client, resource
 
-CONFIG = BrokerConfig.model_validate(BASE_CONFIG | {"peer": {"command_timeout_ms": 50}})
+CONFIG = broker_config(peer={"command_timeout_ms": 50})
 
 
 @dataclass
@@ -47,34 +44,28 @@ class Pair:
 @pytest.fixture
 async def pair(meta: FakeMeta, storage: FakeStorage) -> AsyncIterator[Pair]:
     """Two brokers that know each other."""
-    failures: list[tuple[str, BaseException]] = []
     edges = {f"127.0.0.{number}:18081": FakeEdge() for number in (1, 2)}
-    apps = [
-        BrokerApp(
-            BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
-            CONFIG,
+    network = replace(
+        network_of(meta, storage),
+        broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0]),
+    )
+    brokers = [
+        broker_under_test(
             edges[f"127.0.0.{number}:18081"],
-            BrokerNetwork(
-                ("nameserver",),
-                lambda endpoint: meta,
-                lambda endpoints: storage,
-                broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0]),
-            ),
-            SystemClock(),
-            lambda: 0.5,
-            Metrics.disabled(),
-            lambda name, failure: failures.append((name, failure)),
+            network,
+            config=CONFIG,
+            identity=BrokerIdentity(f"broker-{number}", number, f"127.0.0.{number}"),
         )
         for number in (1, 2)
     ]
-    for app in apps:
-        await app.start()
+    apps = [broker.app for broker in brokers]
+    for broker in brokers:
+        await broker.start()
     kind = meta_pb2.NODE_KIND_BROKER
     await until(lambda: all(len(app.view.nodes(kind)) == 2 for app in apps))
     yield Pair(edges, apps)
-    for app in apps:
-        await app.stop(0.1)
-    assert failures == []
+    for broker in brokers:
+        await broker.stop()
 
 
 async def members(edge: FakeEdge) -> list[str]:

@@ -20,9 +20,10 @@ from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
+from tests.unit.broker.conftest import Client, message, resource
 
 KB = 1024
 
@@ -213,10 +214,10 @@ def test_what_is_being_created_counts() -> None:
     assert not refusal(bench.quotas, CONSUMER_GROUPS)
 
 
-QUOTA_CONFIG = BASE_CONFIG | {
-    "quotas": {"namespace_connections": 2, "namespace_consumer_groups": 1, "burst_ms": 1},
-    "metadata": BASE_CONFIG["metadata"] | {"auto_create_topic": True},
-}
+QUOTA_CONFIG = broker_config(
+    quotas={"namespace_connections": 2, "namespace_consumer_groups": 1, "burst_ms": 1},
+    metadata={"auto_create_topic": True},
+)
 
 
 class TestThroughABroker:
@@ -225,7 +226,7 @@ class TestThroughABroker:
     @pytest.fixture
     def config(self) -> BrokerConfig:
         """Few connections and consumer groups."""
-        return BrokerConfig.model_validate(QUOTA_CONFIG)
+        return QUOTA_CONFIG
 
     async def test_a_send_over_the_quota(
         self, app: BrokerApp, client: Client, meta: FakeMeta

@@ -9,14 +9,13 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import text_hash
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import (
-    BASE_CONFIG,
     Client,
     message,
     receive_request,
@@ -396,9 +395,7 @@ async def test_the_pop_of_a_gone_client_is_cancelled(
     assert storage.leases == {}
 
 
-@pytest.mark.parametrize(
-    "config", [BrokerConfig.model_validate(BASE_CONFIG | {"receive": {"gone_grace_ms": 60_000}})]
-)
+@pytest.mark.parametrize("config", [broker_config(receive={"gone_grace_ms": 60_000})])
 async def test_messages_popped_for_a_gone_client_are_released(
     client: Client, storage: FakeStorage
 ) -> None:

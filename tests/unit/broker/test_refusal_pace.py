@@ -13,8 +13,9 @@ from strata_broker.base.refusal_pace import RefusalPace
 from strata_mq.requests import Code
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message
+from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.test_acks import ack_request, answered, forged, take_one
 
 HOSTILE, OTHER = "127.0.0.1:6666", "127.0.0.1:7777"
@@ -61,8 +62,7 @@ def test_so_many_connections_are_remembered() -> None:
 
 def paced(**fields: int) -> BrokerConfig:
     """A broker with which a refused call costs its connection a fifth of a second."""
-    refusals = {"max_entries_per_second": 50, **fields}
-    return BrokerConfig.model_validate(BASE_CONFIG | {"refusals": refusals})
+    return broker_config(refusals={"max_entries_per_second": 50, **fields})
 
 
 def of(edge: FakeEdge, peer: str, *handles: str) -> FakeCall:

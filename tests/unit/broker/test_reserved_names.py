@@ -11,9 +11,10 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
 from strata_mq.requests.names import REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import BASE_CONFIG, Client, message, resource
+from tests.unit.broker.conftest import Client, message, resource
 
 OWN_TOPICS = ["%KV%mine", "%DLQ%g", "__strata_x", "__strata"]
 OWN_GROUPS = [REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP, "__strata_x"]
@@ -22,13 +23,13 @@ OWN_GROUPS = [REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP, "__strata_x"]
 @pytest.fixture
 def config() -> BrokerConfig:
     """Everything may be made on first use, and few consumer groups."""
-    metadata = BASE_CONFIG["metadata"] | {
+    metadata = {
         "auto_create_topic": True,
         "auto_groups_per_s": 0.1,
         "max_auto_groups_per_namespace": 5,
     }
     quotas = {"namespace_consumer_groups": 4}
-    return BrokerConfig.model_validate(BASE_CONFIG | {"metadata": metadata, "quotas": quotas})
+    return broker_config(metadata=metadata, quotas=quotas)
 
 
 @pytest.mark.parametrize("name", OWN_TOPICS)

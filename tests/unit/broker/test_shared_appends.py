@@ -10,9 +10,10 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import BASE_CONFIG, message
+from tests.unit.broker.conftest import message
 
 OK = definition_pb2.OK
 
@@ -20,7 +21,7 @@ OK = definition_pb2.OK
 @pytest.fixture
 def config() -> BrokerConfig:
     """Calls hold few bytes."""
-    return BrokerConfig.model_validate(BASE_CONFIG | {"send": {"max_bytes_per_call": 300_000}})
+    return broker_config(send={"max_bytes_per_call": 300_000})
 
 
 def send(number: int, size_bytes: int = 10) -> tuple[str, service_pb2.SendMessageRequest]:

@@ -11,16 +11,15 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
-from strata_broker.base.config import BrokerConfig
 from strata_broker.receives.deliver import Given
 from strata_broker.receives.takebacks import Takebacks
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import METADATA, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
 from tests.unit.broker.conftest import (
-    BASE_CONFIG,
     Client,
     message,
     receive_request,
@@ -28,7 +27,7 @@ from tests.unit.broker.conftest import (
     watermarks,
 )
 
-LONG_GRACE = BrokerConfig.model_validate(BASE_CONFIG | {"receive": {"gone_grace_ms": 60_000}})
+LONG_GRACE = broker_config(receive={"gone_grace_ms": 60_000})
 
 
 def releases(storage: FakeStorage) -> list[storage_pb2.ReleaseRequest]:
@@ -147,11 +146,7 @@ async def test_leases_that_a_repeat_of_the_attempt_got_stay() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [
-        BrokerConfig.model_validate(
-            BASE_CONFIG | {"receive": {"max_parked_per_client": 3, "surplus_pause_ms": 50}}
-        )
-    ],
+    [broker_config(receive={"max_parked_per_client": 3, "surplus_pause_ms": 50})],
 )
 async def test_a_receive_too_many_is_refused_before_it_is_parsed(
     edge: FakeEdge, client: Client, storage: FakeStorage, app: BrokerApp
@@ -179,9 +174,7 @@ async def test_a_receive_too_many_is_refused_before_it_is_parsed(
     ("config", "client_ids"),
     [
         (
-            BrokerConfig.model_validate(
-                BASE_CONFIG | {"receive": {limit: 2, "surplus_pause_ms": 0}}
-            ),
+            broker_config(receive={limit: 2, "surplus_pause_ms": 0}),
             ids,
         )
         for limit, ids in (
@@ -215,11 +208,7 @@ async def test_many_client_ids_do_not_help(
 
 @pytest.mark.parametrize(
     "config",
-    [
-        BrokerConfig.model_validate(
-            BASE_CONFIG | {"receive": {"max_parked_bytes_per_client": 9_000}}
-        )
-    ],
+    [broker_config(receive={"max_parked_bytes_per_client": 9_000})],
 )
 async def test_parked_requests_are_bounded_in_bytes(edge: FakeEdge, storage: FakeStorage) -> None:
     """Unknown fields are kept as long as their receive waits; too large a request is refused."""

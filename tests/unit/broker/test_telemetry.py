@@ -17,9 +17,10 @@ from strata_broker.clients.telemetry import TelemetryStream
 from strata_broker.metadata.requests import Caller
 from strata_edge.ports import CallError
 from strata_testing import until
+from strata_testing.broker import broker_config
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import BASE_CONFIG, resource
+from tests.unit.broker.conftest import resource
 
 TELEMETRY = MESSAGING + "Telemetry"
 
@@ -398,8 +399,7 @@ class TestFromOneAddress:
     @pytest.fixture
     def config(self) -> BrokerConfig:
         """Two streams."""
-        telemetry = {"max_streams_per_address": 2}
-        return BrokerConfig.model_validate(BASE_CONFIG | {"telemetry": telemetry})
+        return broker_config(telemetry={"max_streams_per_address": 2})
 
     async def test_one_stream_too_many_is_refused(self, edge: FakeEdge, app: BrokerApp) -> None:
         """Whatever ids its clients have; one that ends makes room."""
