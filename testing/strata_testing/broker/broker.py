@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from strata_angelia.ports import Channel
@@ -12,6 +13,7 @@ from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import Edge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing.broker.client import Client
 from strata_testing.broker.fake_edge import FakeEdge
 
 SHORT_PAUSES: Mapping[str, Mapping[str, object]] = {
@@ -74,6 +76,12 @@ class BrokerUnderTest(Generic[AnyEdge]):
 
     def _on_failure(self, name: str, failure: BaseException) -> None:
         self.failures.append((name, failure))
+
+    @cached_property
+    def client(self) -> Client:
+        """A client of the broker, whose edge is a FakeEdge."""
+        assert isinstance(self.edge, FakeEdge)
+        return Client(self.edge)
 
     async def start(self) -> None:
         await self.app.start()

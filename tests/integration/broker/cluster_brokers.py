@@ -10,14 +10,14 @@ from pathlib import Path
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerIdentity
 from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import cluster_network
-from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_testing.broker import BrokerUnderTest, broker_under_test
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import EdgeChannel, FakeEdge
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.unit.broker.conftest import Client, message
 
 ORDERS, FIFO = 7, 8
 DEAD_LETTERS = 9
@@ -57,39 +57,24 @@ def topic_row(topic_id: int, name: str, kind: meta_pb2.TopicType.ValueType) -> m
     return topic
 
 
-class BrokerUnderTest:
-    """A broker, its edge and a client of it."""
+ClusterBroker = BrokerUnderTest[FakeEdge]
+"""A broker whose edge is in memory, over real storage nodes."""
 
-    def __init__(
-        self,
-        cluster: ClusterUnderTest,
-        config: BrokerConfig,
-        number: int,
-        edges: dict[str, FakeEdge],
-    ) -> None:
-        self.failures: list[tuple[str, BaseException]] = []
-        host = f"127.0.0.{number + 1}"
-        self.edge = edges[f"{host}:18081"] = FakeEdge()
-        self.client = Client(self.edge)
-        network = cluster_network((cluster.stub.endpoint,), (), config.storage_client)
-        self.app = BrokerApp(
-            BrokerIdentity(f"broker-{number}", 50 + number, host),
-            config,
-            self.edge,
-            replace(network, broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0])),
-            SystemClock(),
-            lambda: 0.5,
-            Metrics.disabled(),
-            lambda name, failure: self.failures.append((name, failure)),
-        )
-        self.app.requests.on_failed(lambda name, failure: self.failures.append((name, failure)))
 
-    async def die(self) -> None:
-        """Be gone from one moment to the next: nobody is told anything."""
-        await self.app._tasks.stop()
-        await self.app._storage.close()
-        await self.app._metadata.close()
-        self.app.endpoint = ""
+def cluster_broker(
+    cluster: ClusterUnderTest, config: BrokerConfig, number: int, edges: dict[str, FakeEdge]
+) -> ClusterBroker:
+    """Return one of several brokers, which reach each other by their edges; it is not started."""
+    host = f"127.0.0.{number + 1}"
+    edge = edges[f"{host}:18081"] = FakeEdge()
+    network = replace(
+        cluster_network((cluster.stub.endpoint,), (), config.storage_client),
+        broker_channels=lambda endpoints: EdgeChannel(edges, endpoints[0]),
+    )
+    identity = BrokerIdentity(f"broker-{number}", 50 + number, host)
+    return broker_under_test(
+        edge, network, config=config, identity=identity, metrics=Metrics.disabled()
+    )
 
 
 def reading_from(who: str, config: BrokerConfig) -> BrokerConfig:
@@ -103,18 +88,16 @@ def reading_from(who: str, config: BrokerConfig) -> BrokerConfig:
 @asynccontextmanager
 async def brokers_over(
     cluster: ClusterUnderTest, config: BrokerConfig, count: int = 2
-) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+) -> AsyncIterator[Sequence[ClusterBroker]]:
     """Start brokers; nothing in them may have failed when the block ends."""
     edges: dict[str, FakeEdge] = {}
-    brokers = [BrokerUnderTest(cluster, config, number, edges) for number in range(count)]
+    brokers = [cluster_broker(cluster, config, number, edges) for number in range(count)]
     for broker in brokers:
-        await broker.app.start()
+        await broker.start()
         await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
     yield brokers
     for broker in brokers:
-        if broker.app.endpoint:
-            await broker.app.stop(0.5)
-    assert [broker.failures for broker in brokers] == [[]] * count
+        await broker.stop(0.5)
 
 
 def number_of(one: definition_pb2.Message) -> int:

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
+from strata_testing.broker.client import message, receive_request, resource
 from tests.integration.broker.faulty_node import Faults, Port
-from tests.unit.broker.conftest import message, receive_request, resource
 
 METADATA = (("x-mq-client-id", "matrix"), ("x-mq-language", "JAVA"))
 TOPIC = "orders"

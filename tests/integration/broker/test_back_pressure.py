@@ -18,8 +18,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
+from strata_testing.broker.client import message
 from tests.integration.broker.faulty_node import Port, faulty_node
-from tests.unit.broker.conftest import message
 
 METADATA = (("x-mq-client-id", "producer"), ("x-mq-language", "JAVA"))
 BODY_BYTES = 10_000

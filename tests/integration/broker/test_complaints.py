@@ -23,10 +23,11 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.client import Client, message, receive_request, received, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
     ORDERS,
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     drain,
     furnished_cluster,
@@ -36,7 +37,6 @@ from tests.integration.broker.cluster_brokers import (
     topic_row,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import Client, message, receive_request, received, resource
 
 CONFIG = BrokerConfig.model_validate(
     {
@@ -56,14 +56,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 
 
 @pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
     """Two brokers over them."""
     async with brokers_over(cluster, CONFIG) as made:
         yield made
 
 
 @pytest.fixture
-def clients(brokers: Sequence[BrokerUnderTest]) -> list[Client]:
+def clients(brokers: Sequence[ClusterBroker]) -> list[Client]:
     """A client of each broker."""
     return [broker.client for broker in brokers]
 
@@ -191,7 +191,7 @@ async def test_7914_what_is_not_acked_comes_again_until_it_is(clients: list[Clie
 
 
 async def test_10278_handles_outlive_the_broker_that_gave_them(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """The client acks through another broker, with the handle it got first, and gets no repeat."""
     dying, living = brokers
@@ -307,7 +307,7 @@ async def test_7923_a_dead_node_is_not_asked_to_lead(
 
 
 async def test_8479_a_topic_made_anew_has_nothing_of_the_old_one(
-    cluster: ClusterUnderTest, brokers: Sequence[BrokerUnderTest]
+    cluster: ClusterUnderTest, brokers: Sequence[ClusterBroker]
 ) -> None:
     """Leases of a deleted topic neither block the new one nor deliver anything of the old."""
     client = brokers[0].client
@@ -335,7 +335,7 @@ async def test_8479_a_topic_made_anew_has_nothing_of_the_old_one(
 
 
 async def test_dashboard_185_clients_and_lag_are_visible_behind_the_brokers(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Any broker tells of all members of a consumer group, and of its lag."""
     first, second = brokers
@@ -356,7 +356,7 @@ async def test_dashboard_185_clients_and_lag_are_visible_behind_the_brokers(
 
 @pytest.mark.parametrize("seconds", [1, 2])
 async def test_6496_a_long_poll_as_long_as_the_request_timeout(
-    brokers: Sequence[BrokerUnderTest], seconds: int
+    brokers: Sequence[ClusterBroker], seconds: int
 ) -> None:
     """It ends with the client's deadline, empty and without error; a message ends it at once."""
     edge, client = brokers[0].edge, brokers[0].client

@@ -14,8 +14,8 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_testing.broker.client import message, receive_request, resource
 from tests.integration.broker.faulty_node import Port, faulty_node
-from tests.unit.broker.conftest import message, receive_request, resource
 
 METADATA = (("x-mq-client-id", "complaint"), ("x-mq-language", "JAVA"))
 

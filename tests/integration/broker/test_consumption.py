@@ -12,9 +12,10 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.client import Client, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     drain,
     furnished_cluster,
@@ -24,7 +25,6 @@ from tests.integration.broker.cluster_brokers import (
     send_numbers,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import Client, resource
 
 CONFIG = BrokerConfig.model_validate(
     {
@@ -49,13 +49,13 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 @pytest.fixture(params=["leader", "replicas"])
 async def brokers(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest
-) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+) -> AsyncIterator[Sequence[ClusterBroker]]:
     """Two brokers over them, which read messages from the leader only, or from all replicas."""
     async with brokers_over(cluster, reading_from(request.param, CONFIG)) as made:
         yield made
 
 
-def client_of(broker: BrokerUnderTest, client_id: str) -> Client:
+def client_of(broker: ClusterBroker, client_id: str) -> Client:
     """A client of its own name."""
     client = Client(broker.edge)
     client.metadata = {"x-mq-client-id": client_id, "x-mq-language": "JAVA"}
@@ -82,7 +82,7 @@ async def beat(client: Client) -> None:
 
 
 async def test_a_lease_is_renewed_while_any_broker_hears_its_client(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Heartbeats at another broker keep what one broker gave; after the last one it is free."""
     first, second = brokers
@@ -103,7 +103,7 @@ async def test_a_lease_is_renewed_while_any_broker_hears_its_client(
     assert late.status.code == definition_pb2.INVALID_RECEIPT_HANDLE
 
 
-async def test_a_goodbye_frees_leases_at_once(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_a_goodbye_frees_leases_at_once(brokers: Sequence[ClusterBroker]) -> None:
     """Said to one broker, it frees what the client got, long before its silence would."""
     first, second = brokers
     await send_numbers(first.client, "orders", range(COUNT))
@@ -121,7 +121,7 @@ async def test_a_goodbye_frees_leases_at_once(brokers: Sequence[BrokerUnderTest]
 
 
 async def test_an_attempt_is_repeated_through_another_broker(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """FIFO: the same attempt id gets the same messages again, any other one nothing."""
     first, second = (broker.client for broker in brokers)
@@ -145,7 +145,7 @@ async def test_an_attempt_is_repeated_through_another_broker(
 
 
 async def test_a_reset_by_time_delivers_what_came_since(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Earlier messages stay consumed, later ones come again, acked or not; old handles are void."""
     first, second = brokers

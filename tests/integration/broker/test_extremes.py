@@ -20,17 +20,17 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
+from strata_testing.broker.client import resource
 from strata_testing.broker.fake_edge import MESSAGING, METADATA, FakeCall
 from tests.integration.broker.cluster_brokers import (
     ORDERS,
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     drain,
     furnished_cluster,
     send_numbers,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import resource
 
 CALLS = 150
 I32 = (0, 1, -1, 2**31 - 1, -(2**31), 2**16)
@@ -62,7 +62,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 
 
 @pytest.fixture
-async def broker(cluster: ClusterUnderTest) -> AsyncIterator[BrokerUnderTest]:
+async def broker(cluster: ClusterUnderTest) -> AsyncIterator[ClusterBroker]:
     """A broker with messages to receive; nothing in it may have failed at the end."""
     async with brokers_over(cluster, CONFIG, 1) as (made,):
         await send_numbers(made.client, "orders", range(8))
@@ -228,7 +228,7 @@ RPCS: dict[str, Maker] = {
 
 
 async def answer(
-    broker: BrokerUnderTest, rpc: str, request: Message, left_s: float | None
+    broker: ClusterBroker, rpc: str, request: Message, left_s: float | None
 ) -> definition_pb2.Status:
     """Make a call; return its status."""
     data = request.SerializeToString()
@@ -250,7 +250,7 @@ async def answer(
     return status
 
 
-async def test_every_number_may_be_at_its_ends(broker: BrokerUnderTest) -> None:
+async def test_every_number_may_be_at_its_ends(broker: ClusterBroker) -> None:
     """1,500 requests of ten RPCs; then a message goes through as ever, and offsets are sane."""
     got = await broker.client.receive("orders", "g", batch_size=1, broker="strata-1")
     while not got[1]:

@@ -13,15 +13,15 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
+from strata_testing.broker.client import message
 from strata_testing.broker.fake_edge import ADMIN, METADATA
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     furnished_cluster,
     handles_of,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import message
 
 CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
 
@@ -33,12 +33,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 
 
 @pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
     async with brokers_over(cluster, CONFIG) as started:
         yield started
 
 
-async def find(broker: BrokerUnderTest, **fields: Any) -> admin_pb2.FindMessagesResponse:
+async def find(broker: ClusterBroker, **fields: Any) -> admin_pb2.FindMessagesResponse:
     """Find messages of topic `orders`."""
     request = admin_pb2.FindMessagesRequest(topic="orders", **fields)
     return await broker.edge.call(ADMIN + "FindMessages", request, admin_pb2.FindMessagesResponse)
@@ -48,13 +48,13 @@ def numbers_of(found: admin_pb2.FindMessagesResponse) -> list[int]:
     return [int(definition_pb2.Message.FromString(one.message).body) for one in found.messages]
 
 
-async def send(broker: BrokerUnderTest, number: int, **properties: Any) -> None:
+async def send(broker: ClusterBroker, number: int, **properties: Any) -> None:
     sent = await broker.client.send(message("orders", number, body=b"%d" % number, **properties))
     assert sent.status.code == definition_pb2.OK
 
 
 async def test_messages_are_found_by_time_page_by_page(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Exactly those stored between two times, each once, in pages of any size."""
     for number in range(1, 11):
@@ -81,7 +81,7 @@ async def test_messages_are_found_by_time_page_by_page(
 
 
 async def test_a_search_by_tag_reads_only_what_matches(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Beside a time, and beside a key."""
     for number in range(1, 9):
@@ -93,7 +93,7 @@ async def test_a_search_by_tag_reads_only_what_matches(
     assert sorted(numbers_of(paged) + numbers_of(rest)) == list(range(1, 9))
 
 
-async def test_a_bad_page_token_is_refused(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_a_bad_page_token_is_refused(brokers: Sequence[ClusterBroker]) -> None:
     """INVALID_ARGUMENT with the token in the text."""
     with pytest.raises(CallError, match="is not a page token") as failure:
         await find(brokers[0], begin_ms=0, page_token="a:b")
@@ -101,7 +101,7 @@ async def test_a_bad_page_token_is_refused(brokers: Sequence[BrokerUnderTest]) -
 
 
 async def test_a_trace_tells_the_whole_way_of_a_message(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Sender, place, who was given it through which client, and who acked."""
     await send(brokers[0], 1, born_host="till-7")
@@ -138,7 +138,7 @@ async def test_a_trace_tells_the_whole_way_of_a_message(
     assert traced.stored.store_time_ms <= steps[0].time_ms <= steps[1].time_ms
 
 
-async def test_a_trace_of_nothing_is_not_found(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_a_trace_of_nothing_is_not_found(brokers: Sequence[ClusterBroker]) -> None:
     """NOT_FOUND for an id that no message has."""
     with pytest.raises(CallError) as failure:
         await brokers[0].edge.call(

@@ -15,9 +15,10 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     drain,
     furnished_cluster,
@@ -25,7 +26,6 @@ from tests.integration.broker.cluster_brokers import (
     reading_from,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import Client, message
 
 CONFIG = BrokerConfig.model_validate(
     {
@@ -47,14 +47,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 @pytest.fixture(params=["leader", "replicas"])
 async def brokers(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest
-) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+) -> AsyncIterator[Sequence[ClusterBroker]]:
     """Two brokers, which read messages from the leader only, or from all replicas."""
     async with brokers_over(cluster, reading_from(request.param, CONFIG)) as made:
         yield made
 
 
 @pytest.fixture
-def clients(brokers: Sequence[BrokerUnderTest]) -> list[Client]:
+def clients(brokers: Sequence[ClusterBroker]) -> list[Client]:
     """A client of each broker."""
     return [broker.client for broker in brokers]
 
@@ -106,7 +106,7 @@ async def test_a_leader_that_loses_power_costs_latency_only(
 
 
 async def test_a_queue_moves_under_its_clients(
-    cluster: ClusterUnderTest, brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    cluster: ClusterUnderTest, brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """Messages of a message group keep their order, offsets go on, public names stay."""
     group = next(name for name in map(str, range(100)) if fifo_queue(name, 4) == 0)

@@ -17,9 +17,9 @@ from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_testing import until
 from strata_testing.broker import broker_under_test, network_of
+from strata_testing.broker.client import message, receive_request, resource
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import message, receive_request, resource
 
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 

@@ -16,9 +16,10 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     drain,
     number_of,
@@ -26,7 +27,6 @@ from tests.integration.broker.cluster_brokers import (
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
 from tests.integration.storage.storage_node import small_config
-from tests.unit.broker.conftest import Client, message, resource
 from tests.unit.broker.test_telemetry import Stream, producer
 
 CONFIG = BrokerConfig.model_validate(
@@ -73,14 +73,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 
 
 @pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
     """Two brokers."""
     async with brokers_over(cluster, CONFIG) as made:
         yield made
 
 
 @pytest.fixture
-def clients(brokers: Sequence[BrokerUnderTest]) -> list[Client]:
+def clients(brokers: Sequence[ClusterBroker]) -> list[Client]:
     """A client of each broker."""
     return [broker.client for broker in brokers]
 
@@ -216,7 +216,7 @@ async def test_delayed_messages_of_a_message_group_keep_its_order(clients: list[
 
 
 async def test_recall_on_any_broker(
-    brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """What is recalled never comes; what was delivered is not recalled."""
     kept = await send(clients[0], delayed(1, 300))
@@ -231,7 +231,7 @@ async def test_recall_on_any_broker(
 
 
 async def test_recall_of_a_stored_message_by_its_id(
-    brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """Any type, as long as nobody was given it."""
     sent = [await send(clients[0], message("orders", n, body=b"%d" % n)) for n in (1, 2, 3)]
@@ -247,7 +247,7 @@ async def test_recall_of_a_stored_message_by_its_id(
 
 
 async def test_a_transaction_ends_on_any_broker(
-    brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """Nothing is seen before the commit; a rollback is never seen; repeats are fine."""
     entries = {number: await send(clients[0], half(number)) for number in range(1, 9)}
@@ -269,7 +269,7 @@ async def test_a_transaction_ends_on_any_broker(
 
 
 async def test_a_producer_on_another_broker_is_asked(
-    brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """The one that sent is gone; the answer is given to a third party's broker."""
     for number in range(1, 5):
@@ -291,7 +291,7 @@ async def test_a_producer_on_another_broker_is_asked(
 
 
 async def test_checks_that_nobody_answers_end_in_the_dead_letter_topic(
-    brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """Asked as often as it says, no more; then the message is a dead letter, seen once."""
     stream = Stream(brokers[1].edge, "silent-producer")
@@ -318,7 +318,7 @@ async def test_checks_that_nobody_answers_end_in_the_dead_letter_topic(
 
 
 async def test_operators_see_and_end_transactions(
-    brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """Listed on any broker until they end, by transaction id or message id."""
     entries = [await send(clients[0], half(number)) for number in range(1, 7)]
@@ -370,7 +370,7 @@ async def test_operators_see_and_end_transactions(
 
 
 async def test_what_waits_survives_a_leader_that_loses_power(
-    cluster: ClusterUnderTest, brokers: Sequence[BrokerUnderTest], clients: list[Client]
+    cluster: ClusterUnderTest, brokers: Sequence[ClusterBroker], clients: list[Client]
 ) -> None:
     """Delayed messages come once, transactions end as their producer says."""
     entries = {number: await send(clients[0], half(number)) for number in range(1, 9)}

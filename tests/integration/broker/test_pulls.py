@@ -14,17 +14,17 @@ from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.client import message, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeCall
 from tests.integration.broker.cluster_brokers import (
     FIFO,
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     furnished_cluster,
     reading_from,
     send_numbers,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import message, resource
 
 CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
 GROUP = "g"
@@ -50,7 +50,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 @pytest.fixture(params=["leader", "replicas"])
 async def brokers(
     cluster: ClusterUnderTest, request: pytest.FixtureRequest
-) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+) -> AsyncIterator[Sequence[ClusterBroker]]:
     async with brokers_over(cluster, reading_from(request.param, CONFIG)) as started:
         yield started
 
@@ -63,7 +63,7 @@ def queue_of(topic: str, queue_id: int, broker_name: str = "strata-1") -> Any:
 
 
 async def pull(
-    broker: BrokerUnderTest,
+    broker: ClusterBroker,
     queue: definition_pb2.MessageQueue,
     offset: int,
     *,
@@ -88,13 +88,13 @@ async def pull(
     return Pulled(responses[0].status, messages, next_offset)
 
 
-async def unary(broker: BrokerUnderTest, rpc: str, **fields: Any) -> Any:
+async def unary(broker: ClusterBroker, rpc: str, **fields: Any) -> Any:
     """Make one of the three calls about offsets."""
     request = getattr(service_pb2, f"{rpc}Request")(**fields)
     return await broker.edge.call(MESSAGING + rpc, request, getattr(service_pb2, f"{rpc}Response"))
 
 
-async def send_to_queue_0(broker: BrokerUnderTest, numbers: range) -> list[int]:
+async def send_to_queue_0(broker: ClusterBroker, numbers: range) -> list[int]:
     """Send FIFO messages that all go to queue 0 of topic `fifo`."""
     return await send_numbers(broker.client, "fifo", numbers, QUEUE_0_GROUP)
 
@@ -104,7 +104,7 @@ def numbers_of(pulled: Pulled) -> list[int]:
     return [int(one.body) for one in pulled.messages]
 
 
-async def test_every_queue_is_pulled_by_its_own_id(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_every_queue_is_pulled_by_its_own_id(brokers: Sequence[ClusterBroker]) -> None:
     """Ids 0 and 1 under both broker names are the topic's four queues: all messages, each once."""
     await send_numbers(brokers[0].client, "orders", range(1, 41))
     seen: list[int] = []
@@ -119,7 +119,7 @@ async def test_every_queue_is_pulled_by_its_own_id(brokers: Sequence[BrokerUnder
 
 
 async def test_a_pull_waits_for_a_message_sent_through_another_broker(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """The long poll ends with the message, not with the wait."""
     waiting = asyncio.ensure_future(pull(brokers[0], queue_of("fifo", 0), 0, wait_s=20))
@@ -131,7 +131,7 @@ async def test_a_pull_waits_for_a_message_sent_through_another_broker(
 
 
 async def test_every_member_of_a_broadcast_group_gets_everything(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Two clients of one consumer group pull the same messages, each at its own pace."""
     await send_to_queue_0(brokers[0], range(1, 6))
@@ -143,7 +143,7 @@ async def test_every_member_of_a_broadcast_group_gets_everything(
     assert numbers_of(rest) == [3, 4, 5]
 
 
-async def test_filters_pass_over_messages(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_filters_pass_over_messages(brokers: Sequence[ClusterBroker]) -> None:
     """By tag and by SQL92; the next pull goes on behind what was passed over."""
     for number in range(1, 7):
         one = message(
@@ -169,7 +169,7 @@ async def test_filters_pass_over_messages(brokers: Sequence[BrokerUnderTest]) ->
     assert refused.status.code == definition_pb2.ILLEGAL_FILTER_EXPRESSION
 
 
-async def test_an_offset_that_the_queue_has_not(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_an_offset_that_the_queue_has_not(brokers: Sequence[ClusterBroker]) -> None:
     """ILLEGAL_OFFSET, with the nearest one that it has."""
     await send_to_queue_0(brokers[0], range(1, 4))
     for offset, nearest in ((-1, 0), (4, 3), (1 << 62, 3)):
@@ -178,7 +178,7 @@ async def test_an_offset_that_the_queue_has_not(brokers: Sequence[BrokerUnderTes
 
 
 async def test_stored_offsets_are_the_consumer_groups_position(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Stored through one broker, found through the other; lag and reset know it too."""
     await send_to_queue_0(brokers[0], range(1, 6))
@@ -207,7 +207,7 @@ async def test_stored_offsets_are_the_consumer_groups_position(
     assert (await unary(brokers[0], "GetOffset", **named)).offset == 5
 
 
-async def test_offsets_by_policy(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_offsets_by_policy(brokers: Sequence[ClusterBroker]) -> None:
     """The first, the one behind the last, and the first stored since a time."""
     await send_to_queue_0(brokers[0], range(1, 4))
     await asyncio.sleep(0.02)
@@ -237,7 +237,7 @@ async def test_offsets_by_policy(brokers: Sequence[BrokerUnderTest]) -> None:
 
 
 async def test_a_pull_consumer_follows_its_queue_when_it_moves(
-    cluster: ClusterUnderTest, brokers: Sequence[BrokerUnderTest]
+    cluster: ClusterUnderTest, brokers: Sequence[ClusterBroker]
 ) -> None:
     """Offsets go on, the public name stays, a stored offset is found again."""
     await send_to_queue_0(brokers[0], range(1, 6))

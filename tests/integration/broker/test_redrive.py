@@ -19,15 +19,15 @@ from strata_edge.ports import CallError
 from strata_mq.requests.errors import Code, RequestError
 from strata_mq.requests.names import REDRIVE_GROUP
 from strata_testing import until
+from strata_testing.broker.client import resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     furnished_cluster,
     send_numbers,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import resource
 
 CONFIG = BrokerConfig.model_validate({"receive": {"min_polling_ms": 0}})
 GROUP = "g"
@@ -42,17 +42,17 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 
 
 @pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
     async with brokers_over(cluster, CONFIG) as started:
         yield started
 
 
-async def receive_some(broker: BrokerUnderTest, group: str) -> list[definition_pb2.Message]:
+async def receive_some(broker: ClusterBroker, group: str) -> list[definition_pb2.Message]:
     """Receive whatever is there, from both broker names."""
     return await broker.client.receive_all("orders", group, polling_s=0)
 
 
-async def give_up(broker: BrokerUnderTest, count: int) -> list[str]:
+async def give_up(broker: ClusterBroker, count: int) -> list[str]:
     """Send messages and let the consumer group give them up; return their ids in order sent."""
     await send_numbers(broker.client, "orders", range(1, count + 1))
     ids: dict[int, str] = {}
@@ -76,7 +76,7 @@ async def give_up(broker: BrokerUnderTest, count: int) -> list[str]:
     return [ids[number] for number in sorted(ids)]
 
 
-async def run(broker: BrokerUnderTest, **fields: Any) -> admin_pb2.RedriveDeadLettersResponse:
+async def run(broker: ClusterBroker, **fields: Any) -> admin_pb2.RedriveDeadLettersResponse:
     """Redrive."""
     request = admin_pb2.RedriveDeadLettersRequest(consumer_group=GROUP, **fields)
     return await broker.edge.call(
@@ -84,7 +84,7 @@ async def run(broker: BrokerUnderTest, **fields: Any) -> admin_pb2.RedriveDeadLe
     )
 
 
-async def counts(broker: BrokerUnderTest) -> tuple[int, int]:
+async def counts(broker: ClusterBroker) -> tuple[int, int]:
     """Return (letters retained, letters that wait)."""
     response = await broker.edge.call(
         ADMIN + "ListDeadLetterTopics",
@@ -95,7 +95,7 @@ async def counts(broker: BrokerUnderTest) -> tuple[int, int]:
     return (found[0].messages, found[0].waiting) if found else (0, 0)
 
 
-async def received_again(broker: BrokerUnderTest, count: int) -> list[definition_pb2.Message]:
+async def received_again(broker: ClusterBroker, count: int) -> list[definition_pb2.Message]:
     """Receive and ack what was redriven, until there are as many."""
     got: list[definition_pb2.Message] = []
     async with asyncio.timeout(30):
@@ -104,7 +104,7 @@ async def received_again(broker: BrokerUnderTest, count: int) -> list[definition
     return got
 
 
-async def test_a_dry_run_changes_nothing(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_a_dry_run_changes_nothing(brokers: Sequence[ClusterBroker]) -> None:
     """It tells what would be sent, page by page; a redrive afterwards sends all of it."""
     ids = await give_up(brokers[0], 5)
     assert await counts(brokers[1]) == (5, 5)
@@ -119,7 +119,7 @@ async def test_a_dry_run_changes_nothing(brokers: Sequence[BrokerUnderTest]) -> 
 
 
 async def test_redriven_messages_say_where_they_come_from(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """New ids, same bodies, properties that name the letter; a second redrive sends nothing."""
     ids = await give_up(brokers[0], 3)
@@ -141,7 +141,7 @@ async def test_redriven_messages_say_where_they_come_from(
 
 
 async def test_one_letter_is_redriven_by_its_message_id(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """The others wait as before, and are released at once; unknown ids are refused."""
     ids = await give_up(brokers[0], 6)
@@ -170,7 +170,7 @@ async def test_one_letter_is_redriven_by_its_message_id(
     assert sent == set(ids) - {ids[4]}
 
 
-async def test_a_limit_is_kept(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_a_limit_is_kept(brokers: Sequence[ClusterBroker]) -> None:
     """A call sends at most so many; calls after it go on."""
     await give_up(brokers[0], 5)
     first = await run(brokers[0], max_messages=2)
@@ -179,7 +179,7 @@ async def test_a_limit_is_kept(brokers: Sequence[BrokerUnderTest]) -> None:
 
 
 async def test_a_broker_that_dies_between_send_and_ack_sends_nothing_twice(
-    brokers: Sequence[BrokerUnderTest], monkeypatch: pytest.MonkeyPatch
+    brokers: Sequence[ClusterBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The letters stay, are redriven again, and storage recognises the new message ids."""
     await give_up(brokers[0], 4)
@@ -203,7 +203,7 @@ async def test_a_broker_that_dies_between_send_and_ack_sends_nothing_twice(
 
 
 async def test_a_letter_whose_topic_is_gone_stays(
-    cluster: ClusterUnderTest, brokers: Sequence[BrokerUnderTest]
+    cluster: ClusterUnderTest, brokers: Sequence[ClusterBroker]
 ) -> None:
     """It is told with the reason; the others of the call are sent."""
     await give_up(brokers[0], 2)
@@ -218,7 +218,7 @@ async def test_a_letter_whose_topic_is_gone_stays(
 
 
 async def test_a_redrive_that_is_given_up_keeps_no_budget(
-    brokers: Sequence[BrokerUnderTest], monkeypatch: pytest.MonkeyPatch
+    brokers: Sequence[ClusterBroker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it staged is charged until it is settled, whether somebody waits for that or not."""
     await give_up(brokers[0], 3)

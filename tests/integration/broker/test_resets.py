@@ -11,15 +11,15 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.base.config import BrokerConfig
+from strata_testing.broker.client import message, received
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     furnished_cluster,
     number_of,
     reading_from,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import message, received
 
 MESSAGES = 100
 RECEIVES = 400
@@ -76,7 +76,7 @@ async def test_what_clients_did_not_take_is_delivered_as_the_first_attempt(
         assert set(got.values()) == {1}
 
 
-async def take_all(broker: BrokerUnderTest, topic: str, group: str) -> dict[int, int]:
+async def take_all(broker: ClusterBroker, topic: str, group: str) -> dict[int, int]:
     """Receive and ack until everything came; return the attempts by message."""
     attempts: dict[int, int] = {}
     async with asyncio.timeout(30):

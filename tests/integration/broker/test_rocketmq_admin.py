@@ -15,16 +15,16 @@ import pytest
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_runtime import logs
+from strata_testing.broker.client import message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeCall
 from tests.integration.broker.cluster_brokers import (
-    BrokerUnderTest,
+    ClusterBroker,
     brokers_over,
     furnished_cluster,
     handles_of,
     send_numbers,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest
-from tests.unit.broker.conftest import message, resource
 
 ROCKETMQ_ADMIN = "/apache.rocketmq.v2.Admin/"
 SERVICE = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
@@ -42,12 +42,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
 
 
 @pytest.fixture
-async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[BrokerUnderTest]]:
+async def brokers(cluster: ClusterUnderTest) -> AsyncIterator[Sequence[ClusterBroker]]:
     async with brokers_over(cluster, CONFIG) as started:
         yield started
 
 
-async def ask(broker: BrokerUnderTest, rpc: str, **fields: Any) -> Any:
+async def ask(broker: ClusterBroker, rpc: str, **fields: Any) -> Any:
     """Call an RPC of the Admin service as a tool without client id."""
     method = SERVICE.methods_by_name[rpc]
     request = getattr(admin_pb2, method.input_type.name)(**fields)
@@ -55,7 +55,7 @@ async def ask(broker: BrokerUnderTest, rpc: str, **fields: Any) -> Any:
     return await broker.edge.call(ROCKETMQ_ADMIN + rpc, request, response_type, {})
 
 
-async def ok(broker: BrokerUnderTest, rpc: str, **fields: Any) -> Any:
+async def ok(broker: ClusterBroker, rpc: str, **fields: Any) -> Any:
     """Call an RPC that must be served."""
     response = await ask(broker, rpc, **fields)
     assert response.status.code == definition_pb2.OK, response.status
@@ -79,7 +79,7 @@ class ConnectedConsumer:
 
 @asynccontextmanager
 async def connected(
-    broker: BrokerUnderTest, expression: str = "*", client_id: str = CLIENT
+    broker: ClusterBroker, expression: str = "*", client_id: str = CLIENT
 ) -> AsyncIterator[ConnectedConsumer]:
     """Connect a push consumer of the group to a broker."""
     consumer = ConnectedConsumer()
@@ -111,7 +111,7 @@ async def connected(
     await asyncio.wait((reading,))
 
 
-async def receive(broker: BrokerUnderTest, count: int) -> list[definition_pb2.Message]:
+async def receive(broker: ClusterBroker, count: int) -> list[definition_pb2.Message]:
     """Receive at least so many messages without acking them."""
     got: list[definition_pb2.Message] = []
     async with asyncio.timeout(60):
@@ -127,7 +127,7 @@ def test_all_rpcs_are_tried_here() -> None:
     assert (missing, len(SERVICE.methods)) == ([], 16)
 
 
-async def test_every_rpc_is_served(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_every_rpc_is_served(brokers: Sequence[ClusterBroker]) -> None:
     """16 RPCs; whatever is unknown is a Status, not a gRPC error."""
     assert {ROCKETMQ_ADMIN + method.name for method in SERVICE.methods} <= set(
         brokers[0].edge.unary
@@ -149,7 +149,7 @@ async def test_every_rpc_is_served(brokers: Sequence[BrokerUnderTest]) -> None:
         assert response.status.message
 
 
-async def test_the_log_level_changes(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_the_log_level_changes(brokers: Sequence[ClusterBroker]) -> None:
     """What is written from now on, said in the remark."""
     before = logs.set_level("info")
     try:
@@ -163,7 +163,7 @@ async def test_the_log_level_changes(brokers: Sequence[BrokerUnderTest]) -> None
         logs.set_level(before)
 
 
-async def test_topics_are_described(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_topics_are_described(brokers: Sequence[ClusterBroker]) -> None:
     """Type of a topic, and where it is as RocketMQ's tools read it."""
     for topic, kind in (("orders", definition_pb2.NORMAL), ("fifo", definition_pb2.FIFO)):
         described = await ok(brokers[0], "DescribeTopicStatus", topic=resource(topic))
@@ -178,7 +178,7 @@ async def test_topics_are_described(brokers: Sequence[BrokerUnderTest]) -> None:
 
 
 async def test_subscriptions_of_clients_of_all_brokers(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Who subscribes to what, whether all say the same, and where each connects from."""
     async with connected(brokers[0], "a"), connected(brokers[1], "b", "other@1@2@3"):
@@ -206,7 +206,7 @@ async def test_subscriptions_of_clients_of_all_brokers(
 
 
 async def test_a_subscription_is_deleted_when_nobody_uses_it(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """Refused while a client on any broker subscribes; then the group begins anew."""
     named = {"topic": resource(TOPIC), "group": resource(GROUP)}
@@ -225,7 +225,7 @@ async def test_a_subscription_is_deleted_when_nobody_uses_it(
     assert len(await receive(brokers[1], 4)) == 4
 
 
-async def test_accumulation_and_time_spans(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_accumulation_and_time_spans(brokers: Sequence[ClusterBroker]) -> None:
     """What is in flight, what is ready, since when; and a reset by time moves it."""
     await send_numbers(brokers[0].client, TOPIC, range(1, 11))
     first = await brokers[1].client.receive_all(TOPIC, GROUP, polling_s=0, batch_size=2)
@@ -259,7 +259,7 @@ async def test_accumulation_and_time_spans(brokers: Sequence[BrokerUnderTest]) -
     assert (again.accumulation.ready_messages, again.accumulation.inflight_messages) == (10, 0)
 
 
-async def test_messages_are_sent_and_queried(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_messages_are_sent_and_queried(brokers: Sequence[ClusterBroker]) -> None:
     """By id, key, tags and time; pages by number and by scroll."""
     ids = []
     for number in range(6):
@@ -300,7 +300,7 @@ async def test_messages_are_sent_and_queried(brokers: Sequence[BrokerUnderTest])
 
 
 async def test_a_client_of_another_broker_prints_its_threads(
-    brokers: Sequence[BrokerUnderTest],
+    brokers: Sequence[ClusterBroker],
 ) -> None:
     """The command goes where the client is; its answer, or its silence, comes back."""
     async with connected(brokers[1]) as consumer:
@@ -324,7 +324,7 @@ async def test_a_client_of_another_broker_prints_its_threads(
     assert unknown.status.code == definition_pb2.NOT_FOUND
 
 
-async def test_a_client_verifies_a_stored_message(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_a_client_verifies_a_stored_message(brokers: Sequence[ClusterBroker]) -> None:
     """It is given the message; what it says of it is the answer."""
     await brokers[0].client.send(message(TOPIC, 1, body=b"to verify"))
     async with connected(brokers[1]) as consumer:
@@ -351,7 +351,7 @@ async def test_a_client_verifies_a_stored_message(brokers: Sequence[BrokerUnderT
             assert (await asking).status.code == code
 
 
-async def test_running_info_of_a_consumer(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_running_info_of_a_consumer(brokers: Sequence[ClusterBroker]) -> None:
     """What brokers know of it: who it is, its subscriptions, its group's queues."""
     await send_numbers(brokers[0].client, TOPIC, range(1, 5))
     await brokers[0].client.ack(TOPIC, GROUP, *handles_of(await receive(brokers[0], 4)))
@@ -368,7 +368,7 @@ async def test_running_info_of_a_consumer(brokers: Sequence[BrokerUnderTest]) ->
     assert nobody.status.code == definition_pb2.NOT_FOUND, "no client is named"
 
 
-async def test_the_brokers_own_figures(brokers: Sequence[BrokerUnderTest]) -> None:
+async def test_the_brokers_own_figures(brokers: Sequence[ClusterBroker]) -> None:
     """Messages per second and connections."""
     await send_numbers(brokers[0].client, TOPIC, range(1, 4))
     async with connected(brokers[0]):

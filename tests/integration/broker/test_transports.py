@@ -16,10 +16,10 @@ from strata_angelia.factory import CODEC_NAMES, TRANSPORTS, open_server
 from strata_angelia.ports import CallContext, Server
 from strata_broker.storage_client.channels import cluster_network
 from strata_testing.broker import broker_config, broker_under_test, network_of
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_meta import NODE, FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 SERVICE = storage_pb2.DESCRIPTOR.services_by_name["StorageService"]
 

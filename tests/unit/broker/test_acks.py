@@ -13,9 +13,9 @@ from strata_broker.app import BrokerApp
 from strata_mq.requests.handle import ReceiptHandle, decode_handle, encode_handle
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, METADATA, FakeCall, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, resource
 
 YEARS_S = 99_999_999 * 3_600.0
 NOBODY_LEADS = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_NOT_LEADER)

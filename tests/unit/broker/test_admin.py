@@ -11,10 +11,10 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_edge.ports import CallError
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 
 async def create(edge: FakeEdge, name: str, namespace: str = "") -> meta_pb2.Topic:

@@ -10,8 +10,8 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import Client, message
 
 
 @pytest.fixture

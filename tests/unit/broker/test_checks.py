@@ -15,10 +15,10 @@ from strata_broker.base.config import BrokerConfig
 from strata_mq.requests.names import dead_letter_topic
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.test_telemetry import Stream, producer
 
 SMALL: Mapping[str, dict[str, object]] = {

@@ -17,10 +17,10 @@ from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.metrics import Metrics
 from strata_testing import until
 from strata_testing.broker import broker_under_test, network_of
+from strata_testing.broker.client import message
 from strata_testing.broker.fake_cluster import NODES, FakeCluster
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import message
 
 CHECK = "/grpc.health.v1.Health/Check"
 

@@ -19,8 +19,8 @@ from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
 from strata_runtime.tasks import TooManyTasksError
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message, received, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, METADATA, FakeCall, FakeEdge
-from tests.unit.broker.conftest import Client, message, received, resource
 
 INTERNAL = definition_pb2.INTERNAL_SERVER_ERROR
 

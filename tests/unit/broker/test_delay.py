@@ -14,10 +14,10 @@ from strata_broker.app import BrokerApp
 from strata_mq.layout.batch import PartKind
 from strata_mq.requests.pending_handle import HandleForm, PendingHandle, encode_pending_handle
 from strata_mq.slots import fifo_queue
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, resource
 
 DAY_MS = 86_400_000
 _RECALL = storage_pb2.RecallRequest

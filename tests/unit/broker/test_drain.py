@@ -10,9 +10,9 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.app import BrokerApp
 from strata_testing import until
+from strata_testing.broker.client import Client, message, received
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, received
 from tests.unit.broker.test_telemetry import Stream, producer
 
 

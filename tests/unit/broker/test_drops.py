@@ -11,10 +11,10 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import RAFT_GROUPS, FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 REFUSAL = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="full")
 

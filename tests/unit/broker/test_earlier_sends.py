@@ -16,9 +16,9 @@ from strata_broker.base.config import BrokerConfig
 from strata_mq.layout.hashing import pack_message_id
 from strata_mq.slots import rendezvous, slot_of
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 OK = definition_pb2.OK
 NOW_MS = int(time.time() * 1000)

@@ -13,10 +13,10 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_testing import until
 from strata_testing.broker import broker_config, broker_under_test, network_of
+from strata_testing.broker.client import Client, message, receive_request, received
 from strata_testing.broker.fake_cluster import NODES, FakeCluster
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import RAFT_GROUPS, FakeMeta
-from tests.unit.broker.conftest import Client, message, receive_request, received
 
 
 @pytest.fixture

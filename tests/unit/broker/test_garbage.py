@@ -15,9 +15,9 @@ import pytest
 
 from apache.rocketmq.v2 import service_pb2
 from strata.storage.v1 import storage_pb2
+from strata_testing.broker.client import message, receive_request, resource
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import message, receive_request, resource
 
 
 @pytest.fixture(autouse=True)

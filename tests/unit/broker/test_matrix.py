@@ -10,9 +10,9 @@ from google.protobuf.message import Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_edge.ports import HOT_METHODS, CallError
+from strata_testing.broker.client import Client, message, receive_request, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeCall, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, receive_request, resource
 
 SERVICE = service_pb2.DESCRIPTOR.services_by_name["MessagingService"]
 RPCS = [method.name for method in SERVICE.methods if method.name != "Telemetry"]

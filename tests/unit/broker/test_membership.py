@@ -14,10 +14,10 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_testing import until
 from strata_testing.broker import BrokerUnderTest, broker_config, broker_under_test
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, resource
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from strata_mq.layout.batch import OutgoingMessage
 from strata_mq.slots import fifo_queue, slot_of
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 FIFO = 102
 GROUPS = [f"g{number}" for number in range(12)]

@@ -12,8 +12,8 @@ from strata_broker.app import BrokerApp
 from strata_broker.metadata.metadata import MetadataView, Name
 from strata_mq.slots import slot_of, striped_slots
 from strata_testing import until
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import Client, message
 
 
 def view_of(meta: FakeMeta) -> MetadataView:

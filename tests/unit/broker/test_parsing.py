@@ -13,8 +13,8 @@ from strata_broker.base.parsing import MAX_ELEMENTS, MAX_FIELDS, TooManyElements
 from strata_broker.metadata.requests import Caller
 from strata_broker.sends.outgoing import parse_send
 from strata_mq.requests.errors import Code, RequestError
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import FakeEdge
-from tests.unit.broker.conftest import Client, message
 
 GROUP_AROUND_NOTHING = b"\xfb\x07\xfc\x07"  # begin and end of group 127
 

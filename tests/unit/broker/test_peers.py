@@ -17,10 +17,10 @@ from strata_broker.clients.peers import SERVICE, require_ok
 from strata_mq.requests.errors import Code, RequestError
 from strata_testing import until
 from strata_testing.broker import broker_config, broker_under_test, network_of
+from strata_testing.broker.client import Client, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, EdgeChannel, FakeCall, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, resource
 
 CONFIG = broker_config(peer={"command_timeout_ms": 50})
 

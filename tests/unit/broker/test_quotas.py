@@ -21,9 +21,9 @@ from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import Client, message, resource
 
 KB = 1024
 

@@ -12,17 +12,11 @@ from strata_broker.app import BrokerApp
 from strata_mq.layout.hashing import text_hash
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message, receive_request, received, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import (
-    Client,
-    message,
-    receive_request,
-    received,
-    resource,
-    watermarks,
-)
+from tests.unit.broker.conftest import watermarks
 
 
 async def test_a_delivered_message_is_what_was_sent_plus_its_delivery(

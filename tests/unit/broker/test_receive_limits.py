@@ -8,9 +8,9 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.metadata.requests import Caller
+from strata_testing.broker.client import Client, receive_request, received
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, receive_request, received
 
 
 @pytest.mark.parametrize("kind", [definition_pb2.FILTER_TYPE_UNSPECIFIED, 77])

@@ -14,8 +14,8 @@ from strata_mq.requests import Code
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
-from tests.unit.broker.conftest import Client, message
 from tests.unit.broker.test_acks import ack_request, answered, forged, take_one
 
 HOSTILE, OTHER = "127.0.0.1:6666", "127.0.0.1:7777"

@@ -9,8 +9,8 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.storage_client.storage_client import SAFE_TO_REPEAT
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 READS = {
     "Fetch",

@@ -12,9 +12,9 @@ from strata_broker.base.config import BrokerConfig
 from strata_edge.ports import CallError
 from strata_mq.requests.names import REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import Client, message, resource
 
 OWN_TOPICS = ["%KV%mine", "%DLQ%g", "__strata_x", "__strata"]
 OWN_GROUPS = [REDRIVE_GROUP, TRANSACTION_DEAD_LETTER_GROUP, "__strata_x"]

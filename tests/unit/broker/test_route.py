@@ -8,9 +8,9 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.clients.route import endpoints_message
+from strata_testing.broker.client import resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import resource
 
 
 async def query(edge: FakeEdge, topic: str) -> service_pb2.QueryRouteResponse:

@@ -14,10 +14,11 @@ from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.app import BrokerApp
 from strata_mq.slots import fifo_queue
 from strata_testing import until
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, watermarks
+from tests.unit.broker.conftest import watermarks
 
 
 async def test_a_message_is_stored_with_digest_and_answered(

@@ -12,9 +12,9 @@ from strata_broker.metadata.requests import Caller
 from strata_mq.layout.hashing import text_hash
 from strata_mq.requests.errors import Code, RequestError
 from strata_testing import ManualClock, until
+from strata_testing.broker.client import Client
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client
 
 
 def test_a_silent_client_is_gone_after_15_s_a_connected_one_after_120_s() -> None:

@@ -11,9 +11,9 @@ from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import message
 from strata_testing.broker.fake_edge import FakeCall, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import message
 
 OK = definition_pb2.OK
 

@@ -15,9 +15,9 @@ from strata_broker.operators import redrive
 from strata_broker.operators.message_queries import Place
 from strata_mq.layout.hashing import key_hash, text_hash
 from strata_mq.requests.errors import Code, RequestError
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 LARGE = "x" * 100_000
 

@@ -17,15 +17,10 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import Client, message, receive_request, received
 from strata_testing.broker.fake_edge import METADATA, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import (
-    Client,
-    message,
-    receive_request,
-    received,
-    watermarks,
-)
+from tests.unit.broker.conftest import watermarks
 
 LONG_GRACE = broker_config(receive={"gone_grace_ms": 60_000})
 

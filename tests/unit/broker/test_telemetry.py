@@ -18,9 +18,9 @@ from strata_broker.metadata.requests import Caller
 from strata_edge.ports import CallError
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.client import resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
-from tests.unit.broker.conftest import resource
 
 TELEMETRY = MESSAGING + "Telemetry"
 

@@ -9,10 +9,10 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_broker.app import BrokerApp
 from strata_edge.ports import CallError
+from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_edge import ADMIN, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message
 
 COMMIT = admin_pb2.TRANSACTION_RESOLUTION_COMMIT
 ROLLBACK = admin_pb2.TRANSACTION_RESOLUTION_ROLLBACK

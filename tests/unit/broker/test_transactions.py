@@ -20,11 +20,11 @@ from strata_mq.requests.pending_handle import (
 )
 from strata_mq.slots import SLOT_COUNT, fifo_queue
 from strata_testing import until
+from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import MESSAGING, FakeEdge
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_pending import STORED_MS
 from strata_testing.broker.fake_storage import FakeStorage
-from tests.unit.broker.conftest import Client, message, resource
 
 COMMIT, ROLLBACK = definition_pb2.COMMIT, definition_pb2.ROLLBACK
 UNDECIDED = definition_pb2.TRANSACTION_RESOLUTION_UNSPECIFIED

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base import wire
 from strata_mq.traces.delivery import delivery_fragment, store_fragment
-from tests.unit.broker.conftest import message, resource
+from strata_testing.broker.client import message, resource
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
