@@ -18,6 +18,7 @@ from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_testing.broker.client import Client, message, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeEdge
+from strata_testing.storage_node import small_config
 from tests.integration.broker.cluster_brokers import (
     ClusterBroker,
     brokers_over,
@@ -26,7 +27,6 @@ from tests.integration.broker.cluster_brokers import (
     topic_row,
 )
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import small_config
 from tests.unit.broker.test_telemetry import Stream, producer
 
 CONFIG = BrokerConfig.model_validate(

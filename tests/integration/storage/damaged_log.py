@@ -7,7 +7,7 @@ from pathlib import Path
 from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import dump_log
-from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest, batch_of
+from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest, batch_of
 
 OTHER_GROUP = 2
 GROUPS = (GROUP, OTHER_GROUP)

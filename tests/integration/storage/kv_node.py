@@ -24,7 +24,7 @@ from strata_storage.kv.plugin import KvPlugin
 from strata_storage.kv.servicer import KvStorageServicer
 from strata_storage.process.app import StorageApp
 from strata_testing import ManualClock
-from tests.integration.storage.storage_node import small_config
+from strata_testing.storage_node import small_config
 
 CONTEXT = CallContext(timeout_s=None)
 GROUP = 1

@@ -26,7 +26,7 @@ from strata_storage.tiering.config import TierConfig
 from strata_testing import until
 from strata_testing.metadata_store import MemoryMetadataStore
 from strata_testing.simulated_disk import SimulatedDisk
-from tests.integration.storage.storage_node import batch_of, lease_of, pop_request, small_config
+from strata_testing.storage_node import batch_of, lease_of, pop_request, small_config
 
 Response = TypeVar("Response", bound=Message)
 

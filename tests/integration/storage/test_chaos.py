@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
+from strata_testing.storage_node import small_config
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import small_config
 
 GROUPS = (1, 2)
 QUEUES = 4

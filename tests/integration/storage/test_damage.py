@@ -9,8 +9,8 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_testing import until
+from strata_testing.storage_node import TOPIC, small_config
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import TOPIC, small_config
 
 GROUP = 1
 BODIES = [b"first" * 50, b"poison" * 50, b"third" * 50]

@@ -21,8 +21,7 @@ from strata_storage.base.disk_guard import DiskMark
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock
 from strata_testing.simulated_disk import Keep, SimulatedDisk
-from tests.integration.storage.damaged_log import GROUPS, fetch_all
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
@@ -32,6 +31,7 @@ from tests.integration.storage.storage_node import (
     pop_request,
     small_config,
 )
+from tests.integration.storage.damaged_log import GROUPS, fetch_all
 
 LONG, SHORT = TOPIC.topic_id, 8
 RETENTION = FixedRetention(60_000, {LONG: 72 * 3_600_000})

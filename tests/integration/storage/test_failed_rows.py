@@ -15,7 +15,7 @@ from strata_state.ports import Row, StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,

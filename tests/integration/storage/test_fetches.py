@@ -10,7 +10,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_testing import until
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,

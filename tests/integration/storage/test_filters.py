@@ -17,7 +17,7 @@ from strata_runtime.metrics import Metrics
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_testing import until
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,

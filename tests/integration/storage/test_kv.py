@@ -18,8 +18,8 @@ from strata_state.memory_store import MemoryStore
 from strata_storage.base.errors import Refused
 from strata_testing import ManualClock, until
 from strata_testing.simulated_disk import SimulatedDisk
+from strata_testing.storage_node import small_config
 from tests.integration.storage.kv_node import CONTEXT, GROUP, OTHER_TABLE, TABLE, KvNode
-from tests.integration.storage.storage_node import small_config
 
 ENGINES = [kv_pb2.ENGINE_ROCKSDB, kv_pb2.ENGINE_MEMORY]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from strata.storage.v1 import storage_pb2 as pb
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,

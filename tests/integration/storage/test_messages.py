@@ -14,7 +14,7 @@ from strata_mq.layout.hashing import text_hash, unpack_message_id
 from strata_runtime.metrics import Metrics
 from strata_storage.base.dedupe import DedupeWindow
 from strata_storage.base.disk_guard import DiskMark
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,

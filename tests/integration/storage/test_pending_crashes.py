@@ -12,7 +12,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_state.memory_store import MemoryStore
 from strata_testing import ManualClock
 from strata_testing.simulated_disk import SimulatedDisk
-from tests.integration.storage.storage_node import GROUP, NodeUnderTest, small_config
+from strata_testing.storage_node import GROUP, NodeUnderTest, small_config
 from tests.integration.storage.waiting import delay, end, half, let_pass, pop_bodies
 
 _MOMENTS_MAX = 12

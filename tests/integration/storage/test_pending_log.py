@@ -16,7 +16,7 @@ from strata_mq.layout.hashing import pack_message_id
 from strata_state.ports import Row
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock, until
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,

@@ -15,8 +15,8 @@ from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import dump_log, verify_log
 from strata_storage.upkeep.repair import RepairPlan
 from strata_testing import ManualClock
+from strata_testing.storage_node import NodeUnderTest, small_config
 from tests.integration.storage.damaged_log import FrameDict, flip
-from tests.integration.storage.storage_node import NodeUnderTest, small_config
 from tests.integration.storage.test_repair import lost_offsets, repair
 from tests.integration.storage.waiting import (
     append,

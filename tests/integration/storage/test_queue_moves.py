@@ -10,8 +10,8 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_testing import until
+from strata_testing.storage_node import TOPIC, small_config
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import TOPIC, small_config
 
 TOPIC_ID = 7
 # Queue 0 is in slot 0: with two raft groups that own every other slot, in the first.

@@ -9,6 +9,13 @@ from pathlib import Path
 from strata.storage.v1 import storage_pb2 as pb
 from strata_seglog.frames import HEADER_BYTES
 from strata_testing import ManualClock
+from strata_testing.storage_node import (
+    CONTEXT,
+    GROUP,
+    NodeUnderTest,
+    message_id,
+    small_config,
+)
 from tests.integration.storage.damaged_log import (
     GROUPS,
     OTHER_GROUP,
@@ -17,13 +24,6 @@ from tests.integration.storage.damaged_log import (
     flip,
     frames_of,
     status_of,
-)
-from tests.integration.storage.storage_node import (
-    CONTEXT,
-    GROUP,
-    NodeUnderTest,
-    message_id,
-    small_config,
 )
 
 CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_second=0)

@@ -20,8 +20,7 @@ from strata_storage.upkeep import row_preparer
 from strata_storage.upkeep.rebuild import RebuildError, Rebuilt, rebuild_if_needed
 from strata_testing import ManualClock
 from strata_testing.simulated_disk import SimulatedDisk
-from tests.integration.storage.kept_rows import kept_rows
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
@@ -30,6 +29,7 @@ from tests.integration.storage.storage_node import (
     message_id,
     small_config,
 )
+from tests.integration.storage.kept_rows import kept_rows
 
 _MIB = 1024 * 1024
 

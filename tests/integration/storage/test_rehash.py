@@ -10,7 +10,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_state.memory_store import MemoryStore
 from strata_testing.simulated_disk import SimulatedDisk
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,

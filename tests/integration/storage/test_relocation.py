@@ -13,8 +13,7 @@ from strata_state.memory_store import MemoryStore
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock
 from strata_testing.simulated_disk import SimulatedDisk
-from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append, status_of
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
@@ -22,6 +21,7 @@ from tests.integration.storage.storage_node import (
     lease_of,
     small_config,
 )
+from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append, status_of
 
 _MIB = 1024 * 1024
 _HOUR_S = 3_600

@@ -20,6 +20,15 @@ from strata_state.rocksdb_store import RocksdbOptions, RocksdbStore
 from strata_storage.upkeep.repair import RepairPlan, carry_out, plan_repair
 from strata_testing import ManualClock
 from strata_testing.simulated_disk import SimulatedDisk
+from strata_testing.storage_node import (
+    CONTEXT,
+    GROUP,
+    TOPIC,
+    NodeUnderTest,
+    lease_of,
+    pop_request,
+    small_config,
+)
 from tests.integration.storage.damaged_log import (
     GROUPS,
     OTHER_GROUP,
@@ -28,15 +37,6 @@ from tests.integration.storage.damaged_log import (
     flip,
     frames_of,
     status_of,
-)
-from tests.integration.storage.storage_node import (
-    CONTEXT,
-    GROUP,
-    TOPIC,
-    NodeUnderTest,
-    lease_of,
-    pop_request,
-    small_config,
 )
 
 CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_second=0)

@@ -14,7 +14,7 @@ from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.group.window_loader import load_window
 from strata_storage.process import new_leaders
 from strata_testing import ManualClock, until
-from tests.integration.storage.storage_node import CONTEXT, NodeUnderTest, small_config
+from strata_testing.storage_node import CONTEXT, NodeUnderTest, small_config
 
 WINDOW_S = 600
 

@@ -15,8 +15,8 @@ from strata_mq.layout.rows import raft_group_prefix
 from strata_seglog.ports import DiskSpace
 from strata_state.rows import GroupRows
 from strata_testing import until
+from strata_testing.storage_node import message_id, pop_request
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import message_id, pop_request
 
 GROUP = 1
 QUEUES = 4

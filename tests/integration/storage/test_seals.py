@@ -12,7 +12,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Proposer
-from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest
+from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from strata_runtime.clock import SystemClock
 from strata_storage.cluster.slot_moves import SlotMoveOptions
 from strata_storage.process.member import MemberOptions
 from strata_testing import until
+from strata_testing.storage_node import message_id
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import message_id
 
 TOPIC_ID = 7
 # Queue q is in slot q; of two raft groups the first one owns the even slots.

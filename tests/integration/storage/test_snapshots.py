@@ -13,9 +13,9 @@ from strata_mq.layout.rows import RowKind
 from strata_multiraft import Replica
 from strata_state.memory_store import MemoryStore
 from strata_testing import until
+from strata_testing.storage_node import small_config
 from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import small_config
 
 GROUP = 1
 _BODY_BYTES = 100_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from tests.integration.storage.storage_node import GROUP, NodeUnderTest
+from strata_testing.storage_node import GROUP, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     Tier,
     empty_log,

@@ -21,12 +21,12 @@ from strata_storage.tiering.uploads import ObjectUploads
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import ManualClock, until
 from strata_testing.simulated_disk import SimulatedDisk
+from strata_testing.storage_node import GROUP, NodeUnderTest
 from strata_tier.objects.names import DEFAULT_SPACE
 from strata_tier.objects.spaces import Stores
 from strata_tier.objects.state import CommitRanges, encode_change
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.store.ports import Body, ObjectInfo, StoreUnavailableError
-from tests.integration.storage.storage_node import GROUP, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     Tier,
     empty_log,

@@ -23,6 +23,7 @@ from strata_storage.tiering.options import OutsideOptions
 from strata_storage.tiering.parts import FixedTierPolicies
 from strata_storage.tiering.uploader import Uploader
 from strata_testing import ManualClock
+from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest
 from strata_tier.base.errors import TierError
 from strata_tier.objects.state import (
     CommitRanges,
@@ -33,7 +34,6 @@ from strata_tier.objects.state import (
 )
 from strata_tier.ranges.compaction import CompactionOptions, plan_compaction
 from strata_tier.upkeep.compact import CompactOptions, write_output
-from tests.integration.storage.storage_node import CONTEXT, GROUP, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     LOCAL_MS,
     Tier,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.storage.storage_node import GROUP
+from strata_testing.storage_node import GROUP
 from tests.integration.storage.tiered_node import (
     Tier,
     empty_log,

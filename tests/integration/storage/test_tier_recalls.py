@@ -11,10 +11,10 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
 from strata_testing import ManualClock
+from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.upkeep.restore import plan_restore
 from tests.integration.storage.kept_rows import kept_rows
-from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     MIB,
     Tier,

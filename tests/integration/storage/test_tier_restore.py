@@ -7,9 +7,9 @@ from pathlib import Path
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
+from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, lease_of
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.upkeep.restore import Restore, plan_restore
-from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, lease_of
 from tests.integration.storage.tiered_node import Tier, fetch_all, fill, tiered_node, upload
 from tests.integration.storage.waiting import delay, end, half, let_pass, pop_bodies
 

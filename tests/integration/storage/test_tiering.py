@@ -11,17 +11,17 @@ from strata_mq.tier_policy import TierLevel, TierPolicy
 from strata_runtime.metrics import Metrics
 from strata_storage.tiering.parts import FixedTierPolicies
 from strata_testing import ManualClock, until
-from strata_tier.objects.costs import OTHER_TOPICS
-from strata_tier.objects.spaces import Stores
-from strata_tier.store.drivers.memory import MemoryStore
-from strata_tier.upkeep.audit import AuditOptions, verify
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,
     TOPIC,
     lease_of,
 )
+from strata_tier.objects.costs import OTHER_TOPICS
+from strata_tier.objects.spaces import Stores
+from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.tiered_node import (
     LOCAL_MS,
     MIB,

@@ -10,7 +10,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.hashing import text_hash, unpack_message_id
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     DEAD_LETTER_TOPIC_ID,
     GROUP,

@@ -11,8 +11,8 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep import retention
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import until
+from strata_testing.storage_node import GROUP, NodeUnderTest
 from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append
-from tests.integration.storage.storage_node import GROUP, NodeUnderTest
 
 
 def min_offset(node: NodeUnderTest, raft_group: int, queue: int) -> int:

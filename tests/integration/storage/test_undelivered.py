@@ -14,7 +14,7 @@ from strata_multiraft.replica.replica import Replica
 from strata_storage.base.errors import Refused
 from strata_storage.reads.reader import Location, MessageReader
 from strata_testing import until
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     NodeUnderTest,

@@ -12,8 +12,8 @@ from strata.meta.v1 import meta_pb2 as meta
 from strata_mq.tier_policy import LEVEL_ATTRIBUTE, LOCAL_RETENTION_ATTRIBUTE
 from strata_storage.tiering.config import TierConfig
 from strata_testing import until
+from strata_testing.storage_node import TOPIC, small_config
 from tests.integration.storage.storage_cluster import ClusterUnderTest, cluster_of
-from tests.integration.storage.storage_node import TOPIC, small_config
 
 GROUP = 1
 

@@ -17,14 +17,14 @@ from strata_storage.tiering.parts import FixedTierPolicies, TierPolicies
 from strata_storage.tiering.uploader import Uploader
 from strata_storage.upkeep.retention import RetentionSource
 from strata_testing import ManualClock
-from strata_tier.store.drivers.memory import MemoryBucket
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,
     NodeUnderTest,
     small_config,
 )
+from strata_tier.store.drivers.memory import MemoryBucket
 
 MIB = 1024 * 1024
 URL = "memory://tier"

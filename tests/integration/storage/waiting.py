@@ -8,7 +8,7 @@ import google_crc32c
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout.batch import BatchBuilder, OutgoingMessage, PartKey, PartKind
-from tests.integration.storage.storage_node import (
+from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
     TOPIC,

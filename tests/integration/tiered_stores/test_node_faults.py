@@ -16,8 +16,8 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_testing import until
+from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from strata_tier.upkeep.audit import AuditOptions, verify
-from tests.integration.storage.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
 from tests.integration.storage.tiered_node import (
     Tier,
     empty_log,

@@ -10,8 +10,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
-from strata_mq.layout.batch import BatchBuilder, OutgoingMessage, PartKey
-from strata_mq.layout.hashing import text_hash
+from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey, text_hash
 from strata_runtime.metrics import Metrics
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
