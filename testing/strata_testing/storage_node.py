@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import google_crc32c
 from google.protobuf.descriptor import ServiceDescriptor
@@ -16,6 +18,7 @@ from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.hosted import HostedGroup
+from strata_storage.group.plugins import StoragePlugin
 from strata_storage.process.app import StorageApp
 from strata_storage.servicers.storage import StorageServicer
 from strata_storage.tiering.opening import TierSetup
@@ -27,6 +30,8 @@ TOPIC = pb.TopicRef(topic_id=7, slot_base=0, queue_count=4)
 DEAD_LETTER_TOPIC_ID = 9
 GROUP = 1
 
+Handler = TypeVar("Handler")
+
 
 def small_config(**changes: float) -> StorageConfig:
     """Return a configuration that takes little room."""
@@ -35,73 +40,96 @@ def small_config(**changes: float) -> StorageConfig:
 
 
 class LocalServer:
-    """Keeps the handler; tests call it directly."""
+    """Keeps the handlers by the names of their services; tests call them directly."""
 
     def __init__(self) -> None:
-        self.handler: object = None
-        self.tier: object = None
+        self.handlers: dict[str, object] = {}
 
     def register(self, service: ServiceDescriptor, handler: object) -> None:
-        if service.name == "TierService":
-            self.tier = handler
-        else:
-            self.handler = handler
+        self.handlers[service.name] = handler
+
+    def handler(self, kind: type[Handler]) -> Handler:
+        """Return the handler of that class."""
+        [found] = [each for each in self.handlers.values() if isinstance(each, kind)]
+        return found
 
     async def start(self) -> str:
         return "local"
 
     async def stop(self, grace_s: float) -> None:
-        self.handler = None
+        self.handlers.clear()
+
+
+def node_under_test(
+    folder: Path,
+    *,
+    clock: ManualClock | None = None,
+    disk: Disk | None = None,
+    store: StateStore | None = None,
+    config: StorageConfig | None = None,
+    raft_groups: tuple[int, ...] = (GROUP,),
+    retention: RetentionSource | None = None,
+    tier: TierSetup | None = None,
+    plugins: Sequence[StoragePlugin] = (),
+    metrics: Metrics | None = None,
+) -> NodeUnderTest:
+    """Return a node that is not started yet, whose raft groups own all slots between them.
+
+    Args:
+        folder: of its data.
+        clock: None: one of its own.
+        disk: None: files in the folder.
+        store: None: RocksDB in the folder.
+        config: None: `small_config`.
+        raft_groups: that it hosts alone.
+        retention: until when messages are kept; None: as the application has it.
+        tier: None: there is none.
+        plugins: what is loaded beside the core.
+        metrics: None: nothing is counted.
+    """
+    every = len(raft_groups)
+    hosted = [
+        HostedGroup(
+            raft_group,
+            100 + raft_group,
+            {100 + raft_group: "node-1"},
+            [(slot, 1) for slot in range(number, 4096, every)] if every > 1 else [(0, 4096)],
+        )
+        for number, raft_group in enumerate(raft_groups)
+    ]
+    node = NodeUnderTest(clock or ManualClock(), metrics or Metrics.disabled())
+    node.app = StorageApp(
+        config or small_config(),
+        "node-1",
+        folder,
+        hosted,
+        node.server,
+        clock=node.clock,
+        metrics=node.metrics,
+        on_fatal=node.on_fatal,
+        disk=disk,
+        store=store,
+        retention=retention,
+        tier=tier,
+        plugins=plugins,
+    )
+    return node
 
 
 class NodeUnderTest:
-    """A node with raft groups that own all slots between them."""
+    """A node that serves inside an `async with`; at its end nothing in it may have failed."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        clock: ManualClock | None = None,
-        disk: Disk | None = None,
-        store: StateStore | None = None,
-        config: StorageConfig | None = None,
-        raft_groups: tuple[int, ...] = (GROUP,),
-        retention: RetentionSource | None = None,
-        tier: TierSetup | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self.metrics = metrics or Metrics.disabled()
-        self.clock = clock or ManualClock()
+    app: StorageApp
+
+    def __init__(self, clock: ManualClock, metrics: Metrics) -> None:
+        self.clock = clock
+        self.metrics = metrics
         self.fatal: list[tuple[str, BaseException]] = []
         self.failed = asyncio.Event()
         self.server = LocalServer()
-        count = len(raft_groups)
-        hosted = [
-            HostedGroup(
-                raft_group,
-                100 + raft_group,
-                {100 + raft_group: "node-1"},
-                [(slot, 1) for slot in range(number, 4096, count)] if count > 1 else [(0, 4096)],
-            )
-            for number, raft_group in enumerate(raft_groups)
-        ]
-        self.app = StorageApp(
-            config or small_config(),
-            "node-1",
-            folder,
-            hosted,
-            self.server,
-            clock=self.clock,
-            metrics=self.metrics,
-            on_fatal=self._on_fatal,
-            disk=disk,
-            store=store,
-            retention=retention,
-            tier=tier,
-        )
         self.sequence = 0
 
-    def _on_fatal(self, name: str, error: BaseException) -> None:
+    def on_fatal(self, name: str, error: BaseException) -> None:
         self.fatal.append((name, error))
         self.failed.set()
 
@@ -115,8 +143,7 @@ class NodeUnderTest:
 
     @property
     def rpc(self) -> StorageServicer:
-        assert isinstance(self.server.handler, StorageServicer)
-        return self.server.handler
+        return self.server.handler(StorageServicer)
 
     def gauges(self, name: str) -> dict[str, float]:
         """Return a gauge's values by their labels, as a scrape writes them."""

@@ -6,47 +6,25 @@ from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 
-from google.protobuf.descriptor import ServiceDescriptor
-
 from strata.kv.v1 import kv_pb2
 from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
 from strata_kv.options import TableOptions
-from strata_runtime.metrics import Metrics
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
-from strata_storage.base.hosted import HostedGroup
-from strata_storage.group.plugins import StoragePlugin
 from strata_storage.kv.options import KvOptions
 from strata_storage.kv.plugin import KvPlugin
 from strata_storage.kv.servicer import KvStorageServicer
-from strata_storage.process.app import StorageApp
 from strata_testing import ManualClock
-from strata_testing.storage_node import small_config
+from strata_testing.storage_node import node_under_test
 
 CONTEXT = CallContext(timeout_s=None)
 GROUP = 1
 TABLE = pb.TopicRef(topic_id=50, slot_base=10, queue_count=1)
 _BOOT_IDS = count(100)
 OTHER_TABLE = pb.TopicRef(topic_id=51, slot_base=11, queue_count=1)
-
-
-class Handlers:
-    """Keeps the handlers of all services; tests call them directly."""
-
-    def __init__(self) -> None:
-        self.by_service: dict[str, object] = {}
-
-    def register(self, service: ServiceDescriptor, handler: object) -> None:
-        self.by_service[service.name] = handler
-
-    async def start(self) -> str:
-        return "local"
-
-    async def stop(self, grace_s: float) -> None:
-        self.by_service.clear()
 
 
 class KvNode:
@@ -71,42 +49,31 @@ class KvNode:
         disk: Disk | None = None,
         store: StateStore | None = None,
     ) -> None:
-        self.clock = clock or ManualClock()
-        self.fatal: list[tuple[str, BaseException]] = []
-        self._handlers = Handlers()
         self._sequence = 0
         # A broker that starts anew counts anew, under another id.
         self._boot_id = next(_BOOT_IDS)
         tables = options or TableOptions()
         self._kv = KvPlugin(KvOptions(tables=tables, expiry_interval_ms=5))
-        plugins: list[StoragePlugin] = [self._kv] if plugin else []
-        self.app = StorageApp(
-            config or small_config(),
-            "node-1",
+        self._node = node_under_test(
             folder,
-            [HostedGroup(GROUP, 101, {101: "node-1"}, [(0, 4096)])],
-            self._handlers,
-            clock=self.clock,
-            metrics=Metrics.disabled(),
-            on_fatal=lambda name, error: self.fatal.append((name, error)),
+            clock=clock,
+            config=config,
             disk=disk,
             store=store,
-            plugins=plugins,
+            plugins=[self._kv] if plugin else [],
         )
+        self.app, self.clock = self._node.app, self._node.clock
 
     async def __aenter__(self) -> KvNode:
-        await self.app.start()
+        await self._node.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.app.stop(1.0)
-        assert not self.fatal, self.fatal
+        await self._node.__aexit__()
 
     @property
     def rpc(self) -> KvStorageServicer:
-        handler = self._handlers.by_service["KvStorageService"]
-        assert isinstance(handler, KvStorageServicer)
-        return handler
+        return self._node.server.handler(KvStorageServicer)
 
     async def write(
         self,

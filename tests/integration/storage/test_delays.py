@@ -18,6 +18,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     small_config,
 )
 from tests.integration.storage.waiting import (
@@ -35,7 +36,7 @@ ID_TEXT = "01" * 17
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as made:
+    async with node_under_test(tmp_path) as made:
         yield made
 
 
@@ -112,12 +113,12 @@ async def test_a_message_due_in_the_past_is_delivered_at_once(node: NodeUnderTes
 
 async def test_delays_are_kept_over_a_restart(tmp_path: Path) -> None:
     """What is due meanwhile comes at once, the rest at its time, each once."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await delay(node, [b"first"], 1_000)
         await delay(node, [b"second"], 60_000)
         clock = node.clock
     clock.advance(2)
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await until(lambda: stored(node) == 1)
         assert await drain(node) == [b"first"]
         let_pass(node, 60)
@@ -130,7 +131,7 @@ async def test_a_hundred_thousand_wait_and_all_are_delivered(tmp_path: Path) -> 
     chance = random.Random(11)
     count, at_once = 100_000, 500
     config = small_config(dedupe_max_ids=1_000, timer_interval_ms=1)
-    async with NodeUnderTest(tmp_path, config=config) as node:
+    async with node_under_test(tmp_path, config=config) as node:
         now_ms = node.clock.wall_ms()
         for first in range(0, count, at_once):
             due_times = [now_ms + 1_000 + chance.randint(0, 9_000) for _ in range(at_once)]
@@ -139,7 +140,7 @@ async def test_a_hundred_thousand_wait_and_all_are_delivered(tmp_path: Path) -> 
             await append(node, waiting_batch(bodies, due_times, ids=ids))
         assert stored(node) == 0
         clock = node.clock
-    async with NodeUnderTest(tmp_path, config=config, clock=clock) as node:
+    async with node_under_test(tmp_path, config=config, clock=clock) as node:
         let_pass(node, 5.5)
         due_ms = node.clock.wall_ms()
         rows = node.app.node.engine(GROUP).machine.rows.pending

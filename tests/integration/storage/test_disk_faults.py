@@ -28,6 +28,7 @@ from strata_testing.storage_node import (
     NodeUnderTest,
     batch_of,
     lease_of,
+    node_under_test,
     pop_request,
     small_config,
 )
@@ -139,7 +140,7 @@ def node_on(
     config: StorageConfig = CONFIG,
     metrics: Metrics | None = None,
 ) -> NodeUnderTest:
-    return NodeUnderTest(
+    return node_under_test(
         folder,
         clock=clock,
         disk=disk,

@@ -14,6 +14,7 @@ from strata_testing.storage_node import (
     GROUP,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     pop_request,
 )
 
@@ -40,7 +41,7 @@ async def parked(node: NodeUnderTest, count: int) -> None:
 
 async def test_a_waiting_pop_that_is_ended_is_answered_with_nothing(tmp_path: Path) -> None:
     """At once, and what comes then goes to somebody else; another pop goes on waiting."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         ended, stays = begin_pop(node, 1, wait_ms=60_000), begin_pop(node, 2, wait_ms=60_000)
         await parked(node, 2)
         await end(node, 1, 99)
@@ -58,7 +59,7 @@ async def test_a_pop_that_is_ended_keeps_only_what_its_answer_names(
     tmp_path: Path, auto_renew: bool
 ) -> None:
     """However far it has come; with one attempt in all nothing becomes a dead letter."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"only"])
         for turns in range(1, 60):
             pop = begin_pop(node, turns, auto_renew=auto_renew, holder=5)
@@ -80,7 +81,7 @@ async def test_a_pop_that_is_ended_keeps_only_what_its_answer_names(
 
 async def test_a_call_that_is_cancelled_and_ended_stays_cancelled(tmp_path: Path) -> None:
     """Its caller is gone: there is nobody to answer."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         pop = begin_pop(node, 1, wait_ms=60_000)
         await parked(node, 1)
         pop.cancel()

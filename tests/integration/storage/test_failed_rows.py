@@ -21,6 +21,7 @@ from strata_testing.storage_node import (
     GROUP,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     pop_request,
 )
 
@@ -69,7 +70,7 @@ async def test_leases_run_out_when_rows_can_be_read_again(tmp_path: Path, kind: 
     """Meanwhile calls are refused, and nothing ends; the last attempt ends in a dead letter."""
     store, clock = FailingStore(), ManualClock()
     retention = FixedRetention(10_000_000)
-    async with NodeUnderTest(tmp_path, store=store, clock=clock, retention=retention) as node:
+    async with node_under_test(tmp_path, store=store, clock=clock, retention=retention) as node:
         await node.append([b"again"], queue=1)
         await node.append([b"last"], queue=2)
         await node.pop(queue=1)
@@ -111,7 +112,7 @@ async def test_a_new_leader_whose_rows_cannot_be_read_goes_on_when_they_can(
 ) -> None:
     """It sees all leases then: one that an earlier leader gave runs out."""
     store, clock = FailingStore(), ManualClock()
-    async with NodeUnderTest(tmp_path, store=store, clock=clock) as node:
+    async with node_under_test(tmp_path, store=store, clock=clock) as node:
         await node.append([b"a"], queue=0)
         await node.pop(queue=0)
         (engine,) = node.app.node.engines()

@@ -16,6 +16,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
 )
 
 CONSUMER_GROUP = 5
@@ -23,7 +24,7 @@ CONSUMER_GROUP = 5
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as running:
+    async with node_under_test(tmp_path) as running:
         yield running
 
 
@@ -108,7 +109,7 @@ async def test_a_fetch_that_waits_in_vain_is_answered_empty(node: NodeUnderTest)
 
 async def test_a_stored_offset_is_found_again_after_a_restart(tmp_path: Path) -> None:
     """ResetConsumer with an offset is what a pull consumer stores; it says so before and after."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a", b"b", b"c"])
         assert not (await state(node)).started
         await reset(node, offset=2)
@@ -116,7 +117,7 @@ async def test_a_stored_offset_is_found_again_after_a_restart(tmp_path: Path) ->
         index = node.app.node.engine(GROUP).machine.applied_index()
         await reset(node, offset=2)
         assert node.app.node.engine(GROUP).machine.applied_index() == index, "nothing to write"
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         again = await state(node)
         assert (again.started, again.cursor, again.head) == (True, 2, 2)
 

@@ -23,6 +23,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     small_config,
 )
 
@@ -33,7 +34,7 @@ BATCH = 2_000
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as running:
+    async with node_under_test(tmp_path) as running:
         yield running
 
 
@@ -261,14 +262,14 @@ async def test_parked_pops_are_woken_by_what_they_want(node: NodeUnderTest) -> N
 
 async def test_the_way_over_unwanted_messages_survives_a_restart(tmp_path: Path) -> None:
     """It is written after a second; before that a restart only looks again."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await append_amounts(node, 1, 2, 3)
         assert names(await node.pop(filter=sql("amount > 10"))) == []
         await tick(node, 2)
         await append_amounts(node, 4)
         assert names(await node.pop(filter=sql("amount > 10"))) == []
         assert (await consumer(node)).head == 4
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert (await consumer(node)).head == 3
         await append_amounts(node, 50, boot_id=2)
         assert names(await node.pop(filter=sql("amount > 3"))) == ["4", "50"]
@@ -342,7 +343,7 @@ async def append_texts(node: NodeUnderTest, count: int, **last: str) -> None:
 async def test_costly_filters_leave_others_their_turns(tmp_path: Path) -> None:
     """However many receives filter at once, a turn of the loop has one slice of their work."""
     config = small_config(filter_steps_per_turn=5_000)
-    async with NodeUnderTest(tmp_path, config=config) as node:
+    async with node_under_test(tmp_path, config=config) as node:
         await append_texts(node, 20, last="yes")
         loop_turns = 0
 
@@ -377,7 +378,7 @@ async def test_a_receive_whose_filter_cost_too_much_ends_and_the_next_goes_on(
     """It ends empty before its time, where it is; what it passed is passed."""
     metrics = Metrics()
     config = small_config(filter_steps_per_receive=4 * MESSAGE_STEPS)
-    async with NodeUnderTest(tmp_path, config=config, metrics=metrics) as node:
+    async with node_under_test(tmp_path, config=config, metrics=metrics) as node:
         await append_texts(node, 10, last="yes")
         wanted = sql(f"{COSTLY} OR last = 'yes'")
         heads = []
@@ -399,7 +400,7 @@ async def test_a_receive_gives_what_it_found_before_its_filter_cost_too_much(
 ) -> None:
     """It does not go on to fill its answer."""
     config = small_config(filter_steps_per_receive=3 * MESSAGE_STEPS)
-    async with NodeUnderTest(tmp_path, config=config) as node:
+    async with node_under_test(tmp_path, config=config) as node:
         await node.append([stored("first", text=TEXT, last="yes")])
         await append_texts(node, 10, last="yes")
         wanted = sql(f"{COSTLY} OR last = 'yes'")
@@ -411,7 +412,7 @@ async def test_a_fetch_ends_where_its_filter_cost_too_much(tmp_path: Path) -> No
     """It says where the next one goes on."""
     metrics = Metrics()
     config = small_config(filter_steps_per_receive=4 * MESSAGE_STEPS)
-    async with NodeUnderTest(tmp_path, config=config, metrics=metrics) as node:
+    async with node_under_test(tmp_path, config=config, metrics=metrics) as node:
         await append_texts(node, 10, last="yes")
         offset = 0
         found: list[str] = []

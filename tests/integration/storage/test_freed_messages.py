@@ -16,6 +16,7 @@ from strata_testing.storage_node import (
     GROUP,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     small_config,
 )
 
@@ -23,7 +24,9 @@ from strata_testing.storage_node import (
 @pytest.fixture(params=[64 * 1024 * 1024, 0], ids=["recent", "read"])
 async def node(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
     """A node that has payloads in memory, and one that reads them from disk."""
-    async with NodeUnderTest(tmp_path, config=small_config(recent_bytes=request.param)) as running:
+    async with node_under_test(
+        tmp_path, config=small_config(recent_bytes=request.param)
+    ) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     pop_request,
 )
 from tests.integration.storage.waiting import (
@@ -45,7 +46,7 @@ async def pop(node: NodeUnderTest, attempt: int, *, repeated: bool) -> list[tupl
 
 async def test_a_repeat_gets_the_same_leases(tmp_path: Path) -> None:
     """Auto-renewed leases have no end of their own; after a restart the repeat finds them, too."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         for queue in range(4):
             await node.append([b"%d" % queue], queue=queue)
         first = await pop(node, 77, repeated=False)
@@ -54,7 +55,7 @@ async def test_a_repeat_gets_the_same_leases(tmp_path: Path) -> None:
         other = await pop(node, 78, repeated=True)
         assert len(other) == 1
         assert not set(other) & set(first)
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert sorted(await pop(node, 77, repeated=True)) == sorted(first)
         assert await pop(node, 79, repeated=False) == []
 
@@ -64,7 +65,7 @@ async def test_what_a_lost_broker_took_is_delivered_to_a_client_that_lives(
 ) -> None:
     """Its holder never heard of the lease and goes on living; it becomes no dead letter for it."""
     broker, client = 0xB0B, 5
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"1"], queue=0)
         request = pb.WatchRequest(broker_boot_id=broker)
         watch = cast(AsyncGenerator[pb.WatchResponse, None], node.rpc.watch(request, CONTEXT))
@@ -102,13 +103,13 @@ async def change(
 
 async def test_a_repeated_change_is_answered_as_the_first_one(tmp_path: Path) -> None:
     """At the same leader and at the next one; who does not repeat has a void handle."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"1"], queue=0)
         lease = lease_of((await node.pop(queue=0)).messages[0])
         first = await change(node, lease, 60_000, repeated=True)
         assert first.lease.lease_number == lease.lease_number + 1
         assert await change(node, lease, 60_000, repeated=True) == first
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await change(node, lease, 60_000, repeated=True) == first
         refused = await change(node, lease, 60_000, repeated=False)
         assert refused.refusal.outcome == pb.OUTCOME_INVALID_HANDLE
@@ -119,7 +120,7 @@ async def test_a_repeated_change_is_answered_as_the_first_one(tmp_path: Path) ->
 
 async def test_a_repeated_forward_copies_nothing_twice(tmp_path: Path) -> None:
     """The copy in the dead-letter topic tells that it was done; an ack was something else."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"dead", b"acked"], queue=0)
         popped = await node.pop(queue=0)
         dead, acked = (lease_of(message) for message in popped.messages)
@@ -149,7 +150,7 @@ async def test_a_repeated_forward_copies_nothing_twice(tmp_path: Path) -> None:
 
 async def test_a_pop_that_is_cancelled_keeps_nothing(tmp_path: Path) -> None:
     """However far it has come, the next one gets the message, and it is the first attempt."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"only"])
         for turns in range(60):
             leaves = asyncio.ensure_future(node.rpc.pop(pop_request(max_attempts=1), CONTEXT))
@@ -172,7 +173,7 @@ async def test_a_pop_that_is_cancelled_keeps_nothing(tmp_path: Path) -> None:
 
 async def test_a_release_is_one_entry_and_no_attempt(tmp_path: Path) -> None:
     """Of many leases on several queues; also when it is repeated after a restart."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         for queue in range(4):
             await node.append([b"%d" % number for number in range(8)], queue=queue)
         popped = await node.pop(max_messages=32, max_attempts=1)
@@ -185,7 +186,7 @@ async def test_a_release_is_one_entry_and_no_attempt(tmp_path: Path) -> None:
         assert (await node.rpc.release(release, CONTEXT)).released == 32
         assert engine.machine.applied_index() == before + 1
         assert (await node.rpc.release(release, CONTEXT)).released == 0
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert (await node.rpc.release(release, CONTEXT)).released == 0
         again = await node.pop(max_messages=32, max_attempts=1)
         assert [message.attempt_count for message in again.messages] == [1] * 32
@@ -198,7 +199,7 @@ async def test_a_repeat_is_told_what_the_first_one_was_under_the_next_leader(
     tmp_path: Path,
 ) -> None:
     """Of a recall and a rollback nothing but that is left; what never was is refused still."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         due_ms = node.clock.wall_ms() + 60_000
         batch = waiting_batch([b"recalled"], [due_ms], ids=[bytes.fromhex(ID_TEXT)])
         recalled = await append(node, batch)
@@ -208,7 +209,7 @@ async def test_a_repeat_is_told_what_the_first_one_was_under_the_next_leader(
         assert await recall(node, recalled) == pb.OUTCOME_UNSPECIFIED
         assert await outcome(node, rolled_back, ROLLBACK) == pb.OUTCOME_UNSPECIFIED
         assert await outcome(node, committed, COMMIT) == pb.OUTCOME_UNSPECIFIED
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await recall(node, recalled) == pb.OUTCOME_UNSPECIFIED
         assert await outcome(node, rolled_back, ROLLBACK) == pb.OUTCOME_UNSPECIFIED
         assert await outcome(node, rolled_back, COMMIT) == pb.OUTCOME_INVALID_HANDLE
@@ -236,7 +237,7 @@ async def outcome(
 
 async def test_a_repeated_ack_is_ok_however_late(tmp_path: Path) -> None:
     """The first try may have been carried out: the handle's end says nothing about that."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"acked", b"leased"], queue=0)
         acked, leased = (lease_of(one) for one in (await node.pop(queue=0)).messages)
         assert list((await node.ack(acked)).outcomes) == [pb.OUTCOME_OK]

@@ -23,6 +23,7 @@ from strata_testing.storage_node import (
     batch_of,
     lease_of,
     message_id,
+    node_under_test,
     pop_request,
     small_config,
 )
@@ -30,7 +31,7 @@ from strata_testing.storage_node import (
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as running:
+    async with node_under_test(tmp_path) as running:
         yield running
 
 
@@ -55,7 +56,7 @@ LOCAL = '{storage_medium="disk",storage_type="local"}'
 
 async def test_a_node_shows_itself_under_the_names_of_rocketmq(tmp_path: Path) -> None:
     """Sizes, what is behind, the age of the oldest message, and what the disk allows."""
-    async with NodeUnderTest(tmp_path, metrics=Metrics()) as node:
+    async with node_under_test(tmp_path, metrics=Metrics()) as node:
         assert node.gauges("rocketmq_storage_message_reserve_time") == {}
         await node.append([b"a", b"b"], queue=1)
         node.clock.advance(60)
@@ -139,7 +140,7 @@ async def test_a_batch_that_is_damaged_is_refused(node: NodeUnderTest) -> None:
 
 async def test_unknown_raft_groups_and_foreign_queues_are_refused_apart(tmp_path: Path) -> None:
     """One bad part of a request does not hurt the others."""
-    async with NodeUnderTest(tmp_path, raft_groups=(1, 2)) as node:
+    async with node_under_test(tmp_path, raft_groups=(1, 2)) as node:
         request = pb.AppendRequest(
             broker_boot_id=1,
             batches=[
@@ -445,7 +446,7 @@ async def test_a_sealed_queue_takes_no_append_and_is_still_read(node: NodeUnderT
 async def test_too_many_parked_pops_are_refused(tmp_path: Path) -> None:
     """The limit on waiters answers at once."""
     config = small_config(waiters_max=1)
-    async with NodeUnderTest(tmp_path, config=config) as node:
+    async with node_under_test(tmp_path, config=config) as node:
         parked = asyncio.ensure_future(node.pop(wait_ms=600_000))
         await asyncio.sleep(0.02)
         refused = await node.pop(wait_ms=600_000)
@@ -462,7 +463,7 @@ async def test_watchers_are_told_what_is_led_here(node: NodeUnderTest) -> None:
 
 async def test_a_consumer_group_knows_the_topics_of_which_it_has_state(tmp_path: Path) -> None:
     """Rising ids, each once, over all queues; none of other groups, of dropped topics, unread."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
 
         async def topics(consumer_group_id: int = 5) -> list[int]:
             request = pb.GetConsumerTopicsRequest(

@@ -12,7 +12,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_state.memory_store import MemoryStore
 from strata_testing import ManualClock
 from strata_testing.simulated_disk import SimulatedDisk
-from strata_testing.storage_node import GROUP, NodeUnderTest, small_config
+from strata_testing.storage_node import GROUP, NodeUnderTest, node_under_test, small_config
 from tests.integration.storage.waiting import delay, end, half, let_pass, pop_bodies
 
 _MOMENTS_MAX = 12
@@ -78,7 +78,9 @@ async def test_nothing_answered_is_lost_by_a_power_failure(tmp_path: Path, seed:
             moments.append(Moment(promises.copy(), store.after_crash(), crashed))
 
     config = small_config()
-    async with NodeUnderTest(tmp_path, clock=clock, disk=disk, store=store, config=config) as node:
+    async with node_under_test(
+        tmp_path, clock=clock, disk=disk, store=store, config=config
+    ) as node:
         disk.on_call = look
         await work(node, rng, promises, seed)
     assert len(moments) > 5
@@ -90,7 +92,7 @@ async def check_after(moment: Moment, folder: Path, clock: ManualClock) -> None:
     """Start from what the power failure left, let all delays pass, read everything."""
     moment.disk.power_loss()
     config, promises = small_config(), moment.promises
-    async with NodeUnderTest(
+    async with node_under_test(
         folder, clock=clock, disk=moment.disk, store=moment.store, config=config
     ) as node:
         let_pass(node, 10)

@@ -22,6 +22,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     message_id,
+    node_under_test,
     small_config,
 )
 from tests.integration.storage.waiting import (
@@ -46,7 +47,7 @@ MESSAGE_ID = "0190DB80539A6F48DE88837ED15B1664A0"
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as made:
+    async with node_under_test(tmp_path) as made:
         yield made
 
 
@@ -120,7 +121,7 @@ async def test_a_repeat_gets_the_first_receipt(tmp_path: Path) -> None:
     due_ms = clock.wall_ms() + 60_000
     batch = waiting_batch([b"a", b"b"], [due_ms, due_ms], ids=ids)
     again = waiting_batch([b"new", b"b"], [due_ms, due_ms], ids=[message_id(b"c"), ids[1]])
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await node.append([b"plain"])
         first = await repeat(node, batch, boot_id=5, sequence=1)
         assert first.first_pending.index > 0
@@ -128,7 +129,7 @@ async def test_a_repeat_gets_the_first_receipt(tmp_path: Path) -> None:
         assert await repeat(node, batch, boot_id=5, sequence=1) == first
         assert waiting_of(node) == [(due_ms, first.first_pending.index, n) for n in (0, 1)]
     for sequence in (2, 3):
-        async with NodeUnderTest(tmp_path, clock=clock) as node:
+        async with node_under_test(tmp_path, clock=clock) as node:
             if sequence == 2:
                 assert await repeat(node, batch, boot_id=5, sequence=1) == first
             part = await repeat(node, again, boot_id=5, sequence=sequence)
@@ -180,7 +181,7 @@ async def test_midnight_and_a_short_retention_hide_no_repeat(tmp_path: Path) -> 
         [b"half"], [clock.wall_ms() + 600_000], kind=PartKind.HALF, ids=[identity]
     )
     retention = FixedRetention(1_000)
-    async with NodeUnderTest(tmp_path, clock=clock, retention=retention) as node:
+    async with node_under_test(tmp_path, clock=clock, retention=retention) as node:
         first = (await repeat(node, batch, boot_id=5, sequence=1)).first_pending
         await node.append([b"plain"], ids=[plain])
         await retain(node, 60)
@@ -212,7 +213,7 @@ async def test_plain_and_waiting_messages_share_the_window_of_known_ids(
 async def test_a_part_that_waits_is_refused_as_others_are(tmp_path: Path) -> None:
     """A queue, or a topic, that is not this raft group's; a sealed queue; a dropped topic."""
     due = [ManualClock().wall_ms() + 60_000]
-    async with NodeUnderTest(tmp_path, raft_groups=(GROUP, 2)) as node:
+    async with node_under_test(tmp_path, raft_groups=(GROUP, 2)) as node:
         part = await repeat(node, waiting_batch([b"x"], due, queue=1), boot_id=5, sequence=1)
         assert part.outcome == pb.OUTCOME_WRONG_GROUP
         await node.app.node.engine(GROUP).seal(TOPIC.topic_id, 0, 2)
@@ -272,14 +273,14 @@ async def work(node: NodeUnderTest, rng: random.Random, rounds: int) -> list[byt
 async def test_the_same_rows_come_back_from_the_log_alone(tmp_path: Path) -> None:
     """Pending rows, pins and the rows of placed messages, byte for byte."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await work(node, random.Random(4), 45)
         before = rows_of(node)
         assert {13, 14} <= {key[4] for key, _ in before}
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         assert rows_of(node) == before
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         assert rows_of(node) == before
 
 
@@ -287,7 +288,7 @@ async def test_a_recalled_message_does_not_come_back_with_lost_rows(tmp_path: Pa
     """The run is split again; its neighbours are delivered; its entry goes with its queue."""
     clock, retention = ManualClock(), FixedRetention(60_000)
     ids = [message_id(b"first"), pack_message_id(MESSAGE_ID), message_id(b"third")]
-    async with NodeUnderTest(tmp_path, clock=clock, retention=retention) as node:
+    async with node_under_test(tmp_path, clock=clock, retention=retention) as node:
         await node.append([b"first", b"second", b"third"], ids=ids)
         request = pb.RecallRequest(
             raft_group=GROUP,
@@ -301,7 +302,7 @@ async def test_a_recalled_message_does_not_come_back_with_lost_rows(tmp_path: Pa
         before = rows_of(node)
         assert retracted(node) == [(TOPIC.topic_id, 0, 1)]
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock, retention=retention) as node:
+    async with node_under_test(tmp_path, clock=clock, retention=retention) as node:
         assert rows_of(node) == before
         assert await pop_bodies(node) == [b"first", b"third"]
         assert await find(node, MESSAGE_ID) == []
@@ -315,7 +316,7 @@ async def test_rows_come_back_from_a_checkpoint_and_the_entries_that_are_left(
     """Segments around the waiting messages were freed; they are delivered all the same."""
     clock, rng = ManualClock(), random.Random(5)
     options = {"clock": clock, "config": CONFIG, "retention": RETENTION}
-    async with NodeUnderTest(tmp_path, **options) as node:  # type: ignore[arg-type]
+    async with node_under_test(tmp_path, **options) as node:  # type: ignore[arg-type]
         delayed = await work(node, rng, 12)
         for _ in range(3):
             await fill(node, rng, 9)
@@ -330,7 +331,7 @@ async def test_rows_come_back_from_a_checkpoint_and_the_entries_that_are_left(
         before = [row for row in rows_of(node) if row[0][4] not in (6, 7)]
         delayed_there = len(waiting_of(node))
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, **options) as node:  # type: ignore[arg-type]
+    async with node_under_test(tmp_path, **options) as node:  # type: ignore[arg-type]
         assert [row for row in rows_of(node) if row[0][4] not in (6, 7)] == before
         assert len(waiting_of(node)) == delayed_there
         let_pass(node, 2 * 3_600)
@@ -362,7 +363,7 @@ async def test_one_message_that_waits_for_weeks_does_not_keep_the_log(tmp_path: 
     """Relocation keeps its entry, and of what was placed after it only what is retained."""
     clock, rng = ManualClock(), random.Random(6)
     retention = FixedRetention(60_000, {BUSY_TOPIC_ID: 1_000, TOPIC.topic_id: 10_000})
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=retention) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, retention=retention) as node:
         await delay(node, [b"in a month"], 30 * _DAY_S * 1_000)
         for _ in range(6):
             names = [await half(node, rng.randbytes(50)) for _ in range(5)]
@@ -386,7 +387,7 @@ async def test_placed_messages_stay_for_as_long_as_their_topic_keeps_messages(
     clock, rng = ManualClock(), random.Random(7)
     retention = FixedRetention(60_000, {BUSY_TOPIC_ID: 1_000, TOPIC.topic_id: 600_000})
     options = {"clock": clock, "config": CONFIG, "retention": retention}
-    async with NodeUnderTest(tmp_path, **options) as node:  # type: ignore[arg-type]
+    async with node_under_test(tmp_path, **options) as node:  # type: ignore[arg-type]
         await node.append([b"before"])
         await delay(node, [b"later"], 3_600_000)
         await fill(node, rng, 18)
@@ -394,7 +395,7 @@ async def test_placed_messages_stay_for_as_long_as_their_topic_keeps_messages(
         await until(lambda: not waiting_of(node))
         await retain(node, 500)
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, **options) as node:  # type: ignore[arg-type]
+    async with node_under_test(tmp_path, **options) as node:  # type: ignore[arg-type]
         await fill(node, rng, 18)
         await retain(node, 50)
         assert await pop_bodies(node) == [b"later"]

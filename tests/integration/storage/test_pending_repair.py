@@ -15,7 +15,7 @@ from strata_seglog.real_disk import RealDisk
 from strata_seglog.verify import dump_log, verify_log
 from strata_storage.upkeep.repair import RepairPlan
 from strata_testing import ManualClock
-from strata_testing.storage_node import NodeUnderTest, small_config
+from strata_testing.storage_node import NodeUnderTest, node_under_test, small_config
 from tests.integration.storage.damaged_log import FrameDict, flip
 from tests.integration.storage.test_repair import lost_offsets, repair
 from tests.integration.storage.waiting import (
@@ -51,7 +51,7 @@ def frames(folder: Path, kind: CommandKind) -> list[FrameDict]:
 
 async def filled(folder: Path, clock: ManualClock) -> None:
     """Store halves and delayed messages, a plain one around each; commit the first two halves."""
-    async with NodeUnderTest(folder, clock=clock, config=CONFIG) as node:
+    async with node_under_test(folder, clock=clock, config=CONFIG) as node:
         await node.append([b"plain"])
         due_ms = clock.wall_ms() + 3_600_000
         batch = waiting_batch(HALVES, [due_ms] * len(HALVES), kind=PartKind.HALF)
@@ -71,7 +71,7 @@ async def after_repair(folder: Path, clock: ManualClock, plan: RepairPlan) -> li
     assert repair(folder).is_empty, "a second repair finds something"
     delivered: list[list[bytes]] = []
     for consumer_group_id in (5, 6):
-        async with NodeUnderTest(folder, clock=clock, config=CONFIG) as node:
+        async with node_under_test(folder, clock=clock, config=CONFIG) as node:
             status = node.app.node.status().replicas[0]
             assert status.state == pb.REPLICA_STATE_SERVING, status
             offset = (await node.append([b"next"], boot_id=0)).parts[0].base_offset

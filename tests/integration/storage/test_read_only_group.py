@@ -12,8 +12,8 @@ from strata_testing import ManualClock
 from strata_testing.storage_node import (
     CONTEXT,
     GROUP,
-    NodeUnderTest,
     message_id,
+    node_under_test,
     small_config,
 )
 from tests.integration.storage.damaged_log import (
@@ -35,7 +35,7 @@ async def test_rows_that_cannot_be_rebuilt_in_full_make_one_group_read_only(
     """The node starts, the other group serves; the bad frame is named and never served."""
     rng, clock = random.Random(1), ManualClock()
     sent: dict[int, list[bytes]] = {GROUP: [], OTHER_GROUP: []}
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(40):
             raft_group = GROUPS[number % 2]
             body = rng.randbytes(700_000)
@@ -49,7 +49,9 @@ async def test_rows_that_cannot_be_rebuilt_in_full_make_one_group_read_only(
     *_, bad = frames_of(tmp_path / "log", 100 + GROUP, sealed=True)
     flip(tmp_path / "log", int(bad["position"]) + HEADER_BYTES + 600_000)
     for restart in range(2):
-        async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+        async with node_under_test(
+            tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS
+        ) as node:
             status = status_of(node, GROUP)
             assert status.state == pb.REPLICA_STATE_READ_ONLY
             assert f"entry {bad['index']}" in status.reason
@@ -72,14 +74,14 @@ async def test_a_group_damaged_in_the_newest_segment_shows_what_comes_before(
 ) -> None:
     """Also when its rows are gone: entries up to the damage are applied and served."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(6):
             await append(node, GROUP, [b"%d" % number * 300], 0)
             await append(node, OTHER_GROUP, [b"other"], 1)
     entries = frames_of(tmp_path / "log", 101)
     flip(tmp_path / "log", int(entries[4]["position"]) + HEADER_BYTES + 200)
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         assert status_of(node, GROUP).state == pb.REPLICA_STATE_READ_ONLY
         assert await fetch_all(node, GROUP, 0) == {at: b"%d" % at * 300 for at in range(4)}
         pop = pb.PopRequest(raft_group=GROUP, consumer_group_id=5, topic=pb.TopicRef(topic_id=7))
@@ -94,14 +96,14 @@ async def test_a_leader_that_cannot_read_recent_ids_looks_them_up_in_rows(
     """Damage among recent entries costs speed: a repeat is still known, and not stored twice."""
     rng, clock = random.Random(1), ManualClock()
     ids = [message_id(b"%d" % number) for number in range(16)]
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(16):
             body = rng.randbytes(900_000)
             await append(node, GROUPS[number % 2], [body], number % 2, ids=[ids[number]])
         before = await fetch_all(node, GROUP, 0)
     bad = frames_of(tmp_path / "log", 101, sealed=True)[0]
     flip(tmp_path / "log", int(bad["position"]) + HEADER_BYTES + 600_000)
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in (0, 14):
             repeated = (await append(node, GROUP, [b"again"], 0, ids=[ids[number]])).parts[0]
             assert [(each.queue, each.offset) for each in repeated.duplicates] == [(0, number // 2)]

@@ -27,6 +27,7 @@ from strata_testing.storage_node import (
     NodeUnderTest,
     lease_of,
     message_id,
+    node_under_test,
     small_config,
 )
 from tests.integration.storage.kept_rows import kept_rows
@@ -62,23 +63,23 @@ async def work(node: NodeUnderTest, rng: random.Random, rounds: int) -> None:
 async def test_a_restart_keeps_everything(tmp_path: Path) -> None:
     """Rows after a clean stop and start are the same; offsets go on."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await work(node, random.Random(1), 30)
         before = rows_of(node)
         last = await node.append([b"last"])
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         again = await node.append([b"next"], boot_id=2)
         assert again.parts[0].base_offset == last.parts[0].base_offset + 1
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         assert {key for key, _ in before} <= {key for key, _ in rows_of(node)}
 
 
 async def test_known_ids_and_broker_results_survive_a_restart(tmp_path: Path) -> None:
     """A repeat after a crash still finds the first result (rule 23)."""
     identity = message_id(b"x")
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         first = await node.append([b"x"], ids=[identity], sequence=7)
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await node.append([b"x"], ids=[identity], sequence=7) == first
         again = await node.append([b"x"], ids=[identity], sequence=8)
         assert [(d.queue, d.offset) for d in again.parts[0].duplicates] == [(0, 0)]
@@ -89,11 +90,11 @@ async def test_the_same_state_comes_back_when_the_state_folder_was_deleted(
 ) -> None:
     """All rows, byte for byte, from the log alone."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await work(node, random.Random(2), 40)
         before = rows_of(node)
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         assert rows_of(node) == before
 
 
@@ -103,7 +104,7 @@ async def test_a_checkpoint_is_used_also_when_the_log_has_all_entries(
     """Lost rows are not applied again one by one: the same ones come from checkpoint and log."""
     clock = ManualClock()
     config = small_config()
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         await work(node, random.Random(4), 20)
         await node.append([b"with a key"] * 3, queue=3, keys=["a", "b", "a"])
         parts = node.app.node
@@ -121,7 +122,7 @@ async def test_a_checkpoint_is_used_also_when_the_log_has_all_entries(
         return found
 
     monkeypatch.setattr(row_preparer, "rebuild_if_needed", noted)
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         assert rows_of(node) == before
     assert rebuilt == [True]
 
@@ -131,7 +132,7 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
 ) -> None:
     """Every entry is applied again."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await work(node, random.Random(4), 10)
         parts = node.app.node
         parts._checkpointer.want(100 + GROUP)
@@ -143,7 +144,7 @@ async def test_a_damaged_checkpoint_is_passed_over_when_the_log_has_all_entries(
     data[at + 200] ^= 1
     segment.write_bytes(bytes(data))
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         assert rows_of(node) == before
         with pytest.raises(CorruptFrame):
             node.app.node._parts.log.read_at(at)
@@ -153,7 +154,7 @@ async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Pa
     """After segments were freed a checkpoint stands in for them: the same rows come back."""
     clock = ManualClock()
     config = small_config(default_retention_ms=60_000)
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         rng = random.Random(3)
         for _ in range(12):
             await node.append([rng.randbytes(200_000) for _ in range(8)], queue=-1)
@@ -169,7 +170,7 @@ async def test_rows_are_rebuilt_from_checkpoint_and_retained_frames(tmp_path: Pa
         before = kept_rows(rows_of(node))
         assert {RowKind.ID, RowKind.KEY} <= {row[0][4] for row in before}
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         assert kept_rows(rows_of(node)) == before
         fetched = await node.rpc.fetch(
             pb.FetchRequest(raft_group=GROUP, topic_id=7, queue=2, offset=0, max_messages=1_000),
@@ -183,7 +184,7 @@ async def test_trimmed_messages_are_gone_and_their_leases_dropped(tmp_path: Path
     """Retention moves the min offset; nothing below it is given out again (rule 26)."""
     clock = ManualClock()
     config = small_config(default_retention_ms=60_000)
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         await node.append([b"old"] * 3)
         popped = await node.pop(max_messages=2, invisible_ms=3_600_000)
         assert len(popped.messages) == 2
@@ -236,7 +237,9 @@ async def test_nothing_promised_is_lost_by_a_power_failure(tmp_path: Path, seed:
     config = small_config()
     failures = _PowerFailures(disk, store, 40)
     sent: set[bytes] = set()
-    async with NodeUnderTest(tmp_path, clock=clock, disk=disk, store=store, config=config) as node:
+    async with node_under_test(
+        tmp_path, clock=clock, disk=disk, store=store, config=config
+    ) as node:
         for number in range(18):
             bodies = [b"%d-%d-%d" % (seed, number, at) for at in range(rng.randrange(1, 6))]
             sent.update(bodies)
@@ -258,7 +261,7 @@ async def _check_after(
     moment: _Moment, sent: set[bytes], folder: Path, clock: ManualClock, config: StorageConfig
 ) -> None:
     moment.disk.power_loss()
-    async with NodeUnderTest(
+    async with node_under_test(
         folder, clock=clock, disk=moment.disk, store=moment.store, config=config
     ) as node:
         found: dict[tuple[int, int], bytes] = {}
@@ -282,7 +285,7 @@ async def _check_after(
 async def test_a_message_whose_bytes_were_flipped_is_never_served(tmp_path: Path) -> None:
     """It is CORRUPT for reads by offset; the others go on."""
     config = small_config(recent_bytes=0)
-    async with NodeUnderTest(tmp_path, config=config) as node:
+    async with node_under_test(tmp_path, config=config) as node:
         await node.append([b"first" * 50])
         await node.append([b"poison" * 50])
         await node.append([b"third" * 50])
@@ -298,7 +301,7 @@ async def test_a_message_whose_bytes_were_flipped_is_never_served(tmp_path: Path
 
 async def test_a_full_disk_refuses_appends_and_takes_acks(tmp_path: Path) -> None:
     """Rule 11: the first mark refuses appends, the second pops too, acks go on."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a", b"b"])
         popped = await node.pop(max_messages=1)
         guard = node.app.node.disk_guard
@@ -316,7 +319,7 @@ async def test_a_log_that_begins_after_the_rows_and_has_no_checkpoint_is_refused
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is made up: without rows and without checkpoint there is no start."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
         log = node.app.node._parts.log
         assert not rebuild_if_needed(MemoryStore(), log, GROUP, 101)

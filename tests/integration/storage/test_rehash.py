@@ -16,6 +16,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
 )
 
 QUEUE = 1
@@ -50,14 +51,14 @@ async def consume(node: NodeUnderTest, count: int, consumer_group_id: int = 5) -
 
 async def test_an_empty_queue_is_left_at_once_and_for_good(tmp_path: Path) -> None:
     """The older count is refused from then on, also after a restart; the present one is taken."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await rehash(node)
         assert await rehash(node), "who asks again is told the same"
         assert await send(node, b"old") == pb.OUTCOME_REHASHED
         assert await send(node, b"new", queue_count=8) == pb.OUTCOME_OK
         anywhere = await node.append([b"any"], queue=-1)
         assert anywhere.parts[0].outcome == pb.OUTCOME_OK
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         # The broker goes on counting its batches.
         node.sequence = 10
         assert await send(node, b"old") == pb.OUTCOME_REHASHED
@@ -70,15 +71,15 @@ async def test_an_empty_queue_is_left_at_once_and_for_good(tmp_path: Path) -> No
 async def test_rows_that_are_rebuilt_from_the_log_know_it(tmp_path: Path) -> None:
     """The queue's row is part of the replicated state (rule 6)."""
     disk = SimulatedDisk(3)
-    async with NodeUnderTest(tmp_path, disk=disk, store=MemoryStore()) as node:
+    async with node_under_test(tmp_path, disk=disk, store=MemoryStore()) as node:
         assert await rehash(node)
-    async with NodeUnderTest(tmp_path, disk=disk, store=MemoryStore()) as node:
+    async with node_under_test(tmp_path, disk=disk, store=MemoryStore()) as node:
         assert await send(node, b"old") == pb.OUTCOME_REHASHED
 
 
 async def test_a_queue_is_not_left_before_every_consumer_group_is_done(tmp_path: Path) -> None:
     """While one is far behind nothing is held back; the last ack makes way."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         for number in range(300):
             assert await send(node, b"%d" % number) == pb.OUTCOME_OK
         await consume(node, 1, consumer_group_id=5)
@@ -92,7 +93,7 @@ async def test_a_queue_is_not_left_before_every_consumer_group_is_done(tmp_path:
 
 async def test_a_group_that_only_reads_other_queues_counts(tmp_path: Path) -> None:
     """It consumes the topic, so it has the queue's messages before it."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await send(node, b"a")
         await node.append([b"other"], queue=3)
         other = await node.pop(consumer_group_id=6, queue=3)
@@ -106,7 +107,7 @@ async def test_a_group_that_only_reads_other_queues_counts(tmp_path: Path) -> No
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_little_that_is_left_is_waited_for(tmp_path: Path, in_time: bool) -> None:
     """Meanwhile the older count waits, and goes on when it took too long; others go through."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await send(node, b"a")
         (leased,) = (await node.pop(queue=QUEUE, fifo=True)).messages
         asked = asyncio.ensure_future(rehash(node))
@@ -125,7 +126,7 @@ async def test_little_that_is_left_is_waited_for(tmp_path: Path, in_time: bool) 
 
 async def test_an_epoch_that_has_ended_is_only_looked_at(tmp_path: Path) -> None:
     """Consumed or not, nothing is written: it takes no appends anyway."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await send(node, b"a")
         (leased,) = (await node.pop(queue=QUEUE)).messages
         assert not await rehash(node, ended=True)
@@ -136,7 +137,7 @@ async def test_an_epoch_that_has_ended_is_only_looked_at(tmp_path: Path) -> None
 
 async def test_a_queue_that_moves_takes_its_count_with_it(tmp_path: Path) -> None:
     """The next epoch refuses the older count, too; a sealed queue is not left any more."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await rehash(node)
         opened = pb.OpenRequest(
             raft_group=GROUP, topic_id=7, queue=QUEUE, epoch=2, start_offset=0, queue_count=8

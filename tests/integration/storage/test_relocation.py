@@ -19,6 +19,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     small_config,
 )
 from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append, status_of
@@ -69,7 +70,7 @@ async def round_of(node: NodeUnderTest, rng: random.Random, expected: list[bytes
 async def test_a_topic_with_long_retention_does_not_pin_the_log(tmp_path: Path) -> None:
     """Disk usage is bounded; its messages stay, byte for byte, over restarts and lost rows."""
     rng, clock, expected = random.Random(1), ManualClock(), list[bytes]()
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
         for _ in range(12):
             await round_of(node, rng, expected)
             assert log_bytes(tmp_path) <= 4 * 8 * _MIB
@@ -84,12 +85,14 @@ async def test_a_topic_with_long_retention_does_not_pin_the_log(tmp_path: Path) 
     for lose_rows in (False, True, False):
         if lose_rows:
             shutil.rmtree(tmp_path / "state")
-        async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
+        async with node_under_test(
+            tmp_path, clock=clock, config=CONFIG, retention=RETENTION
+        ) as node:
             assert await kept(node) == list(enumerate(expected))
             await round_of(node, rng, expected)
             assert await kept(node) == list(enumerate(expected))
             assert log_bytes(tmp_path) <= 4 * 8 * _MIB
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
         clock.advance(72 * _HOUR_S)
         await node.app.node.retain_once()
         assert await kept(node) == []
@@ -109,7 +112,7 @@ async def test_nothing_is_lost_by_a_power_failure_during_relocation(
         if operation in ("write", "sync", "delete", "sync_folder"):
             moments.append((disk.snapshot(len(moments)), store.after_crash()))
 
-    async with NodeUnderTest(
+    async with node_under_test(
         tmp_path, clock=clock, disk=disk, store=store, config=CONFIG, retention=RETENTION
     ) as node:
         for _ in range(2):
@@ -125,7 +128,7 @@ async def test_nothing_is_lost_by_a_power_failure_during_relocation(
     assert len(moments) > 3
     for lost_disk, lost_store in moments[:12]:
         lost_disk.power_loss()
-        async with NodeUnderTest(
+        async with node_under_test(
             tmp_path, clock=clock, disk=lost_disk, store=lost_store, config=CONFIG
         ) as node:
             assert await kept(node) == list(enumerate(expected))
@@ -134,7 +137,7 @@ async def test_nothing_is_lost_by_a_power_failure_during_relocation(
 async def test_a_segment_that_is_mostly_live_is_left_alone(tmp_path: Path) -> None:
     """Copying must pay: above the ratio nothing is copied, until the disk is at its mark."""
     rng, clock = random.Random(1), ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, retention=RETENTION) as node:
         for topic_id in (LONG, LONG, LONG, SHORT, LONG, LONG, SHORT, SHORT) * 3:
             await node.append([rng.randbytes(900_000)], boot_id=0, topic_id=topic_id)
         clock.advance(90)
@@ -153,7 +156,7 @@ async def test_a_turn_copies_no_more_than_its_budget(tmp_path: Path) -> None:
     """Relocation goes on in the next turn where the budget ended the last one."""
     config = small_config(recent_bytes=0, relocate_bytes_per_turn=1)
     rng, clock = random.Random(1), ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock, config=config, retention=RETENTION) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config, retention=RETENTION) as node:
         for _ in range(9):
             await node.append([rng.randbytes(100)], boot_id=0)
             for _ in range(4):
@@ -176,7 +179,7 @@ async def test_messages_go_early_only_when_relocation_cannot_make_room(
     """Above `max_log_bytes`: first what is dead goes, then the oldest messages (rule 10)."""
     config = small_config(recent_bytes=0, max_log_bytes=24 * _MIB)
     rng, clock, expected = random.Random(1), ManualClock(), list[bytes]()
-    async with NodeUnderTest(tmp_path, clock=clock, config=config, retention=RETENTION) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config, retention=RETENTION) as node:
         for _ in range(10):
             if mostly_kept:
                 await node.append([rng.randbytes(900_000) for _ in range(5)], boot_id=0)
@@ -198,7 +201,7 @@ async def test_an_idle_raft_group_outlives_the_relocation_of_its_last_entries(
 ) -> None:
     """Its newest entries go with their segment; it leads, knows its place and goes on there."""
     rng, clock = random.Random(1), ManualClock()
-    async with NodeUnderTest(
+    async with node_under_test(
         tmp_path, clock=clock, config=CONFIG, retention=RETENTION, raft_groups=GROUPS
     ) as node:
         await append(node, GROUP, [b"kept"], 0)
@@ -213,7 +216,7 @@ async def test_an_idle_raft_group_outlives_the_relocation_of_its_last_entries(
     for lose_rows in (False, True, False):
         if lose_rows:
             shutil.rmtree(tmp_path / "state")
-        async with NodeUnderTest(
+        async with node_under_test(
             tmp_path, clock=clock, config=CONFIG, retention=RETENTION, raft_groups=GROUPS
         ) as node:
             status = status_of(node, GROUP)

@@ -26,6 +26,7 @@ from strata_testing.storage_node import (
     TOPIC,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     pop_request,
     small_config,
 )
@@ -78,7 +79,7 @@ async def everything(node: NodeUnderTest) -> Queues:
 async def filled(folder: Path, clock: ManualClock, *, large: bool = False) -> Queues:
     """Run a node that takes messages of several sizes, some of them leased and acked."""
     rng = random.Random(1)
-    async with NodeUnderTest(folder, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(folder, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         for number in range(24):
             queue = number % 4
             size = 500_000 if large else 100
@@ -101,7 +102,7 @@ async def check_repaired(
     assert report.ok, report.corruptions
     assert repair(folder).is_empty, "a second repair finds something"
     lost = lost_offsets(plan)
-    async with NodeUnderTest(folder, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(folder, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         after = await everything(node)
         for queue, messages in before.items():
             gone = messages.keys() - after[queue].keys()
@@ -136,7 +137,7 @@ async def test_what_is_damaged_is_given_up_and_nothing_else(
     frame = frames_of(tmp_path / "log", REPLICA)[number]
     end = int(frame["position"]) + HEADER_BYTES + int(frame["payload_bytes"])
     flip(tmp_path / "log", end + at if at < 0 else int(frame["position"]) + at, length)
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         assert status_of(node, GROUP).state == pb.REPLICA_STATE_READ_ONLY
         assert "strata log repair" in status_of(node, GROUP).reason
         if at == 20 or length == 500:
@@ -174,7 +175,7 @@ async def test_a_frame_whose_header_is_gone_is_found_by_its_neighbours(
     ]
     assert len(gone) == 3
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         assert await everything(node) == after, "the log alone gives the same"
 
 
@@ -210,7 +211,7 @@ async def test_a_repair_of_one_raft_group_leaves_the_others_damage(tmp_path: Pat
         flip(tmp_path / "log", int(frame["position"]) + HEADER_BYTES + 150)
     plan = repair(tmp_path, GROUP)
     assert {each.raft_group for each in plan.given_up} == {GROUP}
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         assert status_of(node, GROUP).leader
         assert status_of(node, OTHER_GROUP).state == pb.REPLICA_STATE_READ_ONLY
 
@@ -241,7 +242,7 @@ async def test_a_repair_of_one_raft_group_writes_over_nothing_of_the_others(
 async def test_consumers_go_on_behind_lost_messages(tmp_path: Path) -> None:
     """A pop skips them, a lease on one is consumed, the cursor gets past all."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG) as node:
         for number in range(8):
             await node.append([b"%d" % number * 300], queue=0)
         leased = await node.pop(max_messages=3, invisible_ms=30_000)
@@ -252,7 +253,7 @@ async def test_consumers_go_on_behind_lost_messages(tmp_path: Path) -> None:
     plan = repair(tmp_path)
     assert lost_offsets(plan) == {0: {1, 4, 5}}
     clock.advance(31)
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG) as node:
         got: list[int] = []
         for _ in range(12):
             for message in (await node.pop(max_messages=2, invisible_ms=30_000)).messages:
@@ -333,7 +334,7 @@ async def test_a_repair_that_is_cut_off_is_finished_by_the_next_one(tmp_path: Pa
 def node_on(
     folder: Path, disk: SimulatedDisk, store: MemoryStore, clock: ManualClock
 ) -> NodeUnderTest:
-    return NodeUnderTest(
+    return node_under_test(
         folder, clock=clock, disk=disk, store=store, config=CONFIG, raft_groups=GROUPS
     )
 
@@ -342,7 +343,7 @@ async def test_times_and_retention_see_holes_as_nothing(tmp_path: Path) -> None:
     """A hole at the start of a queue: a search by time and a trim find what comes behind it."""
     clock = ManualClock()
     times: list[int] = []
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG) as node:
         for number in range(8):
             times.append((await node.append([b"%d" % number * 300])).store_time_ms)
             clock.advance(10)
@@ -350,7 +351,7 @@ async def test_times_and_retention_see_holes_as_nothing(tmp_path: Path) -> None:
     for number in (0, 1, 2, 5):
         flip(tmp_path / "log", int(frames[number]["position"]) + HEADER_BYTES + 300)
     repair(tmp_path)
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG) as node:
         for number, first in ((0, 3), (3, 3), (4, 4), (5, 6), (6, 6)):
             request = pb.GetOffsetsRequest(
                 raft_group=GROUP, topic=TOPIC, queues=[0], time_ms=times[number]
@@ -385,7 +386,7 @@ async def test_a_damaged_checkpoint_is_written_anew_from_the_rows(
     assert not plan.given_up
     after = await check_repaired(tmp_path, clock, before, plan)
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
+    async with node_under_test(tmp_path, clock=clock, config=CONFIG, raft_groups=GROUPS) as node:
         assert await everything(node) == after
 
 

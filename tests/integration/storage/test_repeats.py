@@ -14,7 +14,7 @@ from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.group.window_loader import load_window
 from strata_storage.process import new_leaders
 from strata_testing import ManualClock, until
-from strata_testing.storage_node import CONTEXT, NodeUnderTest, small_config
+from strata_testing.storage_node import CONTEXT, NodeUnderTest, node_under_test, small_config
 
 WINDOW_S = 600
 
@@ -61,7 +61,7 @@ async def test_a_flood_makes_the_window_no_shorter(tmp_path: Path, is_official: 
     """An id that had to leave memory is found in its row."""
     clock = ManualClock()
     config = small_config(dedupe_max_ids=1_000)
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         message_id = official(clock, 1) if is_official else foreign(1)
         await node.append([b"first"], ids=[message_id])
         clock.advance(30)
@@ -85,13 +85,13 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
 
     monkeypatch.setattr(new_leaders, "load_window", short)
     ids = [foreign(1), official(clock, 1)]
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await node.append([b"first", b"second"], ids=ids)
         clock.advance(20)
         for number in range(100):
             await node.append([b"x"], ids=[foreign(10 + number)], queue=1)
     clock.advance(20)
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         appends = node.app.node.engine(1).leading().appends
         # What was read back is taken in.
         await until(lambda: appends.window.known(7, foreign(109)))
@@ -102,7 +102,7 @@ async def test_a_new_leader_finds_what_it_has_not_read_back(
 async def test_who_asks_for_an_id_is_told_of_what_is_on_its_way(tmp_path: Path) -> None:
     """A broker looks for the first send of a repeat: also for one that is not committed."""
     clock = ManualClock()
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         for number in range(50):
             message_id = official(clock, number)
             request = pb.QueryRequest(
@@ -121,7 +121,7 @@ async def test_what_was_made_a_moment_ago_is_looked_up_in_no_row(
     """The hot path: ids that say that they are younger than the window cost no read."""
     clock, reads = ManualClock(), noted_reads(monkeypatch)
     config = small_config(dedupe_max_ids=1_000)
-    async with NodeUnderTest(tmp_path, clock=clock, config=config) as node:
+    async with node_under_test(tmp_path, clock=clock, config=config) as node:
         await flood(node, 2_000)
         clock.advance(30)
         reads.clear()
@@ -142,10 +142,10 @@ async def test_nothing_is_looked_up_once_the_window_is_long_enough(
 ) -> None:
     """A node with few messages knows all ids of the window, whatever they look like."""
     clock, reads = ManualClock(), noted_reads(monkeypatch)
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         await node.append([b"x"], ids=[foreign(1)])
     clock.advance(WINDOW_S + 1)
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         reads.clear()
         await node.append([b"y"], ids=[foreign(2)], boot_id=2)
         assert reads == []

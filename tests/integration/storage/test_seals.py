@@ -12,12 +12,12 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Proposer
-from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest
+from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest, node_under_test
 
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as running:
+    async with node_under_test(tmp_path) as running:
         yield running
 
 

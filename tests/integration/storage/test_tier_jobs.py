@@ -23,7 +23,7 @@ from strata_storage.tiering.options import OutsideOptions
 from strata_storage.tiering.parts import FixedTierPolicies
 from strata_storage.tiering.uploader import Uploader
 from strata_testing import ManualClock
-from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest
+from strata_testing.storage_node import CONTEXT, GROUP, NodeUnderTest, node_under_test
 from strata_tier.base.errors import TierError
 from strata_tier.objects.state import (
     CommitRanges,
@@ -78,8 +78,7 @@ async def check_all(node: NodeUnderTest, expected: dict[int, list[bytes]]) -> No
 
 def rpc_of(node: NodeUnderTest) -> TierServicer:
     """Return what answers jobs."""
-    assert isinstance(node.server.tier, TierServicer)
-    return node.server.tier
+    return node.server.handler(TierServicer)
 
 
 def live_keys(node: NodeUnderTest) -> set[str]:
@@ -457,6 +456,6 @@ async def test_who_does_not_lead_says_so(tmp_path: Path) -> None:
         request = tier_pb2.PlanTierSweepRequest(raft_group=GROUP + 1)
         response = await rpc_of(node).plan_tier_sweep(request, CONTEXT)
         assert response.refusal.outcome == pb.OUTCOME_UNKNOWN_GROUP
-    async with NodeUnderTest(tmp_path / "2") as node:
+    async with node_under_test(tmp_path / "2") as node:
         assert "no tier" in (await planned(node)).refusal.reason
         assert "no tier" in (await replaced(node, b"")).refusal.reason

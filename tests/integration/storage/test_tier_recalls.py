@@ -11,7 +11,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
 from strata_testing import ManualClock
-from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest
+from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, node_under_test
 from strata_tier.store.drivers.memory import MemoryStore
 from strata_tier.upkeep.restore import plan_restore
 from tests.integration.storage.kept_rows import kept_rows
@@ -118,14 +118,14 @@ async def test_it_stays_away_when_it_was_taken_back_after_the_checkpoint(tmp_pat
 
 async def test_it_stays_away_when_only_the_rows_are_lost(tmp_path: Path) -> None:
     """The log has entry and recall, and a checkpoint covers both."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append(BODIES, queue=QUEUE, ids=[message_id(at) for at in range(4)])
         for at in (1, 3):
             await recall(node, at)
         await checkpoint(node)
         before = kept_rows(list(node.app.node.engine(GROUP).machine.rows.all()))
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await first_messages(node) == LEFT
         assert kept_rows(list(node.app.node.engine(GROUP).machine.rows.all())) == before
 

@@ -18,6 +18,7 @@ from strata_testing.storage_node import (
     NodeUnderTest,
     lease_of,
     message_id,
+    node_under_test,
 )
 
 CLIENT = "host-1@17@0@abc"
@@ -26,7 +27,7 @@ HOLDER = text_hash(CLIENT)
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    async with NodeUnderTest(tmp_path) as running:
+    async with node_under_test(tmp_path) as running:
         yield running
 
 
@@ -133,16 +134,16 @@ async def test_events_beyond_the_limit_are_counted_out(node: NodeUnderTest) -> N
 
 async def test_traces_survive_a_restart_and_lost_rows(tmp_path: Path) -> None:
     """Rows are replayed, and rebuilt from the log when their folder is gone."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
         popped = await node.pop(queue=0, holder=HOLDER, client_id=CLIENT)
         await tick(node, 1)
         await node.ack(lease_of(popped.messages[0]))
         before = await trace(node, 0)
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await trace(node, 0) == before
     shutil.rmtree(tmp_path / "state")
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await trace(node, 0) == before
 
 

@@ -18,6 +18,7 @@ from strata_testing.storage_node import (
     GROUP,
     TOPIC,
     NodeUnderTest,
+    node_under_test,
     small_config,
 )
 from tests.integration.storage.waiting import append, end, half, let_pass, pop_bodies, waiting_batch
@@ -34,7 +35,7 @@ DEAD_LETTERS = pb.TopicRef(topic_id=DEAD_LETTER_TOPIC_ID, slot_base=0, queue_cou
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
     config = small_config(transaction_checks_max=2)
-    async with NodeUnderTest(tmp_path, config=config) as made:
+    async with node_under_test(tmp_path, config=config) as made:
         yield made
 
 
@@ -194,13 +195,13 @@ async def test_a_check_is_answered_by_whoever_was_asked(node: NodeUnderTest) -> 
 
 async def test_open_transactions_are_kept_over_a_restart(tmp_path: Path) -> None:
     """A half is committed, a counted check goes on, after the node came back."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         names = [await half(node, b"%d" % number, 1_000) for number in range(2)]
         async with Broker(node) as broker:
             await broker.after(1.1)
             await broker.checks(2)
         clock = node.clock
-    async with NodeUnderTest(tmp_path, clock=clock) as node:
+    async with node_under_test(tmp_path, clock=clock) as node:
         assert not (await end(node, names[0], COMMIT)).refusal.outcome
         async with Broker(node) as broker:
             await broker.after(30.1)

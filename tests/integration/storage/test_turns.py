@@ -11,7 +11,7 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep import retention
 from strata_storage.upkeep.retention import FixedRetention
 from strata_testing import until
-from strata_testing.storage_node import GROUP, NodeUnderTest
+from strata_testing.storage_node import GROUP, NodeUnderTest, node_under_test
 from tests.integration.storage.damaged_log import GROUPS, OTHER_GROUP, append
 
 
@@ -25,7 +25,7 @@ def min_offset(node: NodeUnderTest, raft_group: int, queue: int) -> int:
 async def test_a_trim_that_waits_for_its_quorum_holds_up_no_other(tmp_path: Path) -> None:
     """The other raft group gives up its old messages all the same."""
     retained = FixedRetention(1_000)
-    async with NodeUnderTest(tmp_path, raft_groups=GROUPS, retention=retained) as node:
+    async with node_under_test(tmp_path, raft_groups=GROUPS, retention=retained) as node:
         await append(node, GROUP, [b"a"], 0)
         await append(node, OTHER_GROUP, [b"b"], 1)
         node.clock.advance(10)
@@ -47,7 +47,7 @@ async def test_a_trim_that_waits_for_its_quorum_holds_up_no_other(tmp_path: Path
 async def test_a_trim_that_cannot_read_its_rows_holds_up_no_other(tmp_path: Path) -> None:
     """It is tried again; the process goes on."""
     retained = FixedRetention(1_000)
-    async with NodeUnderTest(tmp_path, raft_groups=GROUPS, retention=retained) as node:
+    async with node_under_test(tmp_path, raft_groups=GROUPS, retention=retained) as node:
         await append(node, GROUP, [b"a"], 0)
         await append(node, OTHER_GROUP, [b"b"], 1)
         node.clock.advance(10)

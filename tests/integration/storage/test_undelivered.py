@@ -19,6 +19,7 @@ from strata_testing.storage_node import (
     GROUP,
     NodeUnderTest,
     lease_of,
+    node_under_test,
     pop_request,
 )
 
@@ -61,7 +62,7 @@ async def attempts_of_the_next_pop(node: NodeUnderTest) -> list[int]:
 
 async def test_a_pop_whose_broker_is_lost_takes_nothing(tmp_path: Path) -> None:
     """It waits on; what comes is for the pop that waits behind it."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         request = pop_request(wait_ms=60_000, max_attempts=1)
         request.broker_boot_id = BROKER
         nobodys = asyncio.ensure_future(node.rpc.pop(request, CONTEXT))
@@ -74,7 +75,7 @@ async def test_a_pop_whose_broker_is_lost_takes_nothing(tmp_path: Path) -> None:
 
 async def test_a_pop_whose_client_said_goodbye_takes_nothing(tmp_path: Path) -> None:
     """Nor does one whose client nobody reports."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         for seconds, fields in ((0, {"gone": [CLIENT]}), (15, {})):
             request = pop_request(auto_renew=True, holder=CLIENT, wait_ms=60_000, max_attempts=1)
             nobodys = asyncio.ensure_future(node.rpc.pop(request, CONTEXT))
@@ -90,7 +91,7 @@ async def test_leases_that_waited_in_the_log_for_a_lost_broker_are_given_back(
     tmp_path: Path,
 ) -> None:
     """The entry was committed when nobody was there any more."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
         proposed, go_on = asyncio.Event(), asyncio.Event()
         propose = Replica.propose
@@ -118,7 +119,7 @@ async def test_leases_that_waited_in_the_log_for_a_lost_broker_are_given_back(
 
 async def test_a_message_that_a_lost_broker_took_is_no_dead_letter(tmp_path: Path) -> None:
     """Nor if the lease has an end of its own: when that is over, it is the first attempt again."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
         popped = await node.pop(max_attempts=1, broker_boot_id=BROKER, invisible_ms=10_000)
         assert len(popped.messages) == 1
@@ -130,7 +131,7 @@ async def test_a_message_that_a_lost_broker_took_is_no_dead_letter(tmp_path: Pat
 
 async def test_a_release_behind_its_clients_goodbye_is_in_time(tmp_path: Path) -> None:
     """The lease waits a moment for it; without one the attempt counts."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
         held = {"auto_renew": True, "holder": CLIENT, "max_attempts": 1}
         lease = lease_of((await node.pop(**held)).messages[0])
@@ -150,7 +151,7 @@ async def test_a_release_behind_its_clients_goodbye_is_in_time(tmp_path: Path) -
 
 async def test_what_could_not_be_read_loses_no_attempt(tmp_path: Path) -> None:
     """A reader with too much to do, a disk that does not read: nobody was given anything."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         await node.append([b"a"])
 
         async def busy(self: MessageReader, places: Sequence[Location], group: int = 0) -> object:

@@ -22,6 +22,7 @@ from strata_testing.storage_node import (
     GROUP,
     TOPIC,
     NodeUnderTest,
+    node_under_test,
     small_config,
 )
 from strata_tier.store.drivers.memory import MemoryBucket
@@ -64,7 +65,7 @@ def tiered_node(
     metrics: Metrics | None = None,
 ) -> NodeUnderTest:
     """Return a node that keeps nothing in memory, so that reads go to log or tier."""
-    return NodeUnderTest(
+    return node_under_test(
         folder,
         clock=clock,
         config=config or small_config(recent_bytes=0),
