@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_mq.slots import fifo_queue
+from strata_storage.reads.reader import Location, MessageReader
 from strata_testing import until
 from strata_testing.broker.client import message, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, FakeCall
@@ -259,3 +260,29 @@ async def test_a_pull_consumer_follows_its_queue_when_it_moves(
     assert seen == list(range(1, 9))
     await unary(brokers[0], "UpdateOffset", **named, offset=7)
     assert (await unary(brokers[1], "GetOffset", **named)).offset == 7
+
+
+async def test_what_the_leaders_disk_cannot_read_comes_from_another_replica(
+    cluster: ClusterUnderTest,
+    brokers: Sequence[ClusterBroker],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each replica holds the same bytes; the leader is asked for their places only."""
+    offsets = await send_to_queue_0(brokers[0], range(1, 6))
+    leader = await cluster.until_led(SOURCE)
+    reader = cluster.members[leader].node.engine(SOURCE).fetches._reader
+    real: Callable[..., Awaitable[list[bytes | None]]] = type(reader)._read_log
+
+    async def read(self: MessageReader, locations: Sequence[Location]) -> list[bytes | None]:
+        if self is not reader:
+            return await real(self, locations)
+        reader._failed.update({each.raft_index: "Input/output error" for each in locations})
+        return [None] * len(locations)
+
+    monkeypatch.setattr(type(reader), "_read_log", read)
+    queue = queue_of("fifo", 0)
+    async with asyncio.timeout(30):
+        # A follower may be a moment behind: then this pull is refused, and the next one is not.
+        while not (pulled := await pull(brokers[1], queue, offsets[0])).messages:
+            assert pulled.status.code == definition_pb2.TOO_MANY_REQUESTS
+    assert [int(each.body) for each in pulled.messages] == list(range(1, 6))

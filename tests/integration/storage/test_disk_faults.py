@@ -46,6 +46,7 @@ REFUSALS = {
     pb.OUTCOME_NOT_LEADER,
     pb.OUTCOME_NOT_READY,
     pb.OUTCOME_OVERLOADED,
+    pb.OUTCOME_UNREADABLE,
 }
 
 
@@ -287,10 +288,10 @@ async def test_reads_that_fail_are_told_to_the_caller_only(tmp_path: Path) -> No
         faults.fail_from, faults.fail_times, faults.error = 1, 10_000, errno.EIO
         request = pb.FetchRequest(raft_group=GROUP, topic_id=LONG, queue=0, max_messages=10)
         fetched = (await node.rpc.fetch(request, CONTEXT)).refusal
-        assert fetched.outcome == pb.OUTCOME_OVERLOADED
+        assert fetched.outcome == pb.OUTCOME_UNREADABLE
         assert "cannot be read now" in fetched.reason
         popped = await node.rpc.pop(pop_request(consumer_group_id=9), CONTEXT)
-        assert popped.refusal.outcome == pb.OUTCOME_OVERLOADED
+        assert popped.refusal.outcome == pb.OUTCOME_UNREADABLE
         assert "cannot be read now" in popped.refusal.reason
         scraped = metrics.render().decode()
         assert re.search(r"^strata_storage_reads_failed_total [1-9]", scraped, re.MULTILINE)

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels, cluster_network
 from strata_broker.storage_client.leader_watch import LeaderWatch

@@ -8,7 +8,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, OVERLOADED, UNAVAILABLE
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_testing import ManualClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.replica_reads import Place, ReadSpread, ReplicaReads
@@ -71,6 +71,9 @@ class FakeTier:
     def to(self, node_id: str) -> Any:
         return self.nodes[node_id]
 
+    def on_unreadable(self, listener: Callable[[int], None]) -> None:
+        self.tell_unreadable = listener
+
     async def call(
         self, raft_group: int, rpc: str, request: Message, response_type: type[Any]
     ) -> Any:
@@ -126,6 +129,33 @@ def tier() -> FakeTier:
 def reads(spread: ReadSpread, tier: FakeTier) -> ReplicaReads:
     client: Any = tier
     return ReplicaReads(spread, client, client, CONFIG, Metrics.disabled())
+
+
+async def test_a_leader_whose_disk_cannot_read_is_asked_for_places_only(
+    reads: ReplicaReads, spread: ReadSpread, tier: FakeTier, clock: ManualClock
+) -> None:
+    """The others read the bytes, for a while; what is committed is the same on each replica."""
+    assert not spread.begin(GROUP, TOPIC, 1)
+    tier.tell_unreadable(GROUP)
+    assert spread.begin(GROUP, TOPIC, 1)
+    assert {spread.choose(GROUP, 10) for _ in range(4)} == {"a", "c"}
+    found = await reads.read(GROUP, TOPIC, 50, PLACES)
+    assert all(message.startswith((b"a-", b"c-")) for message in found)
+    clock.advance(CONFIG.unreadable_leader_ms / 1_000)
+    assert not spread.begin(GROUP, TOPIC, 1)
+    assert "b" in {spread.choose(GROUP, 10) for _ in range(4)}
+
+
+def test_the_next_leader_reads_by_itself(clock: ManualClock) -> None:
+    """It is the disk of the old one that failed."""
+    view = view_of()
+    leaders = LeaderMap(view, CONFIG, clock)
+    leaders.leads("b", [GROUP])
+    spread = ReadSpread(view, leaders, CONFIG, clock, Metrics.disabled())
+    spread.unreadable(GROUP)
+    leaders.leads("c", [GROUP])
+    assert not spread.begin(GROUP, TOPIC, 1)
+    assert "b" not in {spread.choose(GROUP, 10) for _ in range(6)}
 
 
 def test_a_topic_that_many_groups_read_is_spread(spread: ReadSpread, clock: ManualClock) -> None:
@@ -235,6 +265,15 @@ async def test_what_a_replica_lacks_comes_from_the_leader(
     assert reads.spread.choose(GROUP, 1) == "a"
 
 
+async def test_what_neither_a_replica_nor_the_leader_can_read_comes_from_a_third(
+    reads: ReplicaReads, tier: FakeTier
+) -> None:
+    """A leader with a failing disk may be among those that are chosen, too."""
+    tier.nodes["a"] = FakeNode("a", range(1))
+    tier.leader = FakeNode("leader", range(2))
+    assert await reads.read(GROUP, TOPIC, 50, PLACES) == [b"a-0", b"leader-1", b"c-2", b"c-3"]
+
+
 @pytest.mark.parametrize("surplus", [-1, 1])
 async def test_an_answer_of_another_length_is_none(
     reads: ReplicaReads, tier: FakeTier, surplus: int
@@ -268,7 +307,7 @@ async def test_a_popped_message_that_nobody_has_stays_leased(
     reads: ReplicaReads, tier: FakeTier
 ) -> None:
     """The others are delivered; with no leader to ask all are to be released."""
-    tier.nodes["a"] = FakeNode("a", range(3))
+    tier.nodes = {name: FakeNode(name, range(3)) for name in NODES}
     tier.leader = FakeNode("leader", range(3))
     popped = storage_pb2.PopResponse(applied_index=50)
     for offset in range(4):

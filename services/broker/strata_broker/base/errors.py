@@ -29,6 +29,7 @@ OUTCOME_CODES: dict[int, Code] = {
     storage_pb2.OUTCOME_DISK_FULL: Code.INTERNAL_SERVER_ERROR,
     storage_pb2.OUTCOME_READ_ONLY: Code.INTERNAL_SERVER_ERROR,
     storage_pb2.OUTCOME_OVERLOADED: Code.TOO_MANY_REQUESTS,
+    storage_pb2.OUTCOME_UNREADABLE: Code.TOO_MANY_REQUESTS,
     storage_pb2.OUTCOME_TOO_MANY_WAITERS: Code.TOO_MANY_REQUESTS,
     storage_pb2.OUTCOME_INVALID: Code.INTERNAL_SERVER_ERROR,
     storage_pb2.OUTCOME_INVALID_HANDLE: Code.INVALID_RECEIPT_HANDLE,
@@ -79,6 +80,10 @@ class MovedError(RequestError):
     """
 
 
+class UnreadableError(RequestError):
+    """The disk of the node that was asked cannot read a message now; another replica may."""
+
+
 _MOVED_OUTCOMES = frozenset((storage_pb2.OUTCOME_WRONG_GROUP, storage_pb2.OUTCOME_SEALED))
 
 
@@ -87,6 +92,8 @@ def refused(outcome: int, reason: str = "") -> RequestError:
     code = OUTCOME_CODES.get(outcome, Code.INTERNAL_SERVER_ERROR)
     if outcome in _MOVED_OUTCOMES:
         return MovedError(code, reason)
+    if outcome == storage_pb2.OUTCOME_UNREADABLE:
+        return UnreadableError(code, f"{FLOW_LIMIT}: {reason}")
     if outcome == storage_pb2.OUTCOME_INVALID:
         return MalformedError(code, reason)
     if code is Code.INVALID_RECEIPT_HANDLE:

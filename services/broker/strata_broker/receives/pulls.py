@@ -20,7 +20,7 @@ from typing import NamedTuple
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.base import wire
+from strata_broker.base import errors, wire
 from strata_broker.base.admission import Admission, Admitted, options_of
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.watermarks import show_watermark
@@ -230,7 +230,16 @@ class Puller:
     ) -> storage_pb2.FetchResponse:
         """Fetch, and read the messages from a replica if only their places came."""
         raft_group, topic_id = request.raft_group, request.topic_id
-        fetched = await self._fetch_from_leader(request, ends_s)
+        try:
+            fetched = await self._fetch_from_leader(request, ends_s)
+        except errors.UnreadableError:
+            if request.places_only:
+                raise
+            # The leader says where the messages are, and another replica reads them.
+            places = storage_pb2.FetchRequest()
+            places.CopyFrom(request)
+            places.places_only = True
+            fetched = await self._fetch_from_leader(places, ends_s)
         if fetched.applied_index and not await self._reads.fill_fetched(
             raft_group, topic_id, fetched
         ):

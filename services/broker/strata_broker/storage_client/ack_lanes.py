@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, AngeliaError
 from strata_broker.base import errors
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import NodeLanes

@@ -14,7 +14,7 @@ from strata_angelia.cluster_id import ClusterId
 from strata_angelia.config import AngeliaSection
 from strata_angelia.factory import open_channel
 from strata_angelia.ports import UNAVAILABLE, AngeliaError, Channel
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_runtime.tracing import current_trace_parent
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import OVERLOADED, UNAVAILABLE
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_runtime.clock import Clock
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import NodeLanes
 from strata_runtime.tasks import Tasks

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
@@ -82,6 +82,8 @@ class ReadSpread:
         # raft group -> nodes that could be asked when it was looked at last
         self._known: dict[int, frozenset[str]] = {}
         self._left_alone_until_s: dict[str, float] = {}
+        # raft group -> until when its leader, as it is now, is not asked for messages' bytes
+        self._unreadable_until_s: dict[tuple[int, str], float] = {}
         metrics.gauge("strata_broker_spread_topics", lambda: len(self._reads))
         metrics.gauge("strata_broker_spread_topics_maximum", lambda: config.max_spread_topics)
 
@@ -95,6 +97,8 @@ class ReadSpread:
         row = self._view.raft_group(raft_group)
         if row is None or len(row.replicas) < 2:
             return False
+        if self._leader_cannot_read(raft_group):
+            return True
         return bool(row.membership.learners) or any(map(self._is_much, (now, before)))
 
     def count(self, raft_group: int, topic_id: int, size_bytes: int, *, from_leader: bool) -> None:
@@ -124,9 +128,25 @@ class ReadSpread:
         self._take(raft_group, node_id, size_bytes)
         return node_id
 
+    def unreadable(self, raft_group: int) -> None:
+        """The leader's disk could not read a message: for a while the others are asked for bytes.
+
+        What is committed is the same on each replica, so a leader is needed for places only.
+        """
+        leader = self._leaders.node_of(raft_group)
+        if leader:
+            spared_s = self._config.unreadable_leader_ms / 1_000
+            self._unreadable_until_s[raft_group, leader] = self._clock.monotonic_s() + spared_s
+
     def failed(self, node_id: str) -> None:
         """A node cannot be reached, or is not that far yet: it is left alone for a while."""
         self._left_alone_until_s[node_id] = self._clock.monotonic_s() + _LEFT_ALONE_S
+
+    def _leader_cannot_read(self, raft_group: int) -> bool:
+        until_s = self._unreadable_until_s.get(
+            (raft_group, self._leaders.node_of(raft_group) or ""), 0.0
+        )
+        return self._clock.monotonic_s() < until_s
 
     def _welcome(self, raft_group: int, fit: Collection[str]) -> None:
         """Let new and returned replicas begin with the same count as the other replicas."""
@@ -170,6 +190,9 @@ class ReadSpread:
         self._left_alone_until_s = {
             node: until_s for node, until_s in self._left_alone_until_s.items() if until_s > now_s
         }
+        self._unreadable_until_s = {
+            key: until_s for key, until_s in self._unreadable_until_s.items() if until_s > now_s
+        }
 
     def _replicas(self, raft_group: int) -> list[str]:
         """Return the nodes that have a replica in force and can be asked."""
@@ -177,10 +200,13 @@ class ReadSpread:
         if row is None:
             return []
         members = {*row.membership.voters, *row.membership.learners}
+        now_s = self._clock.monotonic_s()
         return [
             replica.node_id
             for replica in row.replicas
-            if replica.replica_id in members and self._can_be_asked(replica.node_id)
+            if replica.replica_id in members
+            and self._can_be_asked(replica.node_id)
+            and now_s >= self._unreadable_until_s.get((raft_group, replica.node_id), 0.0)
         ]
 
     def _can_be_asked(self, node_id: str) -> bool:
@@ -215,6 +241,7 @@ class ReplicaReads:
         self._channels = channels
         self._try_s = config.try_timeout_ms / 1_000
         self._read_total = metrics.counter("strata_broker_replica_reads_total")
+        client.on_unreadable(spread.unreadable)
 
     async def fill_popped(
         self, raft_group: int, topic_id: int, popped: storage_pb2.PopResponse
@@ -302,6 +329,15 @@ class ReplicaReads:
                 )
             for at, message in zip(missing, response.messages, strict=True):
                 found[at] = message
+        if missing and not all(found):
+            # The disks of the two that were asked cannot read them; that of a third one may.
+            missing = [at for at in missing if not found[at]]
+            rest = [places[at] for at in missing]
+            node_id = self.spread.choose(raft_group, sum(place.length for place in rest), tried)
+            if node_id:
+                again = _request(raft_group, topic_id, applied_index, rest)
+                for at, message in zip(missing, await self._ask(node_id, again), strict=False):
+                    found[at] = message
         return found
 
     async def _ask(self, node_id: str, request: storage_pb2.ReadMessagesRequest) -> Sequence[bytes]:

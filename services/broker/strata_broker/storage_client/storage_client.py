@@ -9,6 +9,7 @@ time is over or when storage refused for good.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from google.protobuf.message import Message
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import OVERLOADED, AngeliaError
 from strata_broker.base import errors
-from strata_broker.base.config import StorageClientSection
+from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.storage_client.attempts import Attempts
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
@@ -67,7 +68,12 @@ class StorageClient:
         self._random = random
         self._retries = metrics.counter("strata_broker_storage_retries_total")
         self._attempts = Attempts()
+        self._on_unreadable: Callable[[int], None] = lambda raft_group: None
         leaders.on_leader(self._led_elsewhere)
+
+    def on_unreadable(self, listener: Callable[[int], None]) -> None:
+        """Call back with a raft group whose leader's disk could not read what was asked for."""
+        self._on_unreadable = listener
 
     async def call(
         self,
@@ -234,6 +240,8 @@ class StorageClient:
         if refusal.outcome in _OK_OUTCOMES:
             self._leaders.answered(node)
             return response
+        if refusal.outcome == storage_pb2.OUTCOME_UNREADABLE:
+            self._on_unreadable(raft_group)
         if refusal.outcome not in errors.REPEATED_OUTCOMES:
             raise errors.refused(refusal.outcome, refusal.reason)
         self._leaders.refused(raft_group, node, refusal.leader_node_id)

@@ -119,7 +119,7 @@ class MessageReader:
         """Return why a message was not read just now: it is damaged, or may be read again."""
         failure = self._failed.get(location.raft_index)
         if failure is not None:
-            return Refused(pb.OUTCOME_OVERLOADED, f"{what} cannot be read now: {failure}")
+            return Refused(pb.OUTCOME_UNREADABLE, f"{what} cannot be read now: {failure}")
         return Refused(pb.OUTCOME_CORRUPT, f"{what} is damaged on disk")
 
     async def _read_log(self, locations: Sequence[Location]) -> list[bytes | None]:

@@ -61,6 +61,8 @@ class _OutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Outcome.Value
     """The queue no longer accepts a message group that an older queue count put there: choose by the
     topic's present count (rule 23).
     """
+    OUTCOME_UNREADABLE: _Outcome.ValueType  # 16
+    """The disk of this replica cannot read it now; another replica may (rule 40)."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """Why a part of a request was refused."""
@@ -97,6 +99,8 @@ OUTCOME_REHASHED: Outcome.ValueType  # 15
 """The queue no longer accepts a message group that an older queue count put there: choose by the
 topic's present count (rule 23).
 """
+OUTCOME_UNREADABLE: Outcome.ValueType  # 16
+"""The disk of this replica cannot read it now; another replica may (rule 40)."""
 Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 class _StartPosition:
