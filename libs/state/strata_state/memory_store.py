@@ -1,4 +1,4 @@
-"""A row store in memory, for tests and simulation, under the same contract as RocksDB.
+"""A row store in memory, under the same contract as RocksDB: for rows that are read once.
 
 It models a crash: `after_crash` has the rows of the last flush, like a RocksDB without write-ahead
 log.

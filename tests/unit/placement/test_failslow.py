@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from strata_placement.fault_trials import TrialOptions, run_trial
 from strata_runtime.failslow import FailSlowDetector, FailSlowOptions, NodeWindow, SlowNode
+from strata_testing.fault_trials import TrialOptions, run_trial
 
 TRIAL = TrialOptions(nodes=5, windows=1_300, faults=3, fault_windows=100, warm_windows=300)
 OPTIONS = FailSlowOptions()
