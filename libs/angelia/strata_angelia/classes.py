@@ -77,7 +77,7 @@ _RPCS: Mapping[CallClass, Mapping[str, tuple[str, ...]]] = {
     CallClass.READ: {
         _STORAGE: (
             *("Fetch", "ReadMessages", "Pop", "GetOffsets", "GetConsumerState"),
-            *("GetConsumerTopics", "Query", "Trace", "ListPending", "GetWindow"),
+            *("GetConsumerTopics", "GetConsumers", "Query", "Trace", "ListPending", "GetWindow"),
         ),
         _META: ("GetSnapshot",),
         _RAFT: ("FetchSnapshot",),

@@ -353,6 +353,7 @@ class BrokerApp:
             self._message_groups,
             self._metadata,
             self._storage.client,
+            self._operators.consumers,
             self._config.metadata,
             self._random,
             self._metrics,
@@ -448,8 +449,7 @@ class BrokerApp:
         node = meta_pb2.Node(
             node_id=identity.node_id,
             kind=meta_pb2.NODE_KIND_BROKER,
-            # The broker's own address: all brokers may share the advertised endpoint.
-            endpoints=[endpoint_of(identity.host, self.port)],
+            endpoints=[endpoint_of(identity.host, self.port)],  # its own, which brokers never share
             advertised_endpoint=self.endpoint,
             boot_id=identity.boot_id,
             rack=identity.rack,

@@ -64,6 +64,8 @@ class FakeStorage:
         # somebody has not consumed take any.
         self.queue_counts: dict[tuple[int, int], int] = {}
         self.unconsumed: set[tuple[int, int]] = set()
+        # (raft group, topic) -> consumer groups that read there.
+        self.consumers: dict[tuple[int, int], list[int]] = {}
         self.pending = FakePending(self._place)
         # What the watch stream says next.
         self.checks: asyncio.Queue[storage_pb2.WatchResponse] = asyncio.Queue()
@@ -408,6 +410,14 @@ class FakeStorage:
         keys = [key for key, head in self.heads.items() if head]
         topic_ids = {key[1] for key in keys if key[0] == request.consumer_group_id}
         return storage_pb2.GetConsumerTopicsResponse(topic_ids=sorted(topic_ids))
+
+    def _getconsumers(
+        self, request: storage_pb2.GetConsumersRequest, trouble: storage_pb2.Refusal | None
+    ) -> storage_pb2.GetConsumersResponse:
+        if trouble is not None:
+            return storage_pb2.GetConsumersResponse(refusal=trouble)
+        found = self.consumers.get((request.raft_group, request.topic_id), ())
+        return storage_pb2.GetConsumersResponse(consumer_group_ids=found)
 
     def _resetconsumer(
         self, request: storage_pb2.ResetConsumerRequest, _: storage_pb2.Refusal | None

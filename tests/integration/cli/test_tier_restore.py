@@ -148,7 +148,7 @@ def test_one_topic_comes_back(url: str, tmp_path: Path, capsys: pytest.CaptureFi
     folder = tmp_path / "new"
     command = ["tier", "restore", "--from", url, "--data-dir", str(folder), "-o", "json"]
     assert run([*command, "--topic", "nothing"]) == 1
-    assert "knows no topic nothing" in capsys.readouterr().err
+    assert "holds no topic nothing" in capsys.readouterr().err
     assert run([*command, "--topic", "clicks"]) == 0
     assert [queue["topic_id"] for queue in json.loads(capsys.readouterr().out)["queues"]] == [2]
     store = RocksDbMetadataStore(folder / "nameserver" / "meta")

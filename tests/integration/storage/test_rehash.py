@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,13 @@ QUEUE = 1
 WIDE = pb.TopicRef(topic_id=7, slot_base=0, queue_count=8)
 
 
-async def rehash(node: NodeUnderTest, queue: int = QUEUE, *, ended: bool = False) -> bool:
+async def rehash(
+    node: NodeUnderTest, queue: int = QUEUE, *, ended: bool = False, named: Sequence[int] = ()
+) -> bool:
     """Ask as a broker does that knows that the topic has eight queues."""
-    request = pb.RehashRequest(raft_group=GROUP, topic=WIDE, queue=queue, ended=ended)
+    request = pb.RehashRequest(
+        raft_group=GROUP, topic=WIDE, queue=queue, ended=ended, consumer_group_ids=named
+    )
     response = await node.rpc.rehash(request, CONTEXT)
     assert response.refusal.outcome == pb.OUTCOME_UNSPECIFIED, response.refusal
     return response.done
@@ -152,3 +157,20 @@ async def test_a_queue_that_moves_takes_its_count_with_it(tmp_path: Path) -> Non
         request = pb.RehashRequest(raft_group=GROUP, topic=TOPIC, queue=2)
         refusal = (await node.rpc.rehash(request, CONTEXT)).refusal
         assert refusal.outcome == pb.OUTCOME_SEALED
+
+
+async def test_a_consumer_group_that_never_came_here_counts_if_it_is_named(tmp_path: Path) -> None:
+    """It read in another raft group; what is here is before it all the same."""
+    async with NodeUnderTest(tmp_path) as node:
+        assert await send(node, b"one") == pb.OUTCOME_OK
+        await consume(node, 1)
+        asked = asyncio.ensure_future(rehash(node, named=[5, 6]))
+        await asyncio.sleep(0.05)
+        node.clock.advance(1)
+        assert not await asked
+        assert not await rehash(node, ended=True, named=[5, 6])
+        request = pb.GetConsumersRequest(raft_group=GROUP, topic_id=7)
+        response = await node.rpc.get_consumers(request, CONTEXT)
+        assert list(response.consumer_group_ids) == [5]
+        await consume(node, 1, consumer_group_id=6)
+        assert await rehash(node, named=[5, 6])

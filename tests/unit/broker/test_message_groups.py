@@ -192,3 +192,41 @@ async def test_a_repeat_that_the_old_queue_refuses_is_not_stored_again(
     again = await send(client, 100)
     assert [entry.offset for entry in again.entries] == [entry.offset for entry in first.entries]
     assert all(len(queues) == 1 for queues in queues_of(storage).values())
+
+
+def named(storage: FakeStorage) -> set[tuple[int, ...]]:
+    """Return the consumer groups that leaders were told of."""
+    requests = (request for name, request in storage.calls if name == "Rehash")
+    return {
+        tuple(request.consumer_group_ids)
+        for request in requests
+        if isinstance(request, storage_pb2.RehashRequest)
+    }
+
+
+async def test_leaders_are_told_of_consumer_groups_that_read_elsewhere(
+    storage: FakeStorage, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """Of ordered ones: the others take message groups in any order."""
+    ordered = meta.add_group(meta_pb2.ConsumerGroup(name="ordered", fifo=True))
+    plain = meta.add_group(meta_pb2.ConsumerGroup(name="plain"))
+    await app.view.wait_for_revision(meta.revision, 5)
+    storage.consumers[2, FIFO] = [ordered.consumer_group_id, plain.consumer_group_id]
+    meta.grow_topic("fifo", 7)
+    await app.view.wait_for_revision(meta.revision, 5)
+    await until(lambda: not app.view.rehashing())
+    assert named(storage) == {(ordered.consumer_group_id,)}
+
+
+async def test_no_queue_is_left_while_a_raft_group_does_not_answer(
+    storage: FakeStorage, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """It may be the only one that knows a consumer group."""
+    lost: list[storage_pb2.Refusal | AngeliaError] = [AngeliaError(UNAVAILABLE, "gone")] * 10_000
+    storage.trouble["GetConsumers"].extend(lost)
+    meta.grow_topic("fifo", 7)
+    await until(lambda: storage.count("GetConsumers") > 4)
+    assert storage.count("Rehash") == 0
+    assert app.view.rehashing()
+    storage.trouble["GetConsumers"].clear()
+    await until(lambda: not app.view.rehashing())

@@ -18,6 +18,7 @@ READS = {
     "GetOffsets",
     "GetConsumerState",
     "GetConsumerTopics",
+    "GetConsumers",
     "Query",
     "Trace",
     "Watch",

@@ -6,18 +6,21 @@ takes nothing by the old count any more. Once all leaders have said yes, the nam
 old count. A leader repeats its answer, so brokers need not agree on who asks.
 
 A consumer group that does not consume delays a topic until it consumes, is deleted, or retention
-has passed: its messages would be delivered out of order.
+has passed: its messages would be delivered out of order. A leader knows the consumer groups that
+read the topic in its own raft group; the broker names the others (`TopicConsumers`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base.config import MetadataSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.operators.topic_consumers import TopicConsumers
 from strata_broker.receives.receive import topic_ref
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.storage_client.storage_client import StorageClient
@@ -38,6 +41,7 @@ class Rehasher:
         groups: learns which queues message groups have left.
         meta: learns when they have left all queues.
         storage: decides.
+        consumers: knows the consumer groups whose messages stay in order.
         config: the period.
         random: spreads the rounds of several brokers.
         metrics: shows how many topics wait.
@@ -49,6 +53,7 @@ class Rehasher:
         groups: MessageGroups,
         meta: MetadataClient,
         storage: StorageClient,
+        consumers: TopicConsumers,
         config: MetadataSection,
         random: Random,
         metrics: Metrics,
@@ -57,6 +62,7 @@ class Rehasher:
         self._groups = groups
         self._meta = meta
         self._storage = storage
+        self._consumers = consumers
         self._timeout_s = config.call_timeout_ms / 1000
         self._period_s = config.rehash_period_ms / 1000
         self._random = random
@@ -73,35 +79,58 @@ class Rehasher:
 
     async def rehash(self, topic: TopicRow) -> bool:
         """Ask about all queues of a topic's old count; return whether it is forgotten."""
+        queues = range(topic.previous_queue_count)
+        waiting = [queue for queue in queues if not self._groups.has_left(topic, queue)]
+        if waiting and not await self._rehash_queues(topic, waiting):
+            return False
+        return await self._confirm(topic)
+
+    async def _rehash_queues(self, topic: TopicRow, queues: Sequence[int]) -> bool:
+        try:
+            consumers = await self._consumers.ordered(topic)
+        except RequestError as failure:
+            self._warn("consumer groups of a topic are not known", topic, failure)
+            return False
         everywhere = True
-        for queue in range(topic.previous_queue_count):
-            if self._groups.has_left(topic, queue):
-                continue
-            if await self._rehash_queue(topic, queue):
+        for queue in queues:
+            if await self._rehash_queue(topic, queue, consumers):
                 self._groups.left(topic, queue)
             else:
                 everywhere = False
-        return everywhere and await self._confirm(topic)
+        return everywhere
 
-    async def _rehash_queue(self, topic: TopicRow, queue: int) -> bool:
+    async def _rehash_queue(self, topic: TopicRow, queue: int, consumers: Sequence[int]) -> bool:
         """Ask about one queue: first the raft groups that it left, then the one it is in."""
         override = self._view.overrides(topic).get(queue)
         older = [epoch.raft_group for epoch in override.epochs[:-1]] if override else []
         try:
             for raft_group in older:
-                if not await self._ask(topic, queue, raft_group, ended=True):
+                if not await self._ask(topic, queue, raft_group, consumers, ended=True):
                     return False
-            return await self._ask(topic, queue, self._view.owner(topic, queue), ended=False)
+            owner = self._view.owner(topic, queue)
+            return await self._ask(topic, queue, owner, consumers, ended=False)
         except RequestError as failure:
             self._warn("message groups stay in a queue", topic, failure, queue=queue)
             return False
 
-    async def _ask(self, topic: TopicRow, queue: int, raft_group: int, *, ended: bool) -> bool:
+    async def _ask(
+        self,
+        topic: TopicRow,
+        queue: int,
+        raft_group: int,
+        consumers: Sequence[int],
+        *,
+        ended: bool,
+    ) -> bool:
         response = await self._storage.call(
             raft_group,
             "Rehash",
             storage_pb2.RehashRequest(
-                raft_group=raft_group, topic=topic_ref(topic), queue=queue, ended=ended
+                raft_group=raft_group,
+                topic=topic_ref(topic),
+                queue=queue,
+                ended=ended,
+                consumer_group_ids=consumers,
             ),
             storage_pb2.RehashResponse,
             timeout_s=self._timeout_s,

@@ -37,6 +37,7 @@ from strata_broker.operators.redrive import Redriver
 from strata_broker.operators.runtime_stats import RuntimeStats
 from strata_broker.operators.subscriptions import Subscriptions
 from strata_broker.operators.tier import TierOperations
+from strata_broker.operators.topic_consumers import TopicConsumers
 from strata_broker.operators.topics import Operations
 from strata_broker.operators.transactions import TransactionOperations
 from strata_broker.sends.internal_sends import InternalSends
@@ -106,6 +107,7 @@ class Operators:
     Attributes:
         dropper: drops the data of deleted things.
         stats: load of the broker.
+        consumers: the consumer groups of a topic.
     """
 
     def __init__(self, parts: OperatorParts) -> None:
@@ -139,6 +141,7 @@ class Operators:
             config,
         )
         self._queries = MessageQueries(view, storage.client, self._holders)
+        self.consumers = TopicConsumers(view, self._holders, self._peers)
 
     @property
     def operations(self) -> Operations:

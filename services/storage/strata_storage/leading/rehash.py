@@ -8,14 +8,16 @@ refuses what is placed by an older count. So no two brokers can disagree, whatev
 Under steady load there is never a moment without a message on its way. When little is left to
 consume, what is placed by the older count is therefore held back for a moment; brokers repeat it.
 
-A consumer group that never looked at the queue counts as one that consumed nothing of it, as long
-as it consumed something of the topic here. One that starts later, or is reset, may find messages
+A consumer group that never read the queue counts as one that consumed nothing of it if it read
+another queue of the topic here, or if the caller names it, because it read the topic in another
+raft group or subscribes to it. A consumer group that starts later, or is reset, may find messages
 of a message group in both queues.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands import RehashCommand, encode_rehash
@@ -54,8 +56,13 @@ class Rehashes:
         self._clock = clock
         self._options = options
 
-    async def rehash(self, topic: Topic, queue: int) -> bool:
+    async def rehash(self, topic: Topic, queue: int, named: Iterable[int] = ()) -> bool:
         """Take message groups by the topic's queue count only, if everything else is consumed.
+
+        Args:
+            topic: with its present queue count.
+            queue: of an older count.
+            named: consumer groups that count although they may never have read the topic here.
 
         Returns:
             Whether it is so from now on. False: not now, consumers are behind.
@@ -69,7 +76,7 @@ class Rehashes:
         if row.queue_count >= topic.queue_count:
             return True
         end_offset = self._appender.next_offset(topic_id, queue)
-        behind = end_offset - await self._cursor(topic_id, queue, end_offset)
+        behind = end_offset - await self._cursor(topic_id, queue, end_offset, named)
         if behind > self._options.rehash_lag_max:
             return False
         if not self._appender.hold(topic_id, queue, topic.queue_count):
@@ -78,7 +85,7 @@ class Rehashes:
         proposed = False
         try:
             end_offset = self._appender.next_offset(topic_id, queue)
-            if not await self._consumed_shortly(topic_id, queue, end_offset):
+            if not await self._consumed_shortly(topic_id, queue, end_offset, named):
                 return False
             self._check_open(topic, queue)
             # Also what filters passed over must be consumed for a new leader.
@@ -94,10 +101,10 @@ class Rehashes:
         await committed(future)
         return True
 
-    async def is_consumed(self, topic: Topic, queue: int) -> bool:
+    async def is_consumed(self, topic: Topic, queue: int, named: Iterable[int] = ()) -> bool:
         """Whether every consumer group has consumed an epoch that has ended here."""
         row = self._machine.queues.get(topic.topic_id, queue) or _EMPTY_QUEUE
-        cursor = await self._cursor(topic.topic_id, queue, row.next_offset)
+        cursor = await self._cursor(topic.topic_id, queue, row.next_offset, named)
         return cursor >= row.next_offset
 
     def _check_open(self, topic: Topic, queue: int) -> None:
@@ -110,28 +117,38 @@ class Rehashes:
         if self._appender.is_sealed(topic_id, queue):
             raise Refused(pb.OUTCOME_SEALED, f"queue {queue} of topic {topic_id} moves")
 
-    async def _consumed_shortly(self, topic_id: int, queue: int, end_offset: int) -> bool:
+    async def consumers(self, topic_id: int) -> set[int]:
+        """Return the consumer groups that read any queue of a topic here."""
+        found = {key[0] for key in self._sets.keys_of_topic(topic_id)}
+        for number, consumer_group_id in enumerate(
+            self._machine.rows.heads.consumer_groups(topic_id), 1
+        ):
+            found.add(consumer_group_id)
+            if number % _GROUPS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return found
+
+    async def _consumed_shortly(
+        self, topic_id: int, queue: int, end_offset: int, named: Iterable[int]
+    ) -> bool:
         """Wait a moment for what is below an offset to be consumed."""
         deadline_s = self._clock.monotonic_s() + self._options.rehash_hold_ms / 1_000
-        while await self._cursor(topic_id, queue, end_offset) < end_offset:
+        while await self._cursor(topic_id, queue, end_offset, named) < end_offset:
             if self._clock.monotonic_s() >= deadline_s:
                 return False
             await asyncio.sleep(_LOOK_INTERVAL_S)
         return True
 
-    async def _cursor(self, topic_id: int, queue: int, end_offset: int) -> int:
+    async def _cursor(
+        self, topic_id: int, queue: int, end_offset: int, named: Iterable[int]
+    ) -> int:
         """Return the lowest offset that some consumer group has not consumed, at most the end."""
+        consumers = await self.consumers(topic_id)
+        consumers.update(named)
         row = self._machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         lowest = end_offset
-        groups = {key[0] for key in self._sets.keys_of_topic(topic_id)}
-        for number, consumer_group_id in enumerate(
-            self._machine.rows.heads.consumer_groups(topic_id), 1
-        ):
-            groups.add(consumer_group_id)
-            if number % _GROUPS_PER_TURN == 0:
-                await asyncio.sleep(0)
         # Looked at in one turn: cursors only grow, but new messages come.
-        for consumer_group_id in groups:
+        for consumer_group_id in consumers:
             found = self._sets.find((consumer_group_id, topic_id, queue))
             lowest = min(lowest, row.min_offset if found is None else found.leases.cursor())
         return lowest

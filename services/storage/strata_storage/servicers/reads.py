@@ -124,6 +124,20 @@ class ReadServicer(PendingServicer):
         response.sealed.extend(sealed_queues(sealed))
         return response
 
+    async def get_consumers(
+        self, request: pb.GetConsumersRequest, context: CallContext
+    ) -> pb.GetConsumersResponse:
+        """Return the consumer groups that read a topic here."""
+        response = pb.GetConsumersResponse()
+        try:
+            engine = self._engines.engine(request.raft_group)
+            await engine.barrier()
+            consumers = await engine.leading().rehashes.consumers(request.topic_id)
+            response.consumer_group_ids.extend(sorted(consumers))
+        except Refused as refused:
+            self._refuse(response.refusal, refused)
+        return response
+
     async def trace(self, request: pb.TraceRequest, context: CallContext) -> pb.TraceResponse:
         """Tell what became of a message."""
         response = pb.TraceResponse()

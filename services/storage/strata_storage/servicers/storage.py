@@ -424,7 +424,7 @@ class StorageServicer(ReadServicer):
             rehashes = self._engines.engine(request.raft_group).leading().rehashes
             topic = topic_of(request.topic)
             rehash = rehashes.is_consumed if request.ended else rehashes.rehash
-            response.done = await rehash(topic, request.queue)
+            response.done = await rehash(topic, request.queue, request.consumer_group_ids)
         except Refused as refused:
             self._refuse(response.refusal, refused)
         return response

@@ -1568,6 +1568,54 @@ class GetConsumerTopicsResponse(_message.Message):
 Global___GetConsumerTopicsResponse: _TypeAlias = GetConsumerTopicsResponse  # noqa: Y015
 
 @_typing.final
+class GetConsumersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumersRequest: _TypeAlias = GetConsumersRequest  # noqa: Y015
+
+@_typing.final
+class GetConsumersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSAL_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def refusal(self) -> Global___Refusal: ...
+    @_builtins.property
+    def consumer_group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """With state of any queue of the topic in the raft group, rising."""
+
+    def __init__(
+        self,
+        *,
+        refusal: Global___Refusal | None = ...,
+        consumer_group_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_ids", b"consumer_group_ids", "refusal", b"refusal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetConsumersResponse: _TypeAlias = GetConsumersResponse  # noqa: Y015
+
+@_typing.final
 class ResetConsumerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2403,6 +2451,7 @@ class RehashRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUE_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_IDS_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     queue: _builtins.int
     """Of the older queue count."""
@@ -2410,6 +2459,12 @@ class RehashRequest(_message.Message):
     """Of an epoch that has ended: the queue takes nothing more, only report whether it is consumed."""
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
+    @_builtins.property
+    def consumer_group_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Consumer groups that count although they may never have read the topic in the raft group: they
+        read it in another one, or subscribe to it.
+        """
+
     def __init__(
         self,
         *,
@@ -2417,10 +2472,11 @@ class RehashRequest(_message.Message):
         topic: Global___TopicRef | None = ...,
         queue: _builtins.int = ...,
         ended: _builtins.bool = ...,
+        consumer_group_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "queue", b"queue", "raft_group", b"raft_group", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_ids", b"consumer_group_ids", "ended", b"ended", "queue", b"queue", "raft_group", b"raft_group", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -99,6 +99,11 @@ class StorageServiceStub(object):
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsRequest.SerializeToString,
                 response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsResponse.FromString,
                 _registered_method=True)
+        self.GetConsumers = channel.unary_unary(
+                '/strata.storage.v1.StorageService/GetConsumers',
+                request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumersRequest.SerializeToString,
+                response_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumersResponse.FromString,
+                _registered_method=True)
         self.ResetConsumer = channel.unary_unary(
                 '/strata.storage.v1.StorageService/ResetConsumer',
                 request_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.ResetConsumerRequest.SerializeToString,
@@ -268,6 +273,13 @@ class StorageServiceServicer(object):
 
     def GetConsumerTopics(self, request, context):
         """Topics of which a consumer group has pop state in a raft group.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetConsumers(self, request, context):
+        """Returns the consumer groups that have read a topic in a raft group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -445,6 +457,11 @@ def add_StorageServiceServicer_to_server(servicer, server):
                     servicer.GetConsumerTopics,
                     request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsRequest.FromString,
                     response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsResponse.SerializeToString,
+            ),
+            'GetConsumers': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetConsumers,
+                    request_deserializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumersRequest.FromString,
+                    response_serializer=strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumersResponse.SerializeToString,
             ),
             'ResetConsumer': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetConsumer,
@@ -873,6 +890,33 @@ class StorageService(object):
             '/strata.storage.v1.StorageService/GetConsumerTopics',
             strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsRequest.SerializeToString,
             strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumerTopicsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetConsumers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.storage.v1.StorageService/GetConsumers',
+            strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumersRequest.SerializeToString,
+            strata_dot_storage_dot_v1_dot_storage__pb2.GetConsumersResponse.FromString,
             options,
             channel_credentials,
             insecure,

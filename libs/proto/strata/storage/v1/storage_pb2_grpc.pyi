@@ -66,6 +66,8 @@ class StorageServiceStub:
     """Cursor, head and leases of a consumer group on the queues of one topic."""
     GetConsumerTopics: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetConsumerTopicsRequest, _storage_pb2.GetConsumerTopicsResponse]
     """Topics of which a consumer group has pop state in a raft group."""
+    GetConsumers: _grpc.UnaryUnaryMultiCallable[_storage_pb2.GetConsumersRequest, _storage_pb2.GetConsumersResponse]
+    """Returns the consumer groups that have read a topic in a raft group."""
     ResetConsumer: _grpc.UnaryUnaryMultiCallable[_storage_pb2.ResetConsumerRequest, _storage_pb2.ResetConsumerResponse]
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
     Query: _grpc.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]
@@ -132,6 +134,8 @@ class StorageServiceAsyncStub(StorageServiceStub):
     """Cursor, head and leases of a consumer group on the queues of one topic."""
     GetConsumerTopics: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetConsumerTopicsRequest, _storage_pb2.GetConsumerTopicsResponse]  # type: ignore[assignment]
     """Topics of which a consumer group has pop state in a raft group."""
+    GetConsumers: _aio.UnaryUnaryMultiCallable[_storage_pb2.GetConsumersRequest, _storage_pb2.GetConsumersResponse]  # type: ignore[assignment]
+    """Returns the consumer groups that have read a topic in a raft group."""
     ResetConsumer: _aio.UnaryUnaryMultiCallable[_storage_pb2.ResetConsumerRequest, _storage_pb2.ResetConsumerResponse]  # type: ignore[assignment]
     """Moves a consumer group's cursor; every lease handed out before is void (generation + 1)."""
     Query: _aio.UnaryUnaryMultiCallable[_storage_pb2.QueryRequest, _storage_pb2.QueryResponse]  # type: ignore[assignment]
@@ -273,6 +277,14 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.GetConsumerTopicsResponse, _abc.Awaitable[_storage_pb2.GetConsumerTopicsResponse]]:
         """Topics of which a consumer group has pop state in a raft group."""
+
+    @_abc_1.abstractmethod
+    def GetConsumers(
+        self,
+        request: _storage_pb2.GetConsumersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_storage_pb2.GetConsumersResponse, _abc.Awaitable[_storage_pb2.GetConsumersResponse]]:
+        """Returns the consumer groups that have read a topic in a raft group."""
 
     @_abc_1.abstractmethod
     def ResetConsumer(
