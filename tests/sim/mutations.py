@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +154,9 @@ def grant_before_revoke() -> None:
 def leave_queues_early() -> None:
     """Put message groups where a new queue count says while the old queue is full (rule 23)."""
 
-    async def end(self: Rehashes, topic_id: int, queue: int, end_offset: int) -> int:
+    async def end(
+        self: Rehashes, topic_id: int, queue: int, end_offset: int, named: Iterable[int]
+    ) -> int:
         return end_offset
 
     Rehashes._cursor = end  # type: ignore[method-assign]

@@ -161,7 +161,7 @@ async def test_a_queue_that_moves_takes_its_count_with_it(tmp_path: Path) -> Non
 
 async def test_a_consumer_group_that_never_came_here_counts_if_it_is_named(tmp_path: Path) -> None:
     """It read in another raft group; what is here is before it all the same."""
-    async with NodeUnderTest(tmp_path) as node:
+    async with node_under_test(tmp_path) as node:
         assert await send(node, b"one") == pb.OUTCOME_OK
         await consume(node, 1)
         asked = asyncio.ensure_future(rehash(node, named=[5, 6]))
