@@ -58,7 +58,7 @@ def next_one(consumer: SimpleConsumer, invisible_ms: int = 20_000) -> Received:
     raise MissingError("no message came")
 
 
-def eventually(send: Callable[[], Receipt]) -> Receipt:
+def until_sent(send: Callable[[], Receipt]) -> Receipt:
     """Repeat a send that may fail while the server restarts."""
     deadline = time.monotonic() + DEADLINE_S
     while True:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.compat.collect import eventually, take_until
+from tests.compat.collect import take_until, until_sent
 from tests.compat.conftest import require
 from tests.compat.drivers import TLS_BY_DEFAULT, Driver, Options, Received
 from tests.e2e.standalone import Standalone
@@ -48,7 +48,7 @@ def test_clients_go_on(own_node: Standalone, how: str) -> None:
         own_node.start()
 
         for producer, simple, push in sessions:
-            after = eventually(partial(producer.send, b"after")).message_id
+            after = until_sent(partial(producer.send, b"after")).message_id
 
             def complete(messages: list[Received], wanted: str = after) -> bool:
                 return wanted in [message.message_id for message in messages]

@@ -93,3 +93,34 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} -> {target}"
+
+
+def test_time_and_waiting_have_one_double_each() -> None:
+    """Tests wait by `until` and move a `ManualClock`; what is another clock says here why."""
+    allowed = {
+        ("testing/strata_testing/clock.py", "ManualClock"),
+        ("testing/strata_testing/waiting.py", "until"),
+        # They follow the time of a simulation.
+        ("testing/strata_sim/machine.py", "MachineClock"),
+        ("testing/strata_sim/liveness_world.py", "SimNode"),
+        # It goes on whenever it is looked at.
+        ("tests/unit/runtime/test_lifecycle.py", "FastClock"),
+    }
+    found = set()
+    for path in written_code():
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(("tests/", "testing/")):
+            continue
+        tree = ast.parse(path.read_text())
+        for each in ast.walk(tree):
+            if isinstance(each, ast.ClassDef):
+                methods = {one.name for one in each.body if isinstance(one, ast.FunctionDef)}
+                if {"monotonic_s", "wall_ms"} <= methods:
+                    found.add((name, each.name))
+        found |= {
+            (name, each.name)
+            for each in tree.body
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+            and each.name.strip("_") in ("until", "eventually", "wait_until")
+        }
+    assert found == allowed

@@ -18,6 +18,7 @@ from strata_raft.messages import (
     TimeoutNow,
     VoteRequest,
 )
+from strata_testing import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -39,25 +40,19 @@ def test_only_answers_of_the_term_are_no_news(message: Message, is_late: bool) -
     assert is_late_answer(message, term=5) is is_late
 
 
-class Standing:
+class Standing(ManualClock):
     """A clock, and sleeps that take as long as they are told, or far longer."""
 
     def __init__(self, *late_s: float) -> None:
-        self._now_s = 0.0
+        super().__init__(0.0)
         self._late_s = iter(late_s)
         self.slept: list[float] = []
-
-    def monotonic_s(self) -> float:
-        return self._now_s
-
-    def wall_ms(self) -> int:
-        return 0
 
     async def sleep(self, seconds: float) -> None:
         late_s = next(self._late_s, None)
         if late_s is None:
             raise asyncio.CancelledError
-        self._now_s += seconds + late_s
+        self.advance(seconds + late_s)
         self.slept.append(seconds)
 
 

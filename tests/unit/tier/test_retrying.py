@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 from strata_tier.store.ports import (
     ObjectNotFoundError,
     RefusedError,
@@ -23,22 +24,16 @@ from strata_tier.store.store_options import StoreOptions
 STORE = "s3://bucket"
 
 
-class Time:
+class Time(ManualClock):
     """A clock that moves only when somebody sleeps."""
 
     def __init__(self) -> None:
-        self.now_s = 100.0
+        super().__init__(100.0)
         self.slept_s: list[float] = []
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return round(self.now_s * 1000)
 
     async def sleep(self, seconds: float) -> None:
         self.slept_s.append(seconds)
-        self.now_s += seconds
+        self.advance(seconds)
         await asyncio.sleep(0)
 
 
