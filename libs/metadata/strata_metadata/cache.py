@@ -53,7 +53,10 @@ class MetadataCache:
         # Whose rows these are, as their source said.
         self._cluster_id = applied.cluster_id
         self._synced_revision = self._revision
-        self._hub = WatchHub(store, self._revision, options, metrics, cluster=cluster)
+        self._stamp = applied.counters.stamp
+        self._hub = WatchHub(
+            store, self._revision, options, metrics, cluster=cluster, stamp=self._stamp
+        )
         # A snapshot of which parts have come.
         self._install: SnapshotInstall | None = None
         if self._revision:
@@ -65,6 +68,11 @@ class MetadataCache:
     def revision(self) -> int:
         """Revision of the rows; 0: nothing was ever taken in."""
         return self._revision
+
+    @property
+    def stamp(self) -> int:
+        """Stamp of that revision, as its source said; 0: not known."""
+        return self._stamp
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
@@ -96,9 +104,11 @@ class MetadataCache:
         """Return the revision and all rows (see `WatchHub.snapshot`)."""
         return await self._hub.snapshot()
 
-    def watch(self, from_revision: int) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
+    def watch(
+        self, from_revision: int, from_stamp: int = 0
+    ) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
         """Return the stream of changes after `from_revision` (see `WatchHub.watch`)."""
-        return self._hub.watch(from_revision)
+        return self._hub.watch(from_revision, from_stamp)
 
     def close(self) -> None:
         """End every watch stream."""
@@ -107,20 +117,22 @@ class MetadataCache:
     def _take_part(self, install: SnapshotInstall, response: meta_pb2.WatchResponse) -> None:
         install.take(response.changes)
         if response.revision:
-            install.finish(self._applied_row(response.revision))
+            install.finish(self._applied_row(response))
             self._install = None
-            self._revision = response.revision
-            self._hub.reset(response.revision)
+            self._revision, self._stamp = response.revision, response.stamp
+            self._hub.reset(response.revision, response.stamp)
 
     def _write(self, response: meta_pb2.WatchResponse) -> None:
         rows = {key_of(change): value_of(change) for change in response.changes}
-        rows[APPLIED_KEY] = self._applied_row(response.revision)
+        rows[APPLIED_KEY] = self._applied_row(response)
         self._store.write(
             [(key, value) for key, value in rows.items() if value is not None],
             [key for key, value in rows.items() if value is None],
         )
-        before, self._revision = self._revision, response.revision
-        self._hub.publish([Revision(before, response.revision, tuple(response.changes))])
+        before, self._revision, self._stamp = self._revision, response.revision, response.stamp
+        self._hub.publish(
+            [Revision(before, response.revision, tuple(response.changes), response.stamp)]
+        )
 
     def _whole(self) -> meta_pb2.WatchResponse:
         changes = [
@@ -132,7 +144,7 @@ class MetadataCache:
             revision=self._revision, snapshot=True, changes=changes, cluster_id=self._cluster_id
         )
 
-    def _applied_row(self, revision: int) -> bytes:
-        counters = command_pb2.Counters(revision=revision)
+    def _applied_row(self, response: meta_pb2.WatchResponse) -> bytes:
+        counters = command_pb2.Counters(revision=response.revision, stamp=response.stamp)
         applied = command_pb2.AppliedState(counters=counters, cluster_id=self._cluster_id)
         return applied.SerializeToString()

@@ -75,6 +75,7 @@ class MetadataFollower:
         metrics: revision and sources.
         fallback_endpoints: called when no nameserver answers: who else has a copy.
         cluster: that the process belongs to; None: to none.
+        stamp: of the sink's revision (`WatchResponse.stamp`); 0: not known.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class MetadataFollower:
         metrics: Metrics,
         fallback_endpoints: Callable[[], Sequence[str]] = tuple,
         cluster: ClusterId | None = None,
+        stamp: int = 0,
     ) -> None:
         metrics.declare(METRICS)
+        self._stamp = stamp
         self._endpoints = tuple(endpoints)
         self._fallback_endpoints = fallback_endpoints
         self._cluster = own(cluster)
@@ -169,6 +172,13 @@ class MetadataFollower:
             self._logger.error("nameservers went back", what=trouble)
         self._trouble = trouble
 
+    def _tell_diverged(self, endpoint: str, revision: int) -> None:
+        what = (
+            f"revision {revision} is another change at {endpoint} than here: the nameservers were "
+            "put back to an older state and have gone on; all metadata is taken in anew"
+        )
+        self._logger.error("nameservers went back", what=what)
+
     async def _ask_fallbacks(self) -> None:
         """Take in what the fallback sources know; the newest may be any of them."""
         for endpoint in self._fallback_endpoints():
@@ -180,7 +190,11 @@ class MetadataFollower:
         # Of nameservers that went back, the same revision is another change.
         anew = self._trouble and kind == _NAMESERVER
         from_revision = 0 if anew else self._sink.revision
-        request = meta_pb2.WatchRequest(from_revision=from_revision, cluster_id=self._cluster.value)
+        request = meta_pb2.WatchRequest(
+            from_revision=from_revision,
+            cluster_id=self._cluster.value,
+            from_stamp=self._stamp if from_revision else 0,
+        )
         stream = self._channels.get(endpoint).stream(
             SERVICE + "Watch", request, meta_pb2.WatchResponse
         )
@@ -191,12 +205,15 @@ class MetadataFollower:
                     heard = True
                     self._cluster.check(response.cluster_id, endpoint)
                     self._check_revision(response, endpoint, kind)
+                    if response.diverged:
+                        self._tell_diverged(endpoint, from_revision)
                     self._sink.apply(response)
                     if response.is_fresh and kind == _NAMESERVER:
                         self._confirmed_at_s = self._clock.monotonic_s()
                         self._full_nameservers = frozenset(response.full_nameserver_ids)
                     if not response.revision:
                         continue
+                    self._stamp = response.stamp
                     self._known_revision = max(self._known_revision, response.revision)
                     if kind == _NAMESERVER:
                         self._knew_less_at_s, self._trouble = None, ""

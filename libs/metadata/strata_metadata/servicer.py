@@ -87,7 +87,9 @@ class CachedMetaServicer:
         """
         self._cluster.check(request.cluster_id, context.peer)
         try:
-            async with aclosing(self._cache.watch(request.from_revision)) as responses:
+            async with aclosing(
+                self._cache.watch(request.from_revision, request.from_stamp)
+            ) as responses:
                 async for response in responses:
                     if response.revision or response.changes:
                         yield response

@@ -28,11 +28,15 @@ from strata_state.metadata_keys import RowKind, change_key, kind_range, revision
 
 
 class Revision(NamedTuple):
-    """What changed on the way from revision `after` to revision `number`."""
+    """What changed on the way from revision `after` to revision `number`.
+
+    `stamp` tells `number` from the same revision of another history; 0: not known.
+    """
 
     after: int
     number: int
     changes: Sequence[meta_pb2.Change]
+    stamp: int = 0
 
 
 class WatchHub:
@@ -46,6 +50,7 @@ class WatchHub:
         is_fresh: whether the rows follow the leader's; while they do not, watchers hear nothing
             and look for another source.
         cluster: whose rows they are; every response says it. None: nobody's.
+        stamp: of `revision` (`Revision.stamp`).
         full_nameservers: node ids of nameservers whose disk is full; every response says it.
     """
 
@@ -59,10 +64,12 @@ class WatchHub:
         is_fresh: Callable[[], bool] = lambda: True,
         cluster: ClusterId | None = None,
         full_nameservers: Callable[[], Collection[str]] = tuple,
+        stamp: int = 0,
     ) -> None:
         self._store = store
         self._recent: deque[Revision] = deque(maxlen=options.recent_changes)
         self._revision = revision
+        self._stamp = stamp
         self._response_changes = options.response_changes
         self._keepalive_s = options.keepalive_ms / 1_000
         self._is_fresh = is_fresh
@@ -80,13 +87,13 @@ class WatchHub:
         if not revisions:
             return
         self._recent.extend(revisions)
-        self._revision = revisions[-1].number
+        self._revision, self._stamp = revisions[-1].number, revisions[-1].stamp
         self._wake()
 
-    def reset(self, revision: int) -> None:
+    def reset(self, revision: int, stamp: int = 0) -> None:
         """All rows were replaced: whoever is behind gets a snapshot."""
         self._recent.clear()
-        self._revision = revision
+        self._revision, self._stamp = revision, stamp
         self._wake()
 
     def pause(self) -> None:
@@ -108,7 +115,9 @@ class WatchHub:
         self._closed = True
         self._wake()
 
-    async def watch(self, from_revision: int) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
+    async def watch(
+        self, from_revision: int, from_stamp: int = 0
+    ) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
         """Yield what happened after `from_revision`, then every revision as it is applied.
 
         Whoever leaves it closes it (`contextlib.aclosing`): it counts as a watcher until then.
@@ -119,6 +128,9 @@ class WatchHub:
         revision, so a watcher that is cut off between starts again from 0. Other work goes on
         between two responses.
 
+        A watcher whose revision has another stamp here comes from another history: it gets a
+        snapshot that says so. A stamp of 0 is not known and not compared.
+
         Raises:
             MetaRefused: LIMIT_REACHED: too many watchers.
         """
@@ -128,7 +140,8 @@ class WatchHub:
                 f"{self._watchers.maximum} watch streams are open (max_watchers)",
             )
         try:
-            revision = from_revision
+            diverged = self._diverges(from_revision, from_stamp)
+            revision = 0 if diverged else from_revision
             first = True
             while not self._closed:
                 published = self._published
@@ -140,6 +153,8 @@ class WatchHub:
                             # It may tell of rows that were being dropped.
                             break
                         response.is_fresh = self._is_fresh()
+                        response.diverged = diverged
+                        diverged = False
                         yield self._signed(response)
                         revision = response.revision
                         first = False
@@ -173,8 +188,23 @@ class WatchHub:
     def _signed(self, response: meta_pb2.WatchResponse) -> meta_pb2.WatchResponse:
         """Return a response with what every response says."""
         response.cluster_id = self._cluster.value
+        response.stamp = self._stamp_of(response.revision)
         response.full_nameserver_ids.extend(self._full_nameservers())
         return response
+
+    def _diverges(self, revision: int, stamp: int) -> bool:
+        """Whether a watcher's revision is another change here, as far as it is known."""
+        known = self._stamp_of(revision) if stamp else 0
+        return known not in (0, stamp)
+
+    def _stamp_of(self, revision: int) -> int:
+        """Return the stamp of a revision; 0: it is not known."""
+        if revision == self._revision:
+            return self._stamp
+        if not 0 < revision < self._revision:
+            return 0
+        row = self._store.get(change_key(revision))
+        return command_pb2.ChangedKeys.FromString(row).stamp if row is not None else 0
 
     def _wake(self) -> None:
         self._published.set()

@@ -54,17 +54,17 @@ class Source:
         if server is not None:
             await server.stop(0)
 
-    async def go_back_to(self, revision: int, *rows: meta_pb2.Change) -> None:
+    async def go_back_to(self, revision: int, *rows: meta_pb2.Change, stamp: int = 0) -> None:
         """Start again with other rows, as after an old backup was put into the folder."""
         await self.stop()
         self.cache.close()
         self.cache = MetadataCache(MemoryMetadataStore(), WATCH, Metrics.disabled())
-        self.tell(revision, *rows)
+        self.tell(revision, *rows, stamp=stamp)
         await self.start()
 
-    def tell(self, revision: int, *changes: meta_pb2.Change) -> None:
+    def tell(self, revision: int, *changes: meta_pb2.Change, stamp: int = 0) -> None:
         """Apply changes that lead to a revision."""
-        self.cache.apply(meta_pb2.WatchResponse(revision=revision, changes=changes))
+        self.cache.apply(meta_pb2.WatchResponse(revision=revision, changes=changes, stamp=stamp))
 
 
 class _Servicer(CachedMetaServicer):

@@ -192,6 +192,33 @@ async def test_nameservers_that_went_back_are_told_and_not_followed(
     assert sink.revisions == [6, 7]
 
 
+async def test_nameservers_that_went_back_and_overtook_are_found_out(
+    network: InprocNetwork, sources: list[Source]
+) -> None:
+    """The same revision with another stamp is another change: told, and all is taken in anew."""
+    sources[0].tell(6, topic("t0", 1), topic("t1", 2), stamp=11)
+    sink = Sink()
+    with structlog.testing.capture_logs() as lines:
+        async with following(network, sink, [sources[0].endpoint]):
+            await until(lambda: sink.revision == 6)
+            await sources[0].go_back_to(6, topic("t0", 1), topic("other", 3), stamp=12)
+            await until(lambda: sink.retention_ms(3) == 1_000)
+            sources[0].tell(7, topic("next", 4), stamp=13)
+            await until(lambda: sink.revision == 7)
+    assert [line["event"] for line in lines] == ["nameservers went back"]
+    assert [sink.retention_ms(topic_id) for topic_id in (1, 2, 4)] == [1_000, None, 1_000]
+    assert sink.snapshots == 2
+
+
+def test_a_cache_remembers_the_stamp() -> None:
+    """A process that was away finds out, too."""
+    store = MemoryMetadataStore()
+    cache = MetadataCache(store, WatchOptions(), Metrics.disabled())
+    cache.apply(meta_pb2.WatchResponse(revision=3, changes=[topic("t0")], stamp=5))
+    again = MetadataCache(store, WatchOptions(), Metrics.disabled())
+    assert (again.revision, again.stamp) == (3, 5)
+
+
 async def test_a_nameserver_without_a_leader_may_lag(
     network: InprocNetwork, sources: list[Source]
 ) -> None:

@@ -85,6 +85,7 @@ class Nameserver:
             applied_state(self.store).counters.revision,
             self.config.watch_options(),
             metrics,
+            stamp=applied_state(self.store).counters.stamp,
         )
         self.machine = MetadataMachine(self.store, self.hub, self.config, metrics)
         self.replica = ListReplica(self.machine)

@@ -13,6 +13,7 @@ from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
 from strata_metadata.rows import key_of, value_of
 from strata_nameserver.base.config import NameserverConfig
+from strata_nameserver.state.draft import applied_state
 from strata_state.metadata_keys import RowKind
 
 if TYPE_CHECKING:
@@ -61,6 +62,41 @@ def stored(nameserver: Nameserver) -> dict[bytes, bytes]:
     return {key: value for key, value in rows if key[0] != RowKind.CHANGE}
 
 
+def stamp_of(nameserver: Nameserver) -> int:
+    """Return the stamp of the newest revision."""
+    return applied_state(nameserver.store).counters.stamp
+
+
+@pytest.mark.parametrize("more", [0, 1, 7])
+async def test_a_watcher_of_another_history_gets_all_anew(
+    nameserver: Nameserver, more: int
+) -> None:
+    """Its revision is another change here; the nameserver was put back and has gone on since."""
+    await nameserver.metadata.create_topic(meta_pb2.Topic(name="known"))
+    revision, stamp = nameserver.machine.revision, stamp_of(nameserver)
+    for number in range(more):
+        await nameserver.metadata.create_topic(meta_pb2.Topic(name=f"later-{number}"))
+    for given, diverged in ((stamp, False), (0, False), (stamp ^ 1, True)):
+        stream = nameserver.metadata.watch(revision, given)
+        response = await anext(stream)
+        assert (response.diverged, response.snapshot) == (diverged, diverged)
+        await _close(stream)
+
+
+async def test_the_same_revision_of_two_histories_has_two_stamps(
+    nameserver: Nameserver, small_nameserver: Nameserver
+) -> None:
+    """They differ from the first different change on, also after changes that are the same."""
+    await small_nameserver.with_storage()
+    for each, name in ((nameserver, "one"), (small_nameserver, "other")):
+        await each.metadata.create_topic(meta_pb2.Topic(name=name, queue_count=1))
+    for each in (nameserver, small_nameserver):
+        await each.metadata.create_topic(meta_pb2.Topic(name="the-same", queue_count=1))
+    assert nameserver.machine.revision == small_nameserver.machine.revision
+    assert 0 not in (stamp_of(nameserver), stamp_of(small_nameserver))
+    assert stamp_of(nameserver) != stamp_of(small_nameserver)
+
+
 async def test_a_new_watcher_gets_a_snapshot_then_deltas(nameserver: Nameserver) -> None:
     """The first response is everything; then each change comes as it is applied."""
     view = View()
@@ -81,7 +117,7 @@ async def test_a_watcher_that_is_up_to_date_is_told_so(nameserver: Nameserver) -
     stream = nameserver.metadata.watch(nameserver.machine.revision)
 
     assert await anext(stream) == meta_pb2.WatchResponse(
-        revision=nameserver.machine.revision, is_fresh=True
+        revision=nameserver.machine.revision, is_fresh=True, stamp=stamp_of(nameserver)
     )
     await _close(stream)
 
@@ -129,7 +165,7 @@ async def test_a_watcher_that_knows_more_is_told_so(nameserver: Nameserver) -> N
     stream = nameserver.metadata.watch(nameserver.machine.revision + 100)
 
     assert await anext(stream) == meta_pb2.WatchResponse(
-        revision=nameserver.machine.revision, is_fresh=True
+        revision=nameserver.machine.revision, is_fresh=True, stamp=stamp_of(nameserver)
     )
     await _close(stream)
 

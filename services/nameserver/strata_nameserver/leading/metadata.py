@@ -311,9 +311,11 @@ class Metadata:
             )
         return await self._hub.snapshot()
 
-    def watch(self, from_revision: int) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
+    def watch(
+        self, from_revision: int, from_stamp: int = 0
+    ) -> AsyncGenerator[meta_pb2.WatchResponse, None]:
         """Return the stream of changes after `from_revision` (see `WatchHub.watch`)."""
-        return self._hub.watch(from_revision)
+        return self._hub.watch(from_revision, from_stamp)
 
     async def change(self, decide: Callable[[Draft], Result]) -> Result:
         """Decide on the speculative state, propose what was decided, wait until it is applied."""

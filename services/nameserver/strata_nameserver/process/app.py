@@ -256,6 +256,7 @@ class NameserverApp:
             is_fresh=self._follows_a_leader,
             cluster=self._cluster_id,
             full_nameservers=self._full_nameservers,
+            stamp=applied_state(store).counters.stamp,
         )
         return _Running(
             disk,

@@ -291,7 +291,8 @@ class MetaServicer:
         """
         self._cluster.check(request.cluster_id, context.peer)
         try:
-            async with aclosing(self.metadata.watch(request.from_revision)) as responses:
+            watched = self.metadata.watch(request.from_revision, request.from_stamp)
+            async with aclosing(watched) as responses:
                 async for response in responses:
                     yield response
         except MetaRefused as error:

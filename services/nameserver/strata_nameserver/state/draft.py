@@ -8,6 +8,8 @@ has it; `reset` drops everything in flight when leadership is lost.
 
 from __future__ import annotations
 
+import hashlib
+
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.rows import StoredRow, change_to, key_of, value_of
 from strata_nameserver.state.done_tombstones import DoneTombstones, TombstoneId
@@ -104,6 +106,7 @@ class Draft:
         self.counters = command_pb2.Counters()
         self.counters.CopyFrom(state.counters)
         self.counters.revision += 1
+        self._stamp_before = state.counters.stamp
 
     @property
     def revision(self) -> int:
@@ -139,4 +142,14 @@ class Draft:
 
     def encode(self) -> bytes:
         """Return the command that the raft entry carries."""
+        self.counters.stamp = self._stamp()
         return command_pb2.Command(changes=self.changes, counters=self.counters).SerializeToString()
+
+    def _stamp(self) -> int:
+        """Return what tells this revision from the same one of another history; never 0."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(self._stamp_before.to_bytes(8))
+        digest.update(self.now_ms.to_bytes(8))
+        for change in self.changes:
+            digest.update(change.SerializeToString(deterministic=True))
+        return int.from_bytes(digest.digest()) or 1

@@ -134,12 +134,17 @@ class MetadataMachine:
             keys = [key_of(change) for change in command.changes]
             rows.update(zip(keys, map(value_of, command.changes), strict=True))
             rows[change_key(counters.revision)] = command_pb2.ChangedKeys(
-                keys=keys
+                keys=keys, stamp=counters.stamp
             ).SerializeToString()
             if counters.revision > self._kept_revisions:
                 rows[change_key(counters.revision - self._kept_revisions)] = None
             revisions.append(
-                Revision(counters.revision - 1, counters.revision, tuple(command.changes))
+                Revision(
+                    counters.revision - 1,
+                    counters.revision,
+                    tuple(command.changes),
+                    counters.stamp,
+                )
             )
         applied.index, applied.term = entries[-1].index, entries[-1].term
         applied.counters.CopyFrom(counters)
@@ -170,7 +175,7 @@ class MetadataMachine:
         self._applied = applied_state(self._store)
         self._persisted_index = self._applied.index
         self.speculative.reset()
-        self._hub.reset(self.revision)
+        self._hub.reset(self.revision, self._applied.counters.stamp)
 
     def _configuration_row(self) -> meta_pb2.Membership | None:
         return self._applied.configuration if self._applied.HasField("configuration") else None

@@ -417,6 +417,7 @@ class StorageMember:
             metrics=self._metrics,
             fallback_endpoints=lambda: self._directory.storage_endpoints(self._identity.node_id),
             cluster=self._cluster,
+            stamp=running.cache.stamp,
         )
         moves = QueueMoves(
             node,

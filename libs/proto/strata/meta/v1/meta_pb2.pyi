@@ -1835,19 +1835,23 @@ class WatchRequest(_message.Message):
 
     FROM_REVISION_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    FROM_STAMP_FIELD_NUMBER: _builtins.int
     from_revision: _builtins.int
     """0: from the start, with a snapshot."""
     cluster_id: _builtins.str
     """Of the caller; empty: it belongs to none yet."""
+    from_stamp: _builtins.int
+    """Stamp that `from_revision` had at the source it came from; 0: not known."""
     def __init__(
         self,
         *,
         from_revision: _builtins.int = ...,
         cluster_id: _builtins.str = ...,
+        from_stamp: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "from_revision", b"from_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "from_revision", b"from_revision", "from_stamp", b"from_stamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1864,6 +1868,8 @@ class WatchResponse(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     IS_FRESH_FIELD_NUMBER: _builtins.int
     FULL_NAMESERVER_IDS_FIELD_NUMBER: _builtins.int
+    STAMP_FIELD_NUMBER: _builtins.int
+    DIVERGED_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
     """State after `changes` are applied. 0 in all parts of a snapshot except the last. A response
     without changes reports that the source is alive and up to date.
@@ -1876,6 +1882,12 @@ class WatchResponse(_message.Message):
     """Of the source; empty: it does not know yet."""
     is_fresh: _builtins.bool
     """The source is a nameserver that leads or follows a leader: its data is not old."""
+    stamp: _builtins.int
+    """Of `revision`; 0: not known. Tells histories apart that have the same revisions."""
+    diverged: _builtins.bool
+    """The caller's revision is another change here: the source was put back to an older state and has
+    gone on since. A snapshot follows.
+    """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Change]: ...
     @_builtins.property
@@ -1892,10 +1904,12 @@ class WatchResponse(_message.Message):
         cluster_id: _builtins.str = ...,
         is_fresh: _builtins.bool = ...,
         full_nameserver_ids: _abc.Iterable[_builtins.str] | None = ...,
+        stamp: _builtins.int = ...,
+        diverged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "full_nameserver_ids", b"full_nameserver_ids", "is_fresh", b"is_fresh", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "cluster_id", b"cluster_id", "diverged", b"diverged", "full_nameserver_ids", b"full_nameserver_ids", "is_fresh", b"is_fresh", "revision", b"revision", "snapshot", b"snapshot", "snapshot_revision", b"snapshot_revision", "stamp", b"stamp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
