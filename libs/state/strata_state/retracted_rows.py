@@ -10,11 +10,13 @@ import struct
 from collections.abc import Iterator
 
 from strata_mq import layout
-from strata_mq.layout import RowKind
+from strata_mq.layout import PartKind, PendingRef, PinRow, RowKind
 from strata_state.ports import RowBatch
 from strata_state.rows_of_kind import RowsOfKind
 
 _U32 = struct.Struct(">I")
+# Raft index and ordinal of the message's pin, and the part kind.
+_PINNED = struct.Struct(">QIB")
 
 
 class RetractedRows(RowsOfKind):
@@ -23,9 +25,26 @@ class RetractedRows(RowsOfKind):
     KIND = RowKind.RETRACTED
     __slots__ = ()
 
-    def put(self, batch: RowBatch, topic_id: int, queue: int, offset: int) -> None:
-        """Write the row of an offset."""
-        batch.put(self._key(topic_id, queue, offset), b"")
+    def put(
+        self,
+        batch: RowBatch,
+        topic_id: int,
+        queue: int,
+        offset: int,
+        pinned: tuple[PendingRef, PinRow] | None = None,
+    ) -> None:
+        """Write the row of an offset.
+
+        Args:
+            batch: where to.
+            topic_id: the topic.
+            queue: the queue.
+            offset: its message was retracted.
+            pinned: the pin of a message that waited before it got the offset. The log gives up the
+                entry that says so, and a repeat of the recall still looks for the pin (rule 37).
+        """
+        value = b"" if pinned is None else _PINNED.pack(*pinned[0], pinned[1].kind)
+        batch.put(self._key(topic_id, queue, offset), value)
 
     def has(self, topic_id: int, queue: int, offset: int) -> bool:
         """Whether the message at an offset was taken back."""
@@ -42,6 +61,14 @@ class RetractedRows(RowsOfKind):
             (*layout.parse_queue_key(key), layout.offset_of_key(key))
             for key, _ in self._scan(self._prefix)
         )
+
+    def pins(self) -> Iterator[tuple[PendingRef, PinRow]]:
+        """Iterate the pins of messages that waited before they were retracted."""
+        for key, value in self._scan(self._prefix):
+            if value:
+                index, ordinal, kind = _PINNED.unpack(value)
+                place = (*layout.parse_queue_key(key), layout.offset_of_key(key))
+                yield PendingRef(index, ordinal), PinRow.placed(PartKind(kind), *place)
 
     def delete_below(self, batch: RowBatch, topic_id: int, queue: int, offset: int) -> None:
         """Remove the rows of what is trimmed."""

@@ -310,6 +310,47 @@ async def test_a_recalled_message_does_not_come_back_with_lost_rows(tmp_path: Pa
         assert retracted(node) == []
 
 
+async def test_the_pin_of_a_recalled_message_outlives_the_entry_that_placed_it(
+    tmp_path: Path,
+) -> None:
+    """Relocation gives that entry up; a repeat still finds the pin (rule 37)."""
+    clock, rng = ManualClock(), random.Random(7)
+    options = {"clock": clock, "config": CONFIG, "retention": RETENTION}
+    async with node_under_test(tmp_path, **options) as node:  # type: ignore[arg-type]
+        for queue in range(TOPIC.queue_count):
+            await node.append([b"kept"], queue=queue)
+        due_ms = clock.wall_ms() + 1_000
+        ids = [pack_message_id(MESSAGE_ID)]
+        name = await append(node, waiting_batch([b"later"], [due_ms], ids=ids))
+        let_pass(node, 2.0)
+        await until(lambda: not waiting_of(node))
+        ((_, pin),) = node.app.node.engine(GROUP).machine.rows.pins.scan()
+        request = pb.RecallRequest(
+            raft_group=GROUP,
+            topic_id=TOPIC.topic_id,
+            position=pb.QueueOffset(queue=pin.queue, offset=pin.offset),
+            message_id=MESSAGE_ID,
+        )
+        response = await node.rpc.recall(request, CONTEXT)
+        assert not response.HasField("refusal"), response.refusal
+        for _ in range(3):
+            await fill(node, rng, 9)
+            await retain(node)
+        assert node.app.node.status().log_first_position > 0
+        await apply_all(node)
+        before = [row for row in rows_of(node) if row[0][4] not in (6, 7)]
+        assert pin_count(node) == 1
+    shutil.rmtree(tmp_path / "state")
+    async with node_under_test(tmp_path, **options) as node:  # type: ignore[arg-type]
+        assert [row for row in rows_of(node) if row[0][4] not in (6, 7)] == before
+        by_name = pb.RecallRequest(
+            raft_group=GROUP, topic_id=TOPIC.topic_id, pending=name, message_id=MESSAGE_ID
+        )
+        for repeat_of in (request, by_name):
+            response = await node.rpc.recall(repeat_of, CONTEXT)
+            assert not response.HasField("refusal"), response.refusal
+
+
 async def test_rows_come_back_from_a_checkpoint_and_the_entries_that_are_left(
     tmp_path: Path,
 ) -> None:

@@ -47,7 +47,7 @@ from strata_storage.base.errors import ApplyError
 from strata_storage.rows.append_rows import kept_part_runs, kept_runs
 from strata_storage.rows.bound import PendingBound
 from strata_storage.rows.consume_queues import ConsumeQueues
-from strata_storage.rows.placed_rows import write_placed
+from strata_storage.rows.placed_rows import pin_of_placed, write_placed
 from strata_storage.rows.queue_states import QueueStates
 
 # Stands for the pin of a message that the batch, not written yet, placed or dropped.
@@ -273,7 +273,8 @@ class PendingApply:
             if self._is_trimmed(position):
                 continue
             topic_id, queue, offset = position
-            self._rows.retracted.put(batch, topic_id, queue, offset)
+            pinned = pin_of_placed(self._rows, topic_id, queue, offset)
+            self._rows.retracted.put(batch, topic_id, queue, offset, pinned)
             found = self._consume_queues.covering(topic_id, queue, offset)
             if found is not None:
                 base, row = found

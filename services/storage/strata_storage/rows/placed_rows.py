@@ -10,7 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from strata_mq.commands import ResolveItem
-from strata_mq.layout import PendingRow, PinRow, day_of, encode_cq_row, pack_longs, pack_words
+from strata_mq.layout import (
+    PendingRef,
+    PendingRow,
+    PinRow,
+    PinState,
+    day_of,
+    encode_cq_row,
+    pack_longs,
+    pack_words,
+)
 from strata_state.ports import RowBatch
 from strata_state.rows import GroupRows
 
@@ -76,6 +85,20 @@ def write_placed(
     for topic_id, queue, base_offset, value in runs:
         rows.cq.put(batch, topic_id, queue, base_offset, value)
     return runs
+
+
+def pin_of_placed(
+    rows: GroupRows, topic_id: int, queue: int, offset: int
+) -> tuple[PendingRef, PinRow] | None:
+    """Return the pin of the message at an offset; None: it never waited, or there is none."""
+    found = rows.cq.covering(topic_id, queue, offset)
+    if found is None or found[1].offset_index == found[1].raft_index:
+        return None
+    place, index = (topic_id, queue, offset), found[1].raft_index
+    for ref, pin in rows.pins.scan(PendingRef(index, 0), index):
+        if pin.state is PinState.PLACED and (pin.topic_id, pin.queue, pin.offset) == place:
+            return ref, pin
+    return None
 
 
 def _placed(item: ResolveItem) -> _Placed:

@@ -34,7 +34,7 @@ from strata_state.rows import GroupRows
 from strata_storage.rows.append_rows import AppendRows, find_append, kept_part_runs, kept_runs
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.pending_apply import StoredEntry, write_pending_ids
-from strata_storage.rows.placed_rows import write_placed
+from strata_storage.rows.placed_rows import pin_of_placed, write_placed
 from strata_storage.rows.trace_apply import TraceApply
 from strata_storage.tiering.refill import holes, later
 from strata_storage.upkeep.checkpoint import decode_checkpoint
@@ -258,14 +258,26 @@ class _Replay:
 
     def _retract(self, frame: StoredFrame) -> None:
         """Note what was taken back: older checkpoints do not say it."""
+        # Its pin may be in the batch.
+        self._write()
+        rows = self._rows
         for topic_id, queue, offset in decode_retract(frame.payload).positions:
             row = self._queues.get((topic_id, queue))
-            if row is not None and offset >= row.min_offset:
-                self._rows.retracted.put(self._batch, topic_id, queue, offset)
+            if (
+                row is None
+                or offset < row.min_offset
+                or rows.retracted.has(topic_id, queue, offset)
+            ):
+                continue
+            pinned = pin_of_placed(rows, topic_id, queue, offset)
+            rows.retracted.put(self._batch, topic_id, queue, offset, pinned)
 
     def take_back(self) -> None:
-        """Take out of the rows what was taken back after it was stored."""
+        """Take out of the rows what was taken back after it was stored; its pins stay."""
         cq = self._rows.cq
+        for ref, pin in self._rows.retracted.pins():
+            self._rows.pins.put(self._batch, ref, pin)
+        self._write()
         for topic_id, queue, offset in self._rows.retracted.all():
             found = cq.covering(topic_id, queue, offset)
             if found is None:
