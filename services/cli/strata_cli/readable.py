@@ -43,6 +43,11 @@ def readable(key: str, value: Any) -> str:
     return printable(str(value))
 
 
+def topic_name(qualified: str) -> str:
+    """Return NAMESPACE%NAME as people write it: in the default namespace the name alone."""
+    return qualified.removeprefix("%")
+
+
 def printable(text: str) -> str:
     """Return a text that cannot move a terminal's cursor: control characters become escapes."""
     if text.isprintable():

@@ -9,7 +9,7 @@ import pytest
 from strata_cli.client import plain, with_port
 from strata_cli.options import CliError, Common
 from strata_cli.output import show
-from strata_cli.readable import readable
+from strata_cli.readable import readable, topic_name
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,12 @@ from strata_cli.readable import readable
 def test_values(key: str, value: object, text: str) -> None:
     """The key says what a number is; text that would act on a terminal is escaped."""
     assert readable(key, value) == text
+
+
+def test_topics_of_the_default_namespace_have_no_prefix() -> None:
+    """The store writes NAMESPACE%NAME; a dead-letter topic keeps its own prefix."""
+    names = ["%t2", "%%DLQ%g", "shop%t2"]
+    assert [topic_name(each) for each in names] == ["t2", "%DLQ%g", "shop%t2"]
 
 
 def test_a_body_neither_breaks_the_table_nor_reaches_the_terminal(

@@ -18,6 +18,7 @@ from cyclopts import Parameter
 from strata_cli.commands import tier_restore
 from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
+from strata_cli.readable import topic_name
 from strata_cli.views import View
 from strata_tier import upkeep
 from strata_tier.objects import BlockEntry, Stores
@@ -60,7 +61,12 @@ def inspect(*, from_: From, home: Home = "", object: str = "", common: Common = 
         _run(_inspect_object(from_, object, common))
     else:
         contents = _run(_inspect(from_, home))
-        show(_contents_view(contents), common, rows="topics")
+        view = _contents_view(contents)
+        if common.output != "json":
+            view["topics"] = [
+                topic | {"name": topic_name(topic["name"])} for topic in view["topics"]
+            ]
+        show(view, common, rows="topics")
 
 
 def verify(

@@ -15,6 +15,7 @@ from strata.admin.v1 import admin_pb2
 from strata_cli.client import connect
 from strata_cli.options import COMMON, Common
 from strata_cli.output import show
+from strata_cli.readable import topic_name
 from strata_cli.views import View
 
 RaftGroups = Annotated[
@@ -39,7 +40,10 @@ def status(*, common: Common = COMMON) -> None:
         response = client.call(client.admin.GetTier, admin_pb2.GetTierRequest())
     rows = [_view(group) for group in response.raft_groups]
     columns = ("raft_group", "state", "objects", "object_bytes", "backlog_bytes", "oldest", "note")
-    view: View = {"raft_groups": rows, "topics": _topics(response.raft_groups)}
+    topics = _topics(response.raft_groups)
+    if common.output != "json":
+        topics = [topic | {"name": topic_name(topic["name"])} for topic in topics]
+    view: View = {"raft_groups": rows, "topics": topics}
     show(view, common, rows="raft_groups", columns=columns)
 
 
