@@ -6,6 +6,7 @@ a user gets.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -68,6 +69,8 @@ def _node(data_dir: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             *(sys.executable, "-m", "strata_cli.main", "standalone"),
             *("--data-dir", str(data_dir), "--grpc-port", str(port)),
         ],
+        # A terminal is for what the demonstration says.
+        env={"STRATA_NODE_AUDIT_LOG": "false"} | os.environ,
         stdout=subprocess.PIPE,
         text=True,
         # Ctrl-C is for us; the node gets SIGTERM from here, once.
