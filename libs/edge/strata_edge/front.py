@@ -377,12 +377,10 @@ class Front:
             guard,
             self._on_paused,
         )
-        if relay.closed:  # by what the client said first
-            self._report.ended += bool(guard.fault)
-            return
-        self._relays[descriptor] = relay
-        if self._draining:
-            relay.send_away()
+        if not relay.closed:
+            self._relays[descriptor] = relay
+            if self._draining:
+                relay.send_away()
 
     def _guard(self, address: str) -> ConnectionGuard:
         debt = self._debts.setdefault(address, Debt(self._monotonic_s))

@@ -190,8 +190,10 @@ async def test_metric_windows_say_what_happened(start_node: StartNode) -> None:
                 first, _ = await client.receive(queue, "busy-g")
                 await client.ack("busy", "busy-g", [first])
         deadline_s = time.monotonic() + 60
-        while sum(int(row["messages_in"]) for row in rows[WindowKind.QUEUE]) < 5 or not any(
-            row["lag_messages"] == 4 for row in rows[WindowKind.CONSUMER_GROUP]
+        while (
+            sum(int(row["messages_in"]) for row in rows[WindowKind.QUEUE]) < 5
+            or not any(row["lag_messages"] == 4 for row in rows[WindowKind.CONSUMER_GROUP])
+            or not any(row.get("appends") for row in rows[WindowKind.NODE])
         ):
             assert time.monotonic() < deadline_s, rows
             await asyncio.sleep(0.3)

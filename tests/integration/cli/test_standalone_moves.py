@@ -24,7 +24,10 @@ def test_queues_and_slots_move_on_a_standalone_node(start_node: StartNode) -> No
     for number in range(8):
         sent = node.strata("message", "send", "moving", "--body", f"after {number}")
         assert sent.returncode == 0, sent.stderr
-    assert node.stop() == (0, "", "")
+    code, output, log = node.stop()
+    assert (code, output) == (0, "")
+    # Changes are told at every log level.
+    assert all('"component": "audit"' in line for line in log.splitlines()), log
     node = start_node()
     created = node.strata("topic", "create", "later", "--queues", "8")
     assert created.returncode == 0, created.stderr
