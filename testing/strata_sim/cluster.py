@@ -38,7 +38,6 @@ class SimCluster:
         trace: what happened.
         chance: for the scenario.
         tally: how much work all processes did.
-        buckets: of the object store.
         grown_topics: topics that operators asked to give more queues.
         nameservers, storage, brokers: the hosts; of storage nodes the spare ones come last.
     """
@@ -71,7 +70,6 @@ class SimCluster:
             [f"{name}:{STORAGE_PORT}" for name in storage_names[: self.options.storage_nodes]],
         )
         self.tally = world.tally
-        self.buckets = world.buckets
         self.nameservers = [NameserverHost(world, name) for name in names]
         self.storage = [StorageHost(world, name) for name in storage_names]
         self.brokers = [

@@ -27,22 +27,14 @@ from strata_sim.chance import source
 from strata_sim.edge import SimEdge, SimEdgeChannel
 from strata_sim.machine import Machine
 from strata_sim.network import SimNetwork
-from strata_sim.options import (
-    BROKER_PORT,
-    NAMESERVER_PORT,
-    PLUGINS,
-    STORAGE_PORT,
-    ClusterOptions,
-)
+from strata_sim.options import BROKER_PORT, NAMESERVER_PORT, STORAGE_PORT, ClusterOptions
 from strata_sim.stores import SimMetadataStore, SimStore
 from strata_sim.tally import TallyMetrics
 from strata_sim.trace import Trace
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.group.plugins import load as load_plugins
 from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
 from strata_testing.simulated_disk import Keep, SimulatedDisk
-from strata_tier.store import MemoryBucket
 
 _NOWHERE = Path("/nowhere")
 _START_ERRORS = (
@@ -75,7 +67,6 @@ class World:
         outside: context of the simulation itself, in which nothing belongs to a process.
         nameservers, storage_seeds: endpoints.
         tally: counts what all processes do.
-        buckets: of the object store, whom no fault of a machine touches.
     """
 
     seed: int
@@ -86,7 +77,6 @@ class World:
     nameservers: Sequence[str]
     storage_seeds: Sequence[str]
     tally: TallyMetrics = field(default_factory=TallyMetrics)
-    buckets: dict[str, MemoryBucket] = field(default_factory=dict)
 
 
 class Host:
@@ -343,9 +333,6 @@ class StorageHost(Host):
             store=self.rows,
             metadata_store=self.metadata_rows,
             chance=self.chance,
-            tier=world.options.tier,
-            buckets=world.buckets,
-            plugins=load_plugins(PLUGINS, world.options.storage),
             cluster=self.cluster,
         )
 

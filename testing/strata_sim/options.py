@@ -15,14 +15,10 @@ from strata_broker.base.receive_config import ReceiveSection
 from strata_nameserver.base.config import NameserverConfig
 from strata_sim.network import NetworkOptions
 from strata_storage.base.config import StorageConfig, StorageOptions
-from strata_storage.tiering.config import TierConfig
 
 NAMESERVER_PORT = 9877
 STORAGE_PORT = 10920
 BROKER_PORT = 8081
-
-PLUGINS = ("kv",)
-TIER_URL = "memory://tier"
 
 _MIB = 1 << 20
 _SEGMENT_BYTES = 256 << 10
@@ -71,21 +67,8 @@ def _storage() -> StorageConfig:
     )
 
 
-def _tier() -> TierConfig:
-    return TierConfig(
-        url=TIER_URL,
-        default_local_retention_ms=1_000,
-        flush_age_ms=500,
-        upload_share=1.0,
-        manifest_interval_ms=3_000,
-        delete_grace_ms=1_000,
-        cache_bytes=_MIB,
-    )
-
-
 def _broker() -> BrokerConfig:
     return BrokerConfig(
-        plugins=PLUGINS,
         receive=ReceiveSection(min_polling_ms=500, max_polling_ms=2_000, min_invisible_ms=1_000),
         session=SessionSection(),
     )
@@ -102,7 +85,6 @@ class ClusterOptions:
         restart_s: after so long a process that ended by itself is started again.
         network: how it behaves between faults.
         nameserver, storage, broker: configuration of the services.
-        tier: where storage nodes upload to; None: there is no tier.
     """
 
     nameservers: int = 3
@@ -115,4 +97,3 @@ class ClusterOptions:
     nameserver: NameserverConfig = field(default_factory=_nameserver)
     storage: StorageConfig = field(default_factory=_storage)
     broker: BrokerConfig = field(default_factory=_broker)
-    tier: TierConfig | None = field(default_factory=_tier)

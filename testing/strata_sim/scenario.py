@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -20,7 +19,6 @@ from strata_sim.invariants import all_invariants
 from strata_sim.options import ClusterOptions
 from strata_sim.pending_workload import PendingWorkload
 from strata_sim.storm import Storm, StormOptions
-from strata_sim.table_work import TableWork
 from strata_sim.virtual_loop import Stuck
 from strata_sim.workload import Workload, WorkloadOptions
 
@@ -104,7 +102,6 @@ class Scenario:
         self.cluster = SimCluster(seed, self.options.cluster, show=show)
         self.workload = Workload(self.cluster, self.options.workload)
         self.pending = PendingWorkload(self.cluster)
-        self.tables = TableWork(self.cluster)
         self._storm = Storm(self.cluster, self.options.storm)
         self._invariants = all_invariants()
         self._outside = contextvars.copy_context()
@@ -136,12 +133,7 @@ class Scenario:
             cluster.network.messages,
             self._storm.begun,
             dict(self.workload.errors),
-            dict(
-                Counter(cluster.tally.work())
-                + Counter(self.pending.counts())
-                + self.tables.done
-                + self._storm.kinds
-            ),
+            cluster.tally.work() | self.pending.counts(),
         )
 
     async def _limited(self) -> None:
@@ -153,10 +145,8 @@ class Scenario:
         await cluster.start()
         await self.workload.create()
         await self.pending.create()
-        await self.tables.create()
         self.workload.start()
         self.pending.start()
-        self.tables.start()
         until_s = cluster.now_s + options.storm_s
         async with asyncio.TaskGroup() as group:
             sampler = group.create_task(self._sample())
@@ -172,13 +162,10 @@ class Scenario:
                     trace.violation(violation)
                 for violation in await self.pending.drain(options.drain_s):
                     trace.violation(violation)
-                for violation in await self.tables.drain(options.drain_s):
-                    trace.violation(violation)
                 for violation in await self._settle_slots():
                     trace.violation(violation)
             await self.workload.stop()
             await self.pending.stop()
-            await self.tables.stop()
             sampler.cancel()
 
     async def _calm(self) -> list[str]:

@@ -29,12 +29,8 @@ HERE = Path(__file__).parent
 EACH_SEED = (
     *("checkpoints", "freed_segments", "relocated_bytes", "dead_letters", "resolved"),
     *("bulk", "deliver", "recall", "commit", "rollback", "poison"),
-    *("uploaded_bytes", "table_writes", "table_reads"),
 )
-SOME_SEED = (
-    *("snapshots", "queue_moves", "slot_moves", "read_from_tier_bytes"),
-    *("PowerLossOfAll", "LoseRows", "TierTrouble"),
-)
+SOME_SEED = ("snapshots", "queue_moves", "slot_moves")
 ENVIRONMENT = {**os.environ, "PYTHONHASHSEED": "0"}
 
 needs_all_seeds = pytest.mark.skipif(SEED is not None, reason="STRATA_SIM_SEED replays one run")

@@ -7,7 +7,6 @@ package, and each takes a while to import.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +32,6 @@ class OpenWith:
         clock: time.
         credentials: of S3; None, as with all others: the usual chain of the driver's library.
         memory: buckets of `memory://NAME`; whoever shares the mapping shares the objects.
-        random: spreads the pauses before requests are repeated.
     """
 
     options: StoreOptions = field(default_factory=StoreOptions)
@@ -41,7 +39,6 @@ class OpenWith:
     clock: Clock = field(default_factory=SystemClock)
     credentials: S3Credentials | None = None
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
-    random: Callable[[], float] = random.random
 
 
 async def open_store(url: StoreUrl | str, opened_with: OpenWith | None = None) -> ObjectStore:
@@ -57,7 +54,7 @@ async def open_store(url: StoreUrl | str, opened_with: OpenWith | None = None) -
     if isinstance(url, str):
         url = parse(url)
     given = opened_with or OpenWith()
-    gate = RequestGate(url.name, given.options, given.metrics, given.clock, given.random)
+    gate = RequestGate(url.name, given.options, given.metrics, given.clock, random.random)
     if url.scheme == "memory":
         return MemoryStore(given.memory.setdefault(url.name, MemoryBucket()), gate, given.clock)
     if url.scheme == "posix":

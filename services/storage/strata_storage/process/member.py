@@ -68,7 +68,6 @@ from strata_storage.process.app import Peers, StorageApp
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.config import TierConfig
 from strata_storage.tiering.opening import TierSetup
-from strata_tier.store import MemoryBucket
 
 _MAX_CHANNELS = 64
 _HEALTH_AFTER_S = 1.0
@@ -162,7 +161,6 @@ class StorageMember:
         metadata_store: the copy of the metadata; None: RocksDB under `folder`.
         chance: of election timeouts and pauses; None: seeded by the system.
         tier: the section `[tier]`; None: there is no tier.
-        buckets: of a tier at `memory://NAME`.
         plugins: what is loaded beside the core.
         tracer: traces appends; None: nothing is traced.
         cluster: that the process belongs to; None: that of whoever takes it in.
@@ -189,7 +187,6 @@ class StorageMember:
         metadata_store: MetadataStore | None = None,
         chance: Random | None = None,
         tier: TierConfig | None = None,
-        buckets: dict[str, MemoryBucket] | None = None,
         plugins: Sequence[StoragePlugin] = (),
         tracer: Tracer | None = None,
         cluster: ClusterId | None = None,
@@ -210,7 +207,6 @@ class StorageMember:
         self._cluster = cluster
         self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
         self._tier = tier
-        self._buckets = {} if buckets is None else buckets
         self.view = ClusterView()
         self._directory = Directory(self.view)
         self._running: _Running | None = None
@@ -337,8 +333,6 @@ class StorageMember:
             else TierSetup(
                 self._tier,
                 self.view,
-                memory=self._buckets,
-                random=self._chance.random,
                 topic_names=self.view.topic_names,
                 metadata=self._metadata_snapshot,
             ),

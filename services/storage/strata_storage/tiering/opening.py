@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -49,7 +48,6 @@ class TierSetup:
         policies: how topics use it.
         home: folder of this cluster if `config` names none.
         memory: buckets of `memory://NAME`.
-        random: spreads the pauses before requests to the store are repeated.
         topic_names: topic id, as text -> NAMESPACE%NAME, as far as it is known.
         metadata: gives the metadata rows, for a restore; None: nobody here has them.
     """
@@ -58,7 +56,6 @@ class TierSetup:
     policies: TierPolicies
     home: str = "strata"
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
-    random: Callable[[], float] = random.random
     topic_names: Callable[[], dict[str, str]] = dict
     metadata: MetadataSnapshot | None = None
 
@@ -110,8 +107,7 @@ async def _opened_stores(setup: TierSetup, clock: Clock, metrics: Metrics) -> St
 
     async def opened(url: StoreUrl, keys: TierConfig | SpaceConfig) -> ObjectStore:
         credentials = _credentials(keys) if url.scheme == "s3" else None
-        given = OpenWith(options, metrics, clock, credentials, setup.memory, setup.random)
-        return await open_store(url, given)
+        return await open_store(url, OpenWith(options, metrics, clock, credentials, setup.memory))
 
     default_url = parse(config.url)
     default = await opened(default_url, config)
