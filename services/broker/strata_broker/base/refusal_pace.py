@@ -54,6 +54,11 @@ class RefusalPace:
         bucket.in_credit(self._clock.monotonic_s())
         bucket.take(entries + self._config.entries_per_call)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no connection has refused calls to wait for: nearly always."""
+        return not self._buckets
+
     def wait_s(self, peer: str) -> float:
         """Return how many seconds the next call of a connection has to wait, 0 for most."""
         bucket = self._buckets.get(peer)

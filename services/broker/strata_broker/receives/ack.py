@@ -214,7 +214,8 @@ class _PendingAck:
         # Clients' tests look for the code's name.
         response.status.CopyFrom(errors.status_of(RequestError(code)))
         self._complete(response, code)
-        self._recorder.pace.refused(self.call.peer, codes)
+        if self._failures:
+            self._recorder.pace.refused(self.call.peer, codes)
 
     def refuse(self, failure: RequestError) -> None:
         """Answer with one error for the request and each entry."""

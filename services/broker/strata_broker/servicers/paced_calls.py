@@ -52,6 +52,8 @@ class PacedCalls:
         Raises:
             RequestError: TOO_MANY_REQUESTS, it would have to wait and there is no room.
         """
+        if self._pace.is_idle and not self._lines:
+            return False
         peer = call.peer
         line = self._lines.get(peer)
         wait_s = 0.0 if line is not None else self._pace.wait_s(peer)
@@ -75,14 +77,15 @@ class PacedCalls:
 
     def _move(self, peer: str) -> None:
         line = self._lines[peer]
-        while line:
-            wait_s = self._pace.wait_s(peer)
-            if wait_s:
-                self._move_in(peer, wait_s)
-                return
+        wait_s = self._pace.wait_s(peer)
+        if not wait_s:
             call = line.popleft()
             self._calls.give_back()
             self._bytes.give_back(len(call.request))
             if not call.done():
                 self._take(call)
-        del self._lines[peer]
+        if line:
+            # One call a turn: storage may refuse it only later, and others have their turns.
+            self._move_in(peer, wait_s)
+        else:
+            del self._lines[peer]
