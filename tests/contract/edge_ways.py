@@ -10,13 +10,16 @@ from typing import TypeAlias
 import grpc
 import pytest
 
+from strata_edge.choice import HOW_TO_GET_IT, has_native
 from strata_edge.grpcio_edge import GrpcioEdge
-from strata_edge.health import Health
+from strata_edge.health import ServiceHealth
 from strata_edge.method_limits import MethodLimits
+from strata_edge.native_edge import NativeEdge
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import CallError, CallInfo, HotCall
 from strata_runtime.metrics import Metrics
 from strata_runtime.tls import Certificate, self_signed
+from tests.parts.required import absent
 
 SERVICE = "strata.test.v1.EdgeService"
 MIB = 1 << 20
@@ -24,8 +27,16 @@ MIB = 1 << 20
 # Methods whose requests may be large where a test does not say otherwise.
 LARGE = ("SendMessage",)
 
-# Way to the edge: through the front with TLS, through the front in plaintext, without a front.
-WAYS = ("tls", "plaintext", "direct")
+# Way to the edge: through the front with TLS, through the front in plaintext, without a front;
+# with TLS and in plaintext to the edge in native code.
+NATIVE_WAYS = ("native-tls", "native")
+WAYS = ("tls", "plaintext", "direct", *NATIVE_WAYS)
+
+# A way in plaintext to each adapter that takes TLS, too.
+PLAINTEXT_WAYS = ("plaintext", "native")
+
+# A way to each adapter with nothing between it and its clients.
+DIRECT_WAYS = ("direct", "native")
 
 
 class Broker:
@@ -88,9 +99,9 @@ class Way:
     """A running edge and a client's channel to it."""
 
     kind: str
-    edge: GrpcioEdge
+    edge: GrpcioEdge | NativeEdge
     broker: Broker
-    health: Health
+    health: ServiceHealth
     metrics: Metrics
     port: int
     channel: grpc.aio.Channel
@@ -112,6 +123,11 @@ class Way:
         raise AssertionError(f"{name} is not on the scrape")
 
 
+def is_tls(kind: str) -> bool:
+    """Whether clients of a way use TLS."""
+    return kind in ("tls", "native-tls")
+
+
 UnaryCall: TypeAlias = "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]"
 StreamCall: TypeAlias = "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
 TalkCall: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, bytes]"
@@ -129,6 +145,7 @@ def talk(channel: grpc.aio.Channel) -> TalkCall:
     return channel.stream_stream(f"/{SERVICE}/Echo")
 
 
+Adapter = type[GrpcioEdge | NativeEdge]
 OpenWay = Callable[[str, EdgeOptions], Awaitable[Way]]
 
 
@@ -157,9 +174,32 @@ async def way(request: pytest.FixtureRequest, open_way: OpenWay) -> Way:
     return await open_way(request.param, EdgeOptions(port=0))
 
 
-@pytest.fixture
-async def fronted(open_way: OpenWay) -> Way:
-    return await open_way("plaintext", EdgeOptions(port=0))
+@pytest.fixture(params=PLAINTEXT_WAYS)
+async def fronted(request: pytest.FixtureRequest, open_way: OpenWay) -> Way:
+    return await open_way(request.param, EdgeOptions(port=0))
+
+
+@pytest.fixture(params=[False, True], ids=["grpcio", "native"])
+def adapter(request: pytest.FixtureRequest) -> Adapter:
+    """Each adapter that takes TLS and plaintext."""
+    return edge_class(bool(request.param))
+
+
+@pytest.fixture(params=PLAINTEXT_WAYS)
+def plaintext(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=DIRECT_WAYS)
+def direct(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def edge_class(native: bool) -> Adapter:
+    """Return an adapter; whoever takes it is skipped where it is not installed."""
+    if native and not has_native():
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+    return NativeEdge if native else GrpcioEdge
 
 
 async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Way:
@@ -168,8 +208,8 @@ async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Wa
     large = {f"/{SERVICE}/{name}": MethodLimits(16 * MIB) for name in LARGE}
     limits = {**large, **options.method_limits}
     options = replace(options, front=front, certificate=certificate, method_limits=limits)
-    edge = GrpcioEdge(options, metrics)
-    broker, health = Broker(), Health(edge)
+    edge = edge_class(kind in NATIVE_WAYS)(options, metrics)
+    broker, health = Broker(), ServiceHealth(edge)
     edge.set_hot_handler(SERVICE, broker)
     edge.add_unary(f"/{SERVICE}/Reverse", broker.reverse)
     edge.add_server_stream(f"/{SERVICE}/Count", broker.count)
@@ -184,7 +224,7 @@ async def _open(kind: str, options: EdgeOptions, certificate: Certificate) -> Wa
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
         ]
-        if kind != "tls":
+        if not is_tls(kind):
             return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=arguments)
         root = certificate.certificate_file.read_bytes()
         credentials = grpc.ssl_channel_credentials(root)

@@ -97,10 +97,12 @@ async def test_slow_consumer_holds_the_producer(pair: Pair) -> None:
 
 async def test_deadline(pair: Pair) -> None:
     """A call over its deadline fails and its handler is cancelled."""
+    # The first call connects: on a busy machine that may be all that the second has time for.
+    assert (await pair.say(b"on")).body == b"on"
     with pytest.raises(AngeliaError) as caught:
-        await pair.say(b"wait", timeout_s=0.1)
+        await pair.say(b"wait", timeout_s=0.3)
     assert caught.value.code == ports.DEADLINE_EXCEEDED
-    await until(lambda: pair.handler.ended == 1)
+    await until(lambda: pair.handler.ended == 2)
 
 
 async def test_cancelled_caller(pair: Pair) -> None:

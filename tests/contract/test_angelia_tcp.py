@@ -11,7 +11,7 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia import frames, ports
-from strata_angelia.frames import Frame, FrameReader, Kind
+from strata_angelia.frames import FrameReader, ReceivedFrame, WireFrameKind
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import AngeliaError
 from strata_angelia.tcp_channel import TcpChannel
@@ -42,7 +42,7 @@ async def server() -> AsyncIterator[tuple[str, Metrics]]:
     await server.stop(0)
 
 
-async def _answers(endpoint: str, data: bytes) -> list[Frame]:
+async def _answers(endpoint: str, data: bytes) -> list[ReceivedFrame]:
     """Send bytes on a new connection; return all frames until the server closes."""
     host, _, port = endpoint.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -55,7 +55,7 @@ async def _answers(endpoint: str, data: bytes) -> list[Frame]:
 
 def _hello(version: int, codec: str) -> bytes:
     payload = frames.Hello(version, 1_000, 1_000, codec).encode()
-    return frames.header(Kind.HELLO, len(payload)) + payload
+    return frames.header(WireFrameKind.HELLO, len(payload)) + payload
 
 
 @pytest.mark.parametrize(
@@ -63,18 +63,21 @@ def _hello(version: int, codec: str) -> bytes:
     [
         (_hello(9, "protobuf"), "unknown version 9, this is 2"),
         (_hello(2, "morse"), "unknown codec 'morse'"),
-        (frames.header(Kind.REQUEST, 0), "REQUEST before HELLO"),
-        (frames.header(Kind.HELLO, 1 << 30), "a frame has 1073741824 bytes"),
-        (frames.header(Kind.HELLO, 3) + b"abc", "not an Angelia handshake"),
-        (_hello(2, "protobuf") + frames.header(Kind.REQUEST, 1) + b"x", "request frame too short"),
-        (_hello(2, "protobuf") + frames.header(Kind.ITEM, 0), "ITEM from a caller"),
+        (frames.header(WireFrameKind.REQUEST, 0), "REQUEST before HELLO"),
+        (frames.header(WireFrameKind.HELLO, 1 << 30), "a frame has 1073741824 bytes"),
+        (frames.header(WireFrameKind.HELLO, 3) + b"abc", "not an Angelia handshake"),
+        (
+            _hello(2, "protobuf") + frames.header(WireFrameKind.REQUEST, 1) + b"x",
+            "request frame too short",
+        ),
+        (_hello(2, "protobuf") + frames.header(WireFrameKind.ITEM, 0), "ITEM from a caller"),
     ],
 )
 async def test_refusal_has_a_reason(server: tuple[str, Metrics], data: bytes, reason: str) -> None:
     """Whatever the server cannot follow ends with a GOODBYE that says why, and is counted."""
     endpoint, metrics = server
     *_, goodbye = await _answers(endpoint, data)
-    assert goodbye.kind is Kind.GOODBYE
+    assert goodbye.kind is WireFrameKind.GOODBYE
     code, text = frames.decode_error(goodbye.payload)
     assert code == ports.BAD_REQUEST
     assert reason in text
@@ -116,7 +119,7 @@ def _hello_of_a_channel() -> bytes:
     payload = frames.Hello(
         frames.VERSION, options.stream_window_bytes, options.max_message_bytes, "protobuf"
     ).encode()
-    return frames.header(Kind.HELLO, len(payload)) + payload
+    return frames.header(WireFrameKind.HELLO, len(payload)) + payload
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -142,7 +145,7 @@ async def test_a_stop_does_not_wait_for_a_caller_that_does_not_read() -> None:
     with socket.create_connection((host, int(port))):
         await until(lambda: server.connections)
         (connection,) = server.connections
-        connection.send(Kind.PING, bytes(16_000_000))
+        connection.send(WireFrameKind.PING, bytes(16_000_000))
         await server.stop(0.1)
         await until(lambda: not server.connections)
 

@@ -1,4 +1,4 @@
-"""What must hold on every edge: grpcio behind its front (TLS and plaintext) and without one."""
+"""What must hold on every edge: grpcio behind its front and without one, and the native one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from strata_runtime.tls import Certificate
 from strata_testing import until
 from tests.contract.edge_ways import MIB, OpenWay, Way, stream, talk, unary
 from tests.contract.edge_ways import certificate as certificate
+from tests.contract.edge_ways import direct as direct
 from tests.contract.edge_ways import fronted as fronted
 from tests.contract.edge_ways import open_way as open_way
+from tests.contract.edge_ways import plaintext as plaintext
 from tests.contract.edge_ways import way as way
 
 
@@ -92,9 +94,9 @@ async def test_client_connection_lost(way: Way) -> None:
     call.cancel()
 
 
-async def test_too_many_hot_calls(open_way: OpenWay) -> None:
+async def test_too_many_hot_calls(open_way: OpenWay, direct: str) -> None:
     """Hot calls above the limit are refused at once and counted, the others are answered."""
-    way = await open_way("direct", EdgeOptions(port=0, max_hot_calls=2))
+    way = await open_way(direct, EdgeOptions(port=0, max_hot_calls=2))
     held = [asyncio.ensure_future(way.send(b"hold")) for _ in range(2)]
     await until(lambda: len(way.broker.calls) == 2)
     assert way.gauge("strata_edge_hot_calls") == 2
@@ -206,9 +208,8 @@ async def test_stop_ends_calls_after_grace(way: Way) -> None:
 
 async def test_port_taken(way: Way, open_way: OpenWay) -> None:
     """An edge on a taken port fails with OSError."""
-    kind = "direct" if not way.edge._options.front else "plaintext"
     with pytest.raises(OSError):
-        await open_way(kind, EdgeOptions(port=way.port))
+        await open_way(way.kind, EdgeOptions(port=way.port))
 
 
 async def test_tls_and_plaintext_on_one_port(fronted: Way, certificate: Certificate) -> None:
@@ -221,13 +222,12 @@ async def test_tls_and_plaintext_on_one_port(fronted: Way, certificate: Certific
     await channel.close()
 
 
-async def test_front_killed_comes_back(fronted: Way) -> None:
+async def test_front_killed_comes_back(open_way: OpenWay) -> None:
     """After kill -9 of the front, the port is served again by a new one, and that is counted."""
+    fronted = await open_way("plaintext", EdgeOptions(port=0))
     assert await fronted.send(b"before") == b"before"
-    front = fronted.edge._front
-    assert front is not None
-    assert front.pid is not None
-    os.kill(front.pid, signal.SIGKILL)
+    assert fronted.edge.front_pid is not None
+    os.kill(fronted.edge.front_pid, signal.SIGKILL)
     assert await _send_until_answered(fronted, b"after") == b"after"
     assert fronted.metrics.counter("strata_edge_front_restarts_total").value() == 1
 
@@ -254,9 +254,9 @@ async def test_idle_connections(fronted: Way) -> None:
     await until(lambda: fronted.gauge("strata_edge_connections") == 1)
 
 
-async def test_connection_limit(open_way: OpenWay) -> None:
+async def test_connection_limit(open_way: OpenWay, plaintext: str) -> None:
     """Connections above the limit are closed at once and counted; those there are served on."""
-    way = await open_way("plaintext", EdgeOptions(port=0, max_connections=3))
+    way = await open_way(plaintext, EdgeOptions(port=0, max_connections=3))
     assert await way.send(b"one") == b"one"
     idle = [socket.create_connection(("127.0.0.1", way.port)) for _ in range(2)]
     await until(lambda: way.gauge("strata_edge_connections") == 3)
@@ -284,7 +284,7 @@ async def test_bad_tls_handshake(fronted: Way) -> None:
 
 async def test_slow_reader_blocks_nobody(way: Way) -> None:
     """A client that reads nothing of a large answer does not delay another client."""
-    if not way.edge._options.front:
+    if way.kind == "direct":
         pytest.skip("the kernel's buffers are all there is without a front")
     slow = stream(way.channel, "Count")(b"2000000", timeout=60)
     assert await slow.read() == b"0"

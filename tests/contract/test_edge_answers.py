@@ -11,7 +11,8 @@ import pytest
 
 from strata_edge.options import EdgeOptions
 from strata_testing import until
-from tests.contract.edge_ways import OpenWay, Way, stream, unary
+from tests.contract import http2_raw as raw
+from tests.contract.edge_ways import SERVICE, OpenWay, Way, is_tls, stream, unary
 from tests.contract.edge_ways import certificate as certificate
 from tests.contract.edge_ways import open_way as open_way
 from tests.contract.edge_ways import way as way
@@ -86,6 +87,24 @@ async def test_a_connection_that_ends_takes_no_more(open_way: OpenWay) -> None:
     assert way.edge.front_pid is not None
     os.kill(way.edge.front_pid, signal.SIGKILL)
     await until(lambda: told == ["not taken"])
+
+
+async def test_a_client_that_breaks_off_takes_no_more(way: Way) -> None:
+    """An answer that was not out when its client's connection broke was not taken."""
+    if is_tls(way.kind):
+        pytest.skip("HTTP/2 by hand is plaintext")
+    told: list[str] = []
+    _, writer = await raw.connect(way.port)
+    headers = raw.request_headers(f"/{SERVICE}/ReceiveMessage")
+    writer.write(raw.frame(raw.HEADERS, raw.END_HEADERS, 1, headers))
+    writer.write(raw.data_frames(1, raw.message(b"hold"), end=True))
+    await until(lambda: len(way.broker.calls) == 1)
+    way.broker.calls[0].complete([b"first", bytes(FEW)], lambda: told.append("not taken"))
+    await until(lambda: way.gauge("strata_edge_unread_bytes") > FEW)
+    assert told == []
+    writer.transport.abort()
+    await until(lambda: told == ["not taken"])
+    await until(lambda: way.gauge("strata_edge_unread_bytes") == 0)
 
 
 async def test_a_stop_takes_no_more(way: Way) -> None:

@@ -18,10 +18,13 @@ from strata_edge.front_process import FrontError
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_runtime.clock import SystemClock
+from strata_runtime.errors import ConfigError
 from strata_runtime.health import Severity
 from strata_runtime.metrics import Metrics
 from strata_runtime.tls import Certificate, self_signed
 from strata_testing import until
+from tests.contract.edge_ways import Adapter, edge_class
+from tests.contract.edge_ways import adapter as adapter
 
 
 @pytest.fixture
@@ -57,11 +60,11 @@ async def _served(port: int) -> set[str]:
 
 
 async def test_a_new_pair_is_taken_without_a_restart(
-    pairs: list[Certificate], metrics: Metrics
+    pairs: list[Certificate], metrics: Metrics, adapter: Adapter
 ) -> None:
     """New connections get the new certificate, old ones live on; between the two files the old."""
     used, new = pairs
-    edge = GrpcioEdge(EdgeOptions(port=0, certificate=used), metrics)
+    edge = adapter(EdgeOptions(port=0, certificate=used), metrics)
     port = await edge.start()
     pid = edge.front_pid
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -98,11 +101,11 @@ async def test_a_new_pair_is_taken_without_a_restart(
 
 @pytest.mark.parametrize("bad", ["no PEM", "gone"])
 async def test_a_bad_pair_changes_nothing(
-    pairs: list[Certificate], metrics: Metrics, bad: str
+    pairs: list[Certificate], metrics: Metrics, bad: str, adapter: Adapter
 ) -> None:
     """Files that are no certificate, or gone, leave the old one, with one line that names them."""
     (used, _) = pairs
-    edge = GrpcioEdge(EdgeOptions(port=0, certificate=used), metrics)
+    edge = adapter(EdgeOptions(port=0, certificate=used), metrics)
     port = await edge.start()
     with structlog.testing.capture_logs() as lines:
         if bad == "gone":
@@ -131,9 +134,24 @@ async def test_a_front_that_cannot_start_says_why_at_once(
     assert metrics.counter("strata_edge_front_restarts_total").value() <= 1
 
 
-async def test_tls_only_refuses_plaintext(pairs: list[Certificate], metrics: Metrics) -> None:
+async def test_an_edge_that_cannot_use_its_pair_says_why(
+    pairs: list[Certificate], metrics: Metrics
+) -> None:
+    """The native edge refuses to start with a pair that does not fit, and names the files."""
+    one, two = pairs
+    mixed = Certificate(one.certificate_file, two.key_file)
+    edge = edge_class(native=True)(EdgeOptions(port=0, certificate=mixed), metrics)
+    with pytest.raises(ConfigError, match="is not the key of") as caught:
+        await edge.start()
+    assert str(one.certificate_file) in str(caught.value)
+    await edge.stop(0)
+
+
+async def test_tls_only_refuses_plaintext(
+    pairs: list[Certificate], metrics: Metrics, adapter: Adapter
+) -> None:
     """With tls_only a plaintext connection is closed and counted; TLS is served."""
-    edge = GrpcioEdge(EdgeOptions(port=0, certificate=pairs[0], tls_only=True), metrics)
+    edge = adapter(EdgeOptions(port=0, certificate=pairs[0], tls_only=True), metrics)
     port = await edge.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")

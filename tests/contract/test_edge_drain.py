@@ -9,11 +9,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import HotCall
 from strata_runtime.tls import Certificate, self_signed
 from strata_testing import until
+from tests.contract.edge_ways import Adapter
+from tests.contract.edge_ways import adapter as adapter
 
 SERVICE = "strata.test.v1.EdgeService"
 
@@ -52,10 +53,10 @@ async def send(channel: grpc.aio.Channel, request: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["tls", "plaintext"])
-async def test_clients_go_without_an_error(tmp_path: Path, tls: bool) -> None:
+async def test_clients_go_without_an_error(tmp_path: Path, tls: bool, adapter: Adapter) -> None:
     """Calls under way, and those that clients make before they hear of it, are served."""
     certificate = self_signed(tmp_path, ["localhost"])
-    edge, broker = GrpcioEdge(EdgeOptions(port=0, front=True, certificate=certificate)), Broker()
+    edge, broker = adapter(EdgeOptions(port=0, front=True, certificate=certificate)), Broker()
     edge.set_hot_handler(SERVICE, broker)
     port = await edge.start()
     failures: list[grpc.StatusCode] = []
@@ -86,10 +87,12 @@ async def test_clients_go_without_an_error(tmp_path: Path, tls: bool) -> None:
     await edge.stop(1)
 
 
-async def test_a_client_that_stays_is_waited_for_no_longer_than_said(tmp_path: Path) -> None:
+async def test_a_client_that_stays_is_waited_for_no_longer_than_said(
+    tmp_path: Path, adapter: Adapter
+) -> None:
     """Then the edge stops, whoever is connected still."""
     certificate = self_signed(tmp_path)
-    edge, broker = GrpcioEdge(EdgeOptions(port=0, front=True, certificate=certificate)), Broker()
+    edge, broker = adapter(EdgeOptions(port=0, front=True, certificate=certificate)), Broker()
     edge.set_hot_handler(SERVICE, broker)
     port = await edge.start()
     async with channel_to(port, None) as channel:

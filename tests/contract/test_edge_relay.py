@@ -46,7 +46,7 @@ class _AnyBytes(ConnectionGuard):
 
     def __init__(self) -> None:
         debt = Debt(lambda: 0.0)
-        super().__init__(GuardLimits(), LargeRequests(1 << 30), debt, debt)
+        super().__init__(GuardLimits(), LargeRequests(1 << 30), debt, address=debt)
 
     def from_client(self, data: memoryview) -> float:
         return 0.0
@@ -65,10 +65,10 @@ def ends() -> Iterator[Ends]:
         poller,
         relay_client,
         relay_server,
-        buffer,
-        lambda: closed.append(True),
-        _AnyBytes(),
-        lambda _relay, _seconds: None,
+        buffer=buffer,
+        on_closed=lambda: closed.append(True),
+        guard=_AnyBytes(),
+        on_paused=lambda _relay, _seconds: None,
     )
     yield Ends(poller, relay, client, server, closed)
     relay.close()

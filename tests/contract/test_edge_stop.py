@@ -10,9 +10,10 @@ import asyncio
 
 import grpc
 
-from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_runtime.metrics import Metrics
+from tests.contract.edge_ways import Adapter
+from tests.contract.edge_ways import adapter as adapter
 
 ROUNDS = 10
 EDGES = 6
@@ -20,16 +21,16 @@ CLIENTS_PER_EDGE = 3
 METHOD = "/strata.test.v1.EdgeService/Nothing"
 
 
-async def test_an_edge_stops_while_clients_connect() -> None:
+async def test_an_edge_stops_while_clients_connect(adapter: Adapter) -> None:
     """Sixty servers stop amid the handshakes of clients that connect again and again."""
     stopped = 0
     for _ in range(ROUNDS):
-        stopped += sum(await asyncio.gather(*(_stop_one() for _ in range(EDGES))))
+        stopped += sum(await asyncio.gather(*(_stop_one(adapter) for _ in range(EDGES))))
     assert stopped == ROUNDS * EDGES
 
 
-async def _stop_one() -> int:
-    edge = GrpcioEdge(EdgeOptions(host="127.0.0.1", port=0, front=False), Metrics.disabled())
+async def _stop_one(adapter: Adapter) -> int:
+    edge = adapter(EdgeOptions(host="127.0.0.1", port=0, front=False), Metrics.disabled())
     port = await edge.start()
     async with asyncio.TaskGroup() as clients:
         for _ in range(CLIENTS_PER_EDGE):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strata_state.metadata import MetadataStore, MetadataStoreError
 from strata_state.metadata_keys import (
     APPLIED_KEY,
-    RowKind,
+    MetadataRowKind,
     change_key,
     consumer_group_key,
     kind_of,
@@ -69,7 +69,7 @@ def test_a_scan_is_sorted_and_bounded(store: MetadataStore) -> None:
     """A scan gives exactly the rows of its range in key order, empty values included."""
     store.write([(bytes([kind, n]), b"") for kind in (3, 1, 2) for n in (9, 0, 255)])
 
-    assert [key for key, _ in store.scan(*kind_range(RowKind.CONSUMER_GROUP))] == [
+    assert [key for key, _ in store.scan(*kind_range(MetadataRowKind.CONSUMER_GROUP))] == [
         b"\x02\x00",
         b"\x02\x09",
         b"\x02\xff",
@@ -144,7 +144,7 @@ def test_keys_name_rows() -> None:
     """A key gives back its kind and names, and names never mix between namespaces."""
     key = topic_key("shop", "orders")
 
-    assert (kind_of(key), names_of(key)) == (RowKind.TOPIC, ("shop", "orders"))
+    assert (kind_of(key), names_of(key)) == (MetadataRowKind.TOPIC, ("shop", "orders"))
     assert names_of(consumer_group_key("", "g")) == ("", "g")
     assert topic_key("a", "bc") != topic_key("ab", "c")
     assert change_key(255) < change_key(256) < change_key(1 << 40)

@@ -88,3 +88,25 @@ class CertificateWatch:
     def close(self) -> None:
         """Take it off the scrape."""
         self._gauge.close()
+
+
+def not_read(certificate: tls.Certificate, error: str) -> Problem:
+    """Return the problem of new files that cannot be used.
+
+    The old certificate remains, whose end has its own problem, under the name of its file alone.
+    """
+    files = f"{certificate.certificate_file}, {certificate.key_file}"
+    detail = f"the new files cannot be used, the old certificate remains: {error}"
+    return Problem(_KIND, files, "NOT_READ", Severity.DEGRADED, detail)
+
+
+def versions(certificate: tls.Certificate) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return what changes when the files do; None for one that cannot be seen."""
+    seen: list[tuple[int, int, int] | None] = []
+    for file in (certificate.certificate_file, certificate.key_file):
+        try:
+            state = file.stat()
+            seen.append((state.st_mtime_ns, state.st_ino, state.st_size))
+        except OSError:
+            seen.append(None)
+    return tuple(seen)

@@ -50,7 +50,9 @@ class ConnectionGuard:
         address: the debt of all connections of the client's address.
     """
 
-    def __init__(self, limits: GuardLimits, large: LargeRequests, own: Debt, address: Debt) -> None:
+    def __init__(
+        self, limits: GuardLimits, large: LargeRequests, own: Debt, *, address: Debt
+    ) -> None:
         self._large = large
         self._own = own
         self._address = address

@@ -372,10 +372,10 @@ class Front:
             self._poller,
             client,
             server,
-            self._buffer,
-            on_closed,
-            guard,
-            self._on_paused,
+            buffer=self._buffer,
+            on_closed=on_closed,
+            guard=guard,
+            on_paused=self._on_paused,
         )
         if not relay.closed:
             self._relays[descriptor] = relay
@@ -385,7 +385,7 @@ class Front:
     def _guard(self, address: str) -> ConnectionGuard:
         debt = self._debts.setdefault(address, Debt(self._monotonic_s))
         own = Debt(self._monotonic_s)
-        return ConnectionGuard(self._config.guard, self._large, own, debt)
+        return ConnectionGuard(self._config.guard, self._large, own, address=debt)
 
     def _on_paused(self, relay: Relay, pause_s: float) -> None:
         self._report.pauses += 1

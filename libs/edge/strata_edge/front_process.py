@@ -16,19 +16,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from strata_edge.certificate_watch import CertificateWatch
+from strata_edge.certificate_watch import CertificateWatch, not_read
 from strata_edge.front import FrontConfig, FrontReport
+from strata_edge.listener import open_listener
 from strata_edge.options import EdgeOptions
 from strata_edge.socket_folder import sweep
 from strata_runtime import tls
 from strata_runtime.errors import ConfigError, StrataError, one_line
-from strata_runtime.health import Health, Problem, Severity
-from strata_runtime.listening import listening
+from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 
-_BACKLOG = 4_096
 # The server refuses a call with more headers than it may have; who sends so many more is cut off.
 _HEADERS_ON_THE_WIRE = 4
 _DRAIN_TIMEOUT_S = 2.0
@@ -102,19 +101,7 @@ class FrontProcess:
         swept = sweep(self._server_socket.parent.parent, time.time())
         if swept:
             self._log.info("removed socket folders of dead servers", folders=len(swept))
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit both (Linux); keepalive finds clients that lost power.
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            with listening(options.host, options.port, "for clients"):
-                listener.bind((options.host, options.port))
-                listener.listen(_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        listener = open_listener(options.host, options.port)
         self._listener = listener
         port: int = listener.getsockname()[1]
         return port
@@ -142,9 +129,7 @@ class FrontProcess:
         health, error = self._watch.health(), self._report.certificate_error
         if not error:
             return health
-        # It stays the old one, whose end has its own problem, under the name of its file alone.
-        detail = f"the new files cannot be used, the old certificate remains: {error}"
-        problem = Problem("certificate", self._files, "NOT_READ", Severity.DEGRADED, detail)
+        problem = not_read(self._certificate, error)
         return Health(problems=(*health.problems, problem))
 
     def drain(self) -> None:

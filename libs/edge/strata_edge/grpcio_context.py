@@ -10,8 +10,6 @@ import grpc
 
 from strata_edge.ports import CallError
 
-MISTAKE = "the server failed at this call because of a bug"
-
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
@@ -44,7 +42,7 @@ class TimeLeft:
 
     Args:
         context: of the call.
-        max_s: the most there is, also when the client set no deadline; None: as the client says.
+        max_s: the most there is; None: as the client says.
     """
 
     __slots__ = ("_context", "_ends_s", "_max_s")
@@ -57,7 +55,7 @@ class TimeLeft:
     def left_s(self) -> float | None:
         """See `ports.HotCall.time_left_s`."""
         left_s: float | None = self._context.time_remaining()
-        if self._max_s is None or (left_s is not None and left_s <= self._max_s):
+        if left_s is None or self._max_s is None or left_s <= self._max_s:
             return left_s
         now_s = asyncio.get_running_loop().time()
         self._ends_s = self._ends_s or now_s + self._max_s

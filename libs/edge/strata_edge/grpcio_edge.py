@@ -47,6 +47,7 @@ class GrpcioEdge:
     """
 
     name = "edge"
+    kind = "grpcio"
 
     def __init__(self, options: EdgeOptions, metrics: Metrics | None = None) -> None:
         if options.front and options.certificate is None:
@@ -81,7 +82,7 @@ class GrpcioEdge:
 
     def set_hot_handler(self, service: str, handler: HotHandler) -> None:
         """See `ports.Edge.set_hot_handler`; `service` is `package.Service`."""
-        hot = GrpcioHotCalls(handler, self._gate, self._options, self._metrics)
+        hot = GrpcioHotCalls(handler, self._gate, self._options, metrics=self._metrics)
         for method in HOT_METHODS:
             path = f"/{service}/{method}"
             self._add(path, hot.method_handler(path, method))

@@ -36,6 +36,8 @@ class Gate:
                 options.max_unread_bytes_per_connection,
             )
         )
+        # Connections with a call beyond their address's share.
+        self._guests: set[str] = set()
         slow = options.max_slow_uploads_per_address
         self._uploads = Uploads(
             options.slow_upload_ms / 1_000,
@@ -76,9 +78,24 @@ class Gate:
         return request
 
     async def check_unread(self, context: Context) -> None:
-        """End a call with a large answer while there is too much that clients have not read."""
-        if self.unread.held and not self.unread.has_room(peer_of(context)):
+        """End a call with a large answer while there is too much that clients have not read.
+
+        Others at the address of a client that does not read are not refused for it: a connection
+        that has read everything may have one such call at a time beyond its address's share.
+        """
+        if not self.unread.held:
+            return
+        peer = peer_of(context)
+        if self.unread.has_room(peer):
+            return
+        if peer in self._guests or not self.unread.has_room_for_first(peer):
             await self.refuse(context, "unread", "clients have too many unread answers")
+        self._guests.add(peer)
+
+        def ended(_: Context) -> None:
+            self._guests.discard(peer)
+
+        context.add_done_callback(ended)  # type: ignore[arg-type]  # the stub's type is no protocol
 
     async def check_unread_of_connection(self, context: Context) -> None:
         """End a call whose own connection has too much to read.

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import grpc
 
-from strata_edge.grpcio_context import MISTAKE, Context, TimeLeft, abort, metadata_of, peer_of
+from strata_edge.grpcio_context import Context, TimeLeft, abort, metadata_of, peer_of
 from strata_edge.grpcio_gate import Gate
 from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
-from strata_edge.ports import HOT_METHODS, CallError, HotHandler
+from strata_edge.ports import HOT_METHODS, MISTAKE, CallError, HotHandler
 from strata_edge.shares import SharedBudget, Shares
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
@@ -34,6 +34,7 @@ class GrpcioHotCall:
         method: str,
         request: bytes,
         context: Context,
+        *,
         future: asyncio.Future[Sequence[bytes]],
         max_time_s: float,
     ) -> None:
@@ -111,7 +112,7 @@ class GrpcioHotCalls:
     """
 
     def __init__(
-        self, handler: HotHandler, gate: Gate, options: EdgeOptions, metrics: Metrics
+        self, handler: HotHandler, gate: Gate, options: EdgeOptions, *, metrics: Metrics
     ) -> None:
         self._handler = handler
         self._gate = gate
@@ -182,7 +183,7 @@ class GrpcioHotCalls:
         future: asyncio.Future[Sequence[bytes]] = loop.create_future()
         if not self._arrived:
             loop.call_soon(self._hand_over)
-        call = GrpcioHotCall(method, request, context, future, limits.max_time_s)
+        call = GrpcioHotCall(method, request, context, future=future, max_time_s=limits.max_time_s)
         self._arrived.append(call)
         self._waiting += 1
         try:

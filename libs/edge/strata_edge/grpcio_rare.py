@@ -8,11 +8,17 @@ from typing import NoReturn, TypeAlias
 
 import grpc
 
-from strata_edge.grpcio_context import MISTAKE, Context, GrpcioCallInfo, abort, peer_of
+from strata_edge.grpcio_context import Context, GrpcioCallInfo, abort, peer_of
 from strata_edge.grpcio_gate import Gate
 from strata_edge.method_limits import MethodLimits
 from strata_edge.options import EdgeOptions
-from strata_edge.ports import CallError, ServerStreamHandler, StreamHandler, UnaryHandler
+from strata_edge.ports import (
+    MISTAKE,
+    CallError,
+    ServerStreamHandler,
+    StreamHandler,
+    UnaryHandler,
+)
 from strata_edge.shares import SharedBudget, Shares
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks

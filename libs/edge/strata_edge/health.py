@@ -17,7 +17,7 @@ from strata_edge.ports import CallError, CallInfo, Edge
 _SERVICE = "grpc.health.v1.Health"
 
 
-class Health:
+class ServiceHealth:
     """The health of a process's services.
 
     Args:

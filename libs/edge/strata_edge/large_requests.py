@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Protocol
 
 
-class Uploader(Protocol):
+class UploadingConnection(Protocol):
     """One connection, as the budget sees it."""
 
     def admit(self, stream: int) -> None:
@@ -30,8 +30,8 @@ class LargeRequests:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.held_bytes = 0
-        self._held: dict[tuple[Uploader, int], int] = {}
-        self._waiting: OrderedDict[tuple[Uploader, int], int] = OrderedDict()
+        self._held: dict[tuple[UploadingConnection, int], int] = {}
+        self._waiting: OrderedDict[tuple[UploadingConnection, int], int] = OrderedDict()
         self._granting = False
 
     @property
@@ -39,7 +39,7 @@ class LargeRequests:
         """Number of requests that wait for their turn."""
         return len(self._waiting)
 
-    def ask(self, who: Uploader, stream: int, size_bytes: int) -> bool:
+    def ask(self, who: UploadingConnection, stream: int, size_bytes: int) -> bool:
         """Return whether a request may come at once; if not, `admit` is called in its turn.
 
         The next message of a stream takes the place of the one before.
@@ -54,7 +54,7 @@ class LargeRequests:
         self._grant()
         return key not in self._waiting
 
-    def end(self, who: Uploader, stream: int) -> None:
+    def end(self, who: UploadingConnection, stream: int) -> None:
         """A request was answered, or given up; nothing if it is unknown."""
         key = who, stream
         self._waiting.pop(key, None)
@@ -64,7 +64,7 @@ class LargeRequests:
     def _fits(self, size_bytes: int) -> bool:
         return not self._held or self.held_bytes + size_bytes <= self._limit_bytes
 
-    def _hold(self, key: tuple[Uploader, int], size_bytes: int) -> None:
+    def _hold(self, key: tuple[UploadingConnection, int], size_bytes: int) -> None:
         self._held[key] = size_bytes
         self.held_bytes += size_bytes
 

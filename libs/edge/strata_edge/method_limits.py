@@ -13,8 +13,7 @@ class MethodLimits:
 
     Attributes:
         max_request_bytes: of one request message; a larger one ends with RESOURCE_EXHAUSTED.
-        max_time_s: the longest time that a handler sees as left, whatever the client said, also
-            when it said nothing.
+        max_time_s: the longest time that a handler sees as left, whatever the client said.
     """
 
     max_request_bytes: int = 64 * KIB

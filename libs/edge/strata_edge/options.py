@@ -32,7 +32,8 @@ class EdgeOptions:
         max_calls_per_address: of each of the two, by one client address.
         max_unread_bytes: answers of all kinds that clients have not read; while there are more,
             receives and other streams end with RESOURCE_EXHAUSTED, sends and acks do not.
-        max_unread_bytes_per_address: of these, by one client address.
+        max_unread_bytes_per_address: of these, by one client address; a connection that has read
+            everything may have one receive at a time beyond that.
         max_unread_bytes_per_connection: of these, by one connection; then any call on it ends so.
         max_streams_per_connection: RPCs at once on one connection; a client's others wait.
         max_receive_bytes: size of one request message, the largest of any method; grpcio refuses

@@ -2,8 +2,8 @@
 
 An edge owns HTTP/2, TLS, connections and the limits of clients on them. It gives the broker whole
 batches of serialised requests and takes serialised responses, so that another HTTP/2 implementation
-can take its place without touching broker logic (docs/adr: edge port). The first adapter is
-`grpcio_edge`.
+can take its place without touching broker logic (docs/adr: edge port). The adapters are
+`native_edge` and `grpcio_edge`.
 
 Every adapter holds to `tests/contract/test_edge*.py`:
 - A request that is too large is refused with RESOURCE_EXHAUSTED before it is parsed, by its
@@ -14,7 +14,7 @@ Every adapter holds to `tests/contract/test_edge*.py`:
 - Large requests share a limited number of bytes from their first byte until they are answered;
   further large requests wait at their clients, in order, and never delay a small request.
 - A client that resets streams, pings or sends headers without end is paused or disconnected.
-- Times chosen by clients are clamped.
+- Times that clients choose are clamped; a client that chose none is seen as such.
 - Each call is answered or ended, whatever a handler does; the broker learns of answers that were
   not taken.
 """
@@ -27,6 +27,7 @@ from typing import Protocol
 from strata_runtime.health import Health
 
 HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
+MISTAKE = "the server failed at this call because of a bug"
 
 
 class CallError(Exception):
@@ -65,7 +66,7 @@ class HotCall(Protocol):
     def time_left_s(self) -> float | None:
         """Seconds until the client gives up, at most what the method allows (`MethodLimits`).
 
-        None: a stream without a deadline.
+        None: the client set no deadline; the handler's own default holds.
         """
 
     def done(self) -> bool:
@@ -125,7 +126,7 @@ class CallInfo(Protocol):
     def time_left_s(self) -> float | None:
         """Seconds until the client gives up, at most what the method allows (`MethodLimits`).
 
-        None: a stream without a deadline.
+        None: the client set no deadline; the handler's own default holds.
         """
 
 

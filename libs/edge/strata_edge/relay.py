@@ -119,6 +119,7 @@ class Relay:
         poller: Poller,
         client: socket.socket,
         server: socket.socket,
+        *,
         buffer: memoryview,
         on_closed: Callable[[], None],
         guard: ConnectionGuard,

@@ -55,6 +55,10 @@ class SharedBudget:
         """Whether a connection's own share is not used up, whatever the others hold."""
         return self._by_connection.get(peer, 0) < self.shares.per_connection
 
+    def has_room_for_first(self, peer: str) -> bool:
+        """Whether a connection that holds nothing may take, whatever its address holds."""
+        return self.held < self.shares.total and peer not in self._by_connection
+
     def take(self, peer: str, amount: int) -> None:
         """Hold `amount` more for a connection."""
         self.held += amount

@@ -52,7 +52,7 @@ class Connection:
     ) -> None:
         self.time = Time()
         own = Debt(self.time)
-        self.guard = ConnectionGuard(limits, large, own, address or Debt(self.time))
+        self.guard = ConnectionGuard(limits, large, own, address=address or Debt(self.time))
         self.said = b""
         self.guard.insert_by(self._say)
         self.client(PREFACE)

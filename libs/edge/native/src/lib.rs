@@ -1,0 +1,28 @@
+//! The native half of the edge: HTTP/2, gRPC framing, TLS and their limits, on a thread of its own.
+//!
+//! Python's half is `strata_edge.native_edge`. This crate knows no rule of messages, and its thread
+//! never takes the GIL: Python asks for batches (`Server.drain`) when an eventfd is readable.
+
+mod budgets;
+mod calls;
+mod connection;
+mod edge;
+mod facts;
+mod frames;
+mod frames_out;
+mod guarded;
+mod messages;
+mod options;
+mod python;
+mod shared;
+mod tls;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn strata_edge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<python::Server>()?;
+    module.add_class::<python::HotCall>()?;
+    module.add_class::<python::CallInfo>()?;
+    Ok(())
+}
