@@ -12,8 +12,16 @@ PROJECTS := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.to
 PACKAGES := $(PROJECTS:/pyproject.toml=)
 PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services testing tests bench scripts
-# Lanes of `make test`: cluster tests mostly wait, other tests mostly compute. LANES= for one lane.
-LANES := -n 3
+# Lanes of tests: some mostly wait, others mostly compute. LANES= for one lane.
+test: LANES := -n 4
+test-full test-native mutations: LANES := -n 3
+# Tests start hundreds of processes: where no bytecode is kept each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+# Tests of a broker that run over the native edge, too; the edge's own contract always runs over both.
+OVER_NATIVE := $(addprefix tests/integration/broker/,test_back_pressure.py test_code_matrix.py \
+	test_code_matrix_replicas.py test_complaints_of_a_node.py) $(addprefix tests/e2e/,test_bad_input.py \
+	test_broker_drain.py test_fuzzer.py) $(addprefix tests/compat/,test_simple_consumer.py test_tls.py)
 # Packages whose tests `make quick` runs.
 PURE := raft mq kv state seglog metadata
 
@@ -21,7 +29,10 @@ PURE := raft mq kv state seglog metadata
 RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock $(PROJECTS) | cksum | cut -d' ' -f1)
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock testing/pyproject.toml | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev run quick unit test test-full coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
+CARGO := $(shell command -v cargo)
+EDGE_STAMP := $(VENV)/.edge-$(shell cat requirements-edge.lock libs/edge/native/crates.lock libs/edge/native/*.toml libs/edge/native/src/*.rs | cksum | cut -d' ' -f1)
+
+.PHONY: help setup setup-dev edge edge-test run quick unit test test-full test-native coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
 	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark dist clean
 
@@ -45,7 +56,21 @@ $(DEV_STAMP): $(RUNTIME_STAMP)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e testing
 	@rm -f $(VENV)/.dev-* && touch $@
 
-setup: $(RUNTIME_STAMP) ## create the environment; the command is then .venv/bin/strata
+$(EDGE_STAMP): $(RUNTIME_STAMP)
+	@$(if $(CARGO),true,echo "the native edge needs cargo: install Rust 1.77 or newer, then make edge"; exit 1)
+	@echo "Building the native edge ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-edge.lock
+	@$(BIN)/python scripts/build_edge.py
+	@rm -f $(VENV)/.edge-* && touch $@
+
+setup: $(RUNTIME_STAMP) ## create the environment (with the native edge if cargo is there); the command is then .venv/bin/strata
+	@$(if $(CARGO),$(MAKE) --no-print-directory edge || echo "The native edge was not built: grpcio serves", \
+	  echo "cargo is not there: grpcio serves; with Rust 1.77 or newer, make edge builds the native edge")
+
+edge: $(EDGE_STAMP) ## build the native edge and install it (needs cargo)
+
+edge-test: $(EDGE_STAMP) ## run the native edge's own tests (needs cargo)
+	@cd libs/edge/native && CARGO_TARGET_DIR=$(abspath build/edge) PYO3_PYTHON=$(abspath $(BIN)/python) cargo test --quiet --locked
 
 setup-dev: $(DEV_STAMP) ## create the environment with tools for tests and checks
 
@@ -63,6 +88,9 @@ test: setup-dev compat-python ## run the tests for every change, each kind of fa
 
 test-full: setup-dev ## run the tests that `make test` skips, and its faults with full counts: 40 minutes
 	@$(BIN)/pytest $(LANES) --stage full $(ARGS)
+
+test-native: setup-dev edge compat-python edge-test ## run the broker's faults, the fuzzers and a choice of compat over the native edge
+	@STRATA_EDGE_ADAPTER=native $(BIN)/pytest $(LANES) --stage test $(OVER_NATIVE) $(ARGS)
 
 coverage: setup-dev ## measure the lines that `make unit` reaches: a table, and build/coverage/index.html
 	@$(BIN)/coverage run -m pytest -q --stage unit tests/unit tests/e2e/test_history.py $(ARGS)
@@ -163,8 +191,9 @@ porcupine: ## install porcupine (needs Go), the reference for the linearizabilit
 raftos: setup-dev ## install raftos, a faulty Raft that the safety checker must catch
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target build/raftos raftos==0.2.6
 
-dist: setup-dev ## build wheel, source archive, chart and checksums in dist/ (IMAGE=1: the image, too)
-	@$(BIN)/python scripts/make_dist.py dist $(if $(IMAGE),--image)
+dist: setup-dev $(if $(CARGO),edge) ## build wheels, source archive, chart and checksums in dist/ (IMAGE=1: the image, too)
+	@$(BIN)/python scripts/make_dist.py dist $(if $(IMAGE),--image) $(if $(CARGO),--edge)
+	@$(if $(CARGO),true,echo "cargo is not there: dist has no wheel of the native edge")
 
 clean: ## remove everything that make created
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -24,14 +24,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_cli.processes.data_folder import DataFolder, Role
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
 from strata_runtime import loop
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 
 CASES = (("unary_64_in_flight", 1, 64, 12_800), ("requests_of_32_16_in_flight", 32, 16, 1_280))
 
@@ -54,15 +56,12 @@ class EdgelessNode(Standalone):
             BrokerIdentity("bench", 1, "127.0.0.1"),
             self._config,
             self.edge,
-            BrokerNetwork(
+            network=BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],
                 self._network.channel,
                 lambda endpoints: self._network.channel(endpoints[0]),
             ),
-            self._clock,
-            lambda: 0.5,
-            self._metrics,
-            self._on_fatal,
+            runtime=Runtime(self._clock, lambda: 0.5, self._metrics, self._on_fatal),
         )
 
     async def create_topic(self) -> None:
@@ -140,7 +139,7 @@ async def measure(node: EdgelessNode, profile: bool) -> dict[str, dict[str, floa
 
 async def run(folder: Path, profile: bool) -> dict[str, dict[str, float]]:
     """Start a node, measure, stop it."""
-    data = DataFolder.open(folder / "data", Role.STANDALONE)
+    data = DataFolder.open(folder / "data", FolderRole.STANDALONE)
     node = EdgelessNode(data, Metrics())
     await node.start()
     await node.create_topic()

@@ -16,7 +16,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec, WriterThread
+from strata_multiraft import (
+    LogThreads,
+    MultiRaft,
+    MultiRaftOptions,
+    PeerLinks,
+    Replica,
+    ReplicaSpec,
+    WriterThread,
+)
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
@@ -74,12 +82,10 @@ class Node:
             self.log,
             SystemClock(),
             MultiRaftOptions(max_write_bytes=16 * MIB),
-            Metrics.disabled(),
-            self.writer,
+            metrics=Metrics.disabled(),
+            threads=LogThreads(self.writer, self.reader),
             on_fatal=lambda task, error: print(task, repr(error), file=sys.stderr),
-            transport=network.transport(str(node_id)),
-            node_of=str,
-            run_reads=self.reader,
+            peers=PeerLinks(network.transport(str(node_id)), str),
         )
         voters = frozenset({1}) if node_id == 1 else frozenset[int]()
         self.replica: Replica = self.multiraft.add_replica(

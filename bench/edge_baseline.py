@@ -2,11 +2,11 @@
 
 Drive it with the load generator of `bench/load`:
 
-    python bench/edge_baseline.py [--port 8081] [--direct] [--seconds 20]
+    python bench/edge_baseline.py [--port 8081] [--edge grpcio|native] [--direct] [--seconds 20]
 
 It prints the port, then one JSON line per second of load with calls per second and CPU of the
-server and of its front, and at the end the totals. `--direct` leaves the front out (plaintext
-only), which shows what the front costs.
+server and of its front, and at the end the totals. `--direct` leaves grpcio's front out (plaintext
+only), which shows what the front costs. `bench/edge_compare.py` measures both edges in one run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.choice import choose_edge
 from strata_edge.options import EdgeOptions
 from strata_edge.ports import CallInfo, HotCall
 from strata_runtime import loop, tls
+from strata_runtime.metrics import Metrics
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
@@ -102,7 +103,8 @@ async def serve(arguments: argparse.Namespace, folder: Path) -> None:
     options = EdgeOptions(
         port=arguments.port, front=not arguments.direct, certificate=tls.self_signed(folder)
     )
-    edge, answers = GrpcioEdge(options), FixedAnswers()
+    edge = choose_edge(arguments.edge, options, Metrics.disabled())
+    answers = FixedAnswers()
     edge.set_hot_handler(SERVICE, answers)
     edge.add_unary(f"/{SERVICE}/Heartbeat", empty)
     print(json.dumps({"port": await edge.start()}), flush=True)
@@ -124,6 +126,7 @@ def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8081)
+    parser.add_argument("--edge", choices=("grpcio", "native"), default="grpcio")
     parser.add_argument("--direct", action="store_true")
     parser.add_argument("--seconds", type=int, default=20)
     arguments = parser.parse_args()

@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import resource
 import sys
 import tempfile
@@ -29,13 +30,14 @@ from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey
 from strata_mq.leases import TakeRequest
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.group.engine import GroupEngine
 from strata_storage.leading.appends.append import AppendResult
 from strata_storage.leading.pops.lease_calls import LeaseRef
 from strata_storage.leading.pops.pop_calls import PopCall
-from strata_storage.process.app import StorageApp
+from strata_storage.process.app import NodePlace, StorageApp
 from strata_storage.rows.ownership import Topic
 
 BATCH = 64
@@ -220,13 +222,14 @@ async def run(folder: Path, seconds: float) -> dict[str, object]:
     """Run everything on one node."""
     app = StorageApp(
         StorageConfig(ballast_bytes=0),
-        "bench",
-        folder / "storage",
-        [HostedGroup(1, 101, {101: "bench"}, [(0, 4096)])],
+        NodePlace("bench", folder / "storage", [HostedGroup(1, 101, {101: "bench"}, [(0, 4096)])]),
         NoServer(),
-        clock=SystemClock(),
-        metrics=Metrics.disabled(),
-        on_fatal=lambda name, error: sys.exit(f"{name}: {error!r}"),
+        runtime=Runtime(
+            SystemClock(),
+            random.random,
+            Metrics.disabled(),
+            lambda name, error: sys.exit(f"{name}: {error!r}"),
+        ),
     )
     began_s = time.perf_counter()
     await app.start()

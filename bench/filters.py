@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import resource
 import sys
 import tempfile
@@ -41,12 +42,13 @@ from strata_mq.leases import TakeRequest  # noqa: E402
 from strata_mq.traces import store_fragment  # noqa: E402
 from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
+from strata_runtime.runtime import Runtime  # noqa: E402
 from strata_storage.base.config import StorageConfig  # noqa: E402
 from strata_storage.base.hosted import HostedGroup  # noqa: E402
 from strata_storage.group.engine import GroupEngine  # noqa: E402
 from strata_storage.leading.pops.lease_calls import LeaseRef  # noqa: E402
 from strata_storage.leading.pops.pop_calls import Delivered, PopCall  # noqa: E402
-from strata_storage.process.app import StorageApp  # noqa: E402
+from strata_storage.process.app import NodePlace, StorageApp  # noqa: E402
 from strata_storage.rows.ownership import Topic  # noqa: E402
 
 # One wanted message in so many.
@@ -168,13 +170,14 @@ async def run(folder: Path, count: int) -> dict[str, object]:
     count -= count % (max(BATCHES) * RARITY)
     app = StorageApp(
         StorageConfig(ballast_bytes=0),
-        "bench",
-        folder / "storage",
-        [HostedGroup(1, 101, {101: "bench"}, [(0, 4096)])],
+        NodePlace("bench", folder / "storage", [HostedGroup(1, 101, {101: "bench"}, [(0, 4096)])]),
         NoServer(),
-        clock=SystemClock(),
-        metrics=Metrics.disabled(),
-        on_fatal=lambda name, error: sys.exit(f"{name}: {error!r}"),
+        runtime=Runtime(
+            SystemClock(),
+            random.random,
+            Metrics.disabled(),
+            lambda name, error: sys.exit(f"{name}: {error!r}"),
+        ),
     )
     await app.start()
     engine = app.node.engine(1)

@@ -35,7 +35,7 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
-from strata_cli.processes.data_folder import DataFolder, Role
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.ports import UnaryHandler
 from strata_runtime import loop
@@ -190,7 +190,7 @@ def figures_of(costs: Sequence[Cost], plain: Sequence[Cost], count: int) -> dict
 
 async def run(folder: Path, count: int, rounds: int, profiled: str) -> dict[str, object]:
     """Start a node, measure, stop it."""
-    data = DataFolder.open(folder / "data", Role.STANDALONE)
+    data = DataFolder.open(folder / "data", FolderRole.STANDALONE)
     node = EdgelessNode(data, Metrics())
     node.edge = edge = UnaryEdge()
     await node.start()

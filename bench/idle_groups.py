@@ -12,12 +12,12 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from strata_angelia.factory import open_server
-from strata_multiraft import MultiRaft, MultiRaftOptions, ReplicaSpec
+from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, ReplicaSpec
 from strata_multiraft.peering import RAFT_SERVICE, PeerIdentity, Peering
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
@@ -29,6 +29,16 @@ Result = TypeVar("Result")
 
 NODES = ("a", "b", "c")
 REST_TIMEOUT_S = 120
+
+
+class _Places:
+    """A `PeerPlaces`: replicas are named by their nodes' numbers."""
+
+    def __init__(self, endpoints: Mapping[str, str]) -> None:
+        self.endpoint_of = endpoints.get
+
+    def node_of(self, replica_id: int, /) -> str:
+        return NODES[replica_id % 10]
 
 
 class CountingMachine:
@@ -75,8 +85,7 @@ class Node:
         clock = SystemClock()
         self.peering = Peering(
             PeerIdentity(NODES[number], number + 1),
-            endpoint_of=endpoints.get,
-            node_of=lambda replica_id: NODES[replica_id % 10],
+            directory=_Places(endpoints),
             clock=clock,
             metrics=self.metrics,
             on_fatal=_fail,
@@ -85,12 +94,10 @@ class Node:
             MemoryCommitLog(),
             clock,
             MultiRaftOptions(),
-            self.metrics,
-            _in_place,
+            metrics=self.metrics,
+            threads=LogThreads(_in_place),
             on_fatal=_fail,
-            transport=self.peering.transport,
-            fetcher=self.peering.fetcher,
-            node_of=lambda replica_id: NODES[replica_id % 10],
+            peers=self.peering.links,
         )
         self.peering.attach(self.multiraft)
         self.server = open_server("127.0.0.1", 0)

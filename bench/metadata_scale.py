@@ -37,7 +37,7 @@ from strata_metadata import (
     MetadataFollowerOptions,
     WatchOptions,
 )
-from strata_metadata.follower import MetadataSink
+from strata_metadata.follower import MetadataSink, MetadataSources
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_runtime import loop
@@ -45,6 +45,7 @@ from strata_runtime.clock import SystemClock
 from strata_runtime.lifecycle import Lifecycle
 from strata_runtime.loop import LoopLag, freeze_after_start
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
 
 IN_FLIGHT = 16
@@ -78,10 +79,13 @@ async def serve(folder: Path, endpoint: str, endpoints: Sequence[str]) -> None:
             f"nameserver-{port}", random.getrandbits(62) | 1, frozenset(), random.getrandbits(63)
         ),
         folder,
-        open_server(host, int(port)),
-        clock=SystemClock(),
-        metrics=Metrics(service="bench"),
-        on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure),
+        server=open_server(host, int(port)),
+        runtime=Runtime(
+            SystemClock(),
+            random.random,
+            Metrics(service="bench"),
+            lambda name, failure: lifecycle.on_fatal(name, failure),
+        ),
         cluster=NameserverCluster(endpoint, endpoints, open_channel, lambda *_: None),
     )
     lag = WorstLag()
@@ -219,10 +223,9 @@ async def create(client: MetadataClient, topics: int, queues: int) -> dict[str, 
 async def watch(endpoints: Sequence[str], sink: MetadataSink) -> tuple[float, int]:
     """Return how long a new watcher takes until it knows everything, and its worst lag in ms."""
     follower = MetadataFollower(
-        endpoints,
-        open_channel,
+        MetadataSources(endpoints, open_channel),
         sink,
-        MetadataFollowerOptions(first_response_timeout_ms=20_000),
+        options=MetadataFollowerOptions(first_response_timeout_ms=20_000),
         clock=SystemClock(),
         random=random.random,
         metrics=Metrics.disabled(),

@@ -29,15 +29,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from bench.behind_edge import EdgelessNode, drive
 from bench.micro_broker import send_requests
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.operators.windows import WindowOptions
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_cli.processes.data_folder import DataFolder, Role
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.options import EdgeOptions
 from strata_runtime import loop
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.tracing import TraceOptions, Tracer, current_trace_parent
 
 IN_FLIGHT = 64
@@ -127,18 +129,14 @@ class ObservedNode(EdgelessNode):
             BrokerIdentity("bench", 1, "127.0.0.1"),
             self._config,
             self.edge if self._sender is None else self._grpc,
-            BrokerNetwork(
+            network=BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],
                 self._network.channel,
                 lambda endpoints: self._network.channel(
                     endpoints[0], trace_parent=current_trace_parent
                 ),
             ),
-            self._clock,
-            lambda: 0.5,
-            self._metrics,
-            self._on_fatal,
-            tracer=self._tracer,
+            runtime=Runtime(self._clock, lambda: 0.5, self._metrics, self._on_fatal, self._tracer),
             windows=self._windows,
         )
 
@@ -185,7 +183,7 @@ async def run(
 ) -> dict[str, dict[str, float]]:
     """Start the nodes, measure, stop them."""
     folders = {
-        kind: DataFolder.open(folder / kind, Role.STANDALONE)
+        kind: DataFolder.open(folder / kind, FolderRole.STANDALONE)
         for kind in (OFF, "metrics_and_windows", *TRACES)
     }
     if sender is not None:

@@ -18,8 +18,9 @@ from google.protobuf.message import Message
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.wire import stored_message
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import HotHandler
@@ -28,6 +29,7 @@ from strata_mq.traces import store_fragment
 from strata_runtime.clock import SystemClock
 from strata_runtime.health import Health
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 
 METADATA = {
     "x-mq-client-id": "bench@1@0@abc",
@@ -246,11 +248,13 @@ async def run() -> dict[str, float]:
         BrokerIdentity("b", 1, "127.0.0.1"),
         BrokerConfig(),
         edge,
-        BrokerNetwork(["inproc:n"], lambda endpoint: cluster, lambda endpoints: cluster),
-        SystemClock(),
-        lambda: 0.5,
-        Metrics(),
-        lambda name, failure: print("failed", name, failure),
+        network=BrokerNetwork(["inproc:n"], lambda endpoint: cluster, lambda endpoints: cluster),
+        runtime=Runtime(
+            SystemClock(),
+            lambda: 0.5,
+            Metrics(),
+            lambda name, failure: print("failed", name, failure),
+        ),
     )
     await app.start()
     figures: dict[str, float] = {}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from strata_multiraft import MultiRaft, MultiRaftOptions, ReplicaSpec, WriterThread
+from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, ReplicaSpec, WriterThread
 from strata_multiraft.base import RunBlocking
 from strata_raft import Configuration, Entry
 from strata_runtime.clock import SystemClock
@@ -89,8 +89,8 @@ async def turns(folder: Path, run_blocking: RunBlocking, groups: int, count: int
         log,
         SystemClock(),
         MultiRaftOptions(max_write_bytes=16 << 20),
-        Metrics.disabled(),
-        run_blocking,
+        metrics=Metrics.disabled(),
+        threads=LogThreads(run_blocking),
         on_fatal=lambda task, error: print(task, repr(error), file=sys.stderr),
     )
     replicas = [

@@ -33,9 +33,10 @@ from strata_angelia.ports import CallContext
 from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey, PartKind
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.hosted import HostedGroup
-from strata_storage.process.app import StorageApp
+from strata_storage.process.app import NodePlace, StorageApp
 from strata_storage.servicers.storage import StorageServicer
 
 RAFT_GROUP, CONSUMER_GROUP_ID = 1, 5
@@ -206,15 +207,17 @@ class Run:
 async def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """Start a node, store, receive."""
     server = LocalServer()
+    hosted = HostedGroup(RAFT_GROUP, 101, {101: "bench"}, [(0, 4096)])
     app = StorageApp(
         StorageConfig(ballast_bytes=0),
-        "bench",
-        folder / "storage",
-        [HostedGroup(RAFT_GROUP, 101, {101: "bench"}, [(0, 4096)])],
+        NodePlace("bench", folder / "storage", [hosted]),
         server,
-        clock=SystemClock(),
-        metrics=Metrics.disabled(),
-        on_fatal=lambda name, error: sys.exit(f"{name}: {error!r}"),
+        runtime=Runtime(
+            SystemClock(),
+            random.random,
+            Metrics.disabled(),
+            lambda name, error: sys.exit(f"{name}: {error!r}"),
+        ),
     )
     await app.start()
     assert server.handler is not None

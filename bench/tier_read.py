@@ -144,7 +144,7 @@ def _reader(store: CountingStore, cache_bytes: int = 256 * _MIB) -> TierReader:
         Stores(store),  # type: ignore[arg-type]
         TierReadOptions(cache_bytes=cache_bytes),
         Metrics.disabled(),
-        SystemClock(),
+        clock=SystemClock(),
     )
 
 

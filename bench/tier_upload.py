@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -30,10 +31,11 @@ from bench.object_stores import STORES, Bare  # noqa: E402
 from strata_mq.tier_policy import TierLevel, TierPolicy  # noqa: E402
 from strata_runtime.clock import SystemClock  # noqa: E402
 from strata_runtime.metrics import Metrics  # noqa: E402
+from strata_runtime.runtime import Runtime  # noqa: E402
 from strata_storage.base.config import StorageConfig  # noqa: E402
 from strata_storage.base.hosted import HostedGroup  # noqa: E402
 from strata_storage.group.engine import GroupEngine  # noqa: E402
-from strata_storage.process.app import StorageApp  # noqa: E402
+from strata_storage.process.app import NodePlace, StorageApp, StorageSetup  # noqa: E402
 from strata_storage.tiering.config import TierConfig  # noqa: E402
 from strata_storage.tiering.opening import TierSetup  # noqa: E402
 from strata_storage.tiering.parts import FixedTierPolicies  # noqa: E402
@@ -107,14 +109,15 @@ async def measure(
     config = TierConfig.model_validate({"url": place.url, "home": "bench", "flush_age_ms": 200})
     app = StorageApp(
         StorageConfig(ballast_bytes=0),
-        "node-1",
-        folder,
-        [HostedGroup(GROUP, 101, {101: "node-1"}, [(0, 4096)])],
+        NodePlace("node-1", folder, [HostedGroup(GROUP, 101, {101: "node-1"}, [(0, 4096)])]),
         NoServer(),
-        clock=SystemClock(),
-        metrics=Metrics.disabled(),
-        on_fatal=lambda name, error: print(name, error, file=sys.stderr),
-        tier=TierSetup(config, FixedTierPolicies(POLICY)),
+        runtime=Runtime(
+            SystemClock(),
+            random.random,
+            Metrics.disabled(),
+            lambda name, error: print(name, error, file=sys.stderr),
+        ),
+        setup=StorageSetup(tier=TierSetup(config, FixedTierPolicies(POLICY))),
     )
     await app.start()
     try:

@@ -1,8 +1,9 @@
 """Build the published files: wheel, source archive, chart, image, and their checksums.
 
-    python scripts/make_dist.py FOLDER [--image]
+    python scripts/make_dist.py FOLDER [--image] [--edge]
 
-The image is built with Docker, which has to run; without `--image` it is left out.
+The image is built with Docker, which has to run; without `--image` it is left out. The wheel of the
+native edge is built with cargo; without `--edge` it is left out.
 """
 
 from __future__ import annotations
@@ -28,12 +29,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build what is published.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--image", action="store_true", help=f"build {IMAGE} with Docker, too")
+    parser.add_argument("--edge", action="store_true", help="build the native edge's wheel, too")
     given = parser.parse_args()
     folder: Path = given.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     build_packages(folder)
     build_chart(folder)
+    if given.edge:
+        command = [sys.executable, "scripts/build_edge.py", "--wheel", str(folder)]
+        subprocess.run(command, cwd=ROOT, check=True)  # noqa: S603 - our own
     if given.image:
         subprocess.run(  # noqa: S603 - our own arguments
             ["docker", "build", "-f", "services/cli/Dockerfile", "-t", IMAGE, "."],  # noqa: S607 - whichever Docker is there

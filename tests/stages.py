@@ -17,7 +17,7 @@ QUICK, UNIT, TEST, FULL = STAGES = ("quick", "unit", "test", "full")
 VARIABLE = "STRATA_TEST_STAGE"
 """What tells processes and modules the stage of this run."""
 
-LANES = {QUICK: 2, UNIT: 2, TEST: 3, FULL: 3}
+LANES = {QUICK: 2, UNIT: 2, TEST: 4, FULL: 3}
 """Processes that share the tests of a stage (pytest-xdist)."""
 
 LIMITS_S = {QUICK: 30, UNIT: 180, TEST: 600, FULL: 2_400}
@@ -85,6 +85,7 @@ PARTS = (
     Part("tests/integration/tiered_stores/test_node_faults.py", FULL, 240),
     Part("tests/sim/", TEST, 100),
     Part("tests/sim/test_cluster.py::test_clusters_survive_faults", TEST, 60, again=True),
+    Part("tests/sim/test_cluster.py::test_same_seed_same_run", FULL, 30),
     Part("tests/sim/test_cluster.py::test_mutation_is_caught", FULL, 240),
     Part("tests/compat/", TEST, 90),
     Part("tests/compat/test_cluster.py", FULL, 120),
@@ -114,6 +115,8 @@ PARTS = (
 ELSEWHERE = (
     # Of the official clients Python's runs in full; the others show that they can send and receive.
     r"tests/compat/(?!test_simple_consumer\.py).*\[(?:.*-)?(?:java|go|node)(?:-.*)?\]",
+    # The longest cases of the edge that is not the default.
+    r"tests/contract/test_edge_limits\.py::test_a_(?:bomb_costs_no_memory|flood_of_resets)\[native.*\]",
     # Object stores other than a folder and S3.
     r"tests/(?:contract|integration|compat)/.*\[(?:.*-)?(?:gs|hdfs)(?:-.*)?\]",
     r"tests/integration/object_stores/test_(?:gs|hdfs)_faults\.py",
@@ -123,11 +126,19 @@ ELSEWHERE = (
     r"tests/e2e/test_transaction_kills\.py::test_kill_while_they_are_ended\[(?:.*-)?(?!storage)\w+\]",
     r"tests/e2e/test_transaction_kills\.py::test_kill_after_the_commit\[(?:.*-)?(?!nameserver)\w+\]",
     r"tests/e2e/test_transaction_kills\.py::test_kill_during_a_check\[(?:.*-)?(?!broker)\w+\]",
+    # Each kind of fault of a process once, and each tier; a follower is killed in simulations, too.
+    r"tests/e2e/test_cluster_faults\.py::test_(?:pause_of_a_broker|kill_of_a_follower)",
+    # `test_rolling_restart` stops what clients are connected to.
+    r"tests/compat/test_restart\.py::test_clients_go_on\[stop\]",
+    # A folder is read as a bucket is; tests of nodes with tiers read both.
+    r"tests/compat/test_tier\.py::.*\[.*-s3\]",
+    # Each error once and often, once for each.
+    r"tests/integration/storage/test_disk_faults\.py::.*\[(?:5-1|28-12)\]",
 )
 _ELSEWHERE = re.compile("|".join(ELSEWHERE))
 
 # Counts of `test`; the tests themselves say those of `full`.
-COUNTS = {"STRATA_SIM_SEEDS": "8"}
+COUNTS = {"STRATA_SIM_SEEDS": "4"}
 
 
 def part_of(node_id: str) -> Part | None:
@@ -155,6 +166,11 @@ def stages_of(node_id: str, seed: int | None = None) -> tuple[str, ...]:
         return (TEST,) if seed < SEEDS_IN_TEST else (FULL,)
     stages = STAGES[STAGES.index(part.stage) : STAGES.index(TEST) + 1]
     return (*stages, FULL) if part.again else stages
+
+
+def seconds(test: float, full: float) -> float:
+    """Return how long harm lasts, by the stage; see `rounds`."""
+    return test if os.environ.get(VARIABLE) == TEST else full
 
 
 def rounds(test: int, full: int) -> int:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 
 from strata_runtime import logs
-from strata_sim.scenario import Scenario
+from strata_sim.scenario import Scenario, ScenarioOptions, at_rest
 
 _HASH_SEED = "0"
 
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="strata_sim", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", required=True, help="1-100, or 7, or 3,5,8")
     parser.add_argument("--show", action="store_true", help="print every event")
+    parser.add_argument("--at-rest", action="store_true", help="without a tier and tables")
     parser.add_argument("--log-level", default="critical", help="of the services' own logs")
     options = parser.parse_args(arguments)
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
@@ -36,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bad = 0
     for seed in _seeds(options.seeds):
         started_s = time.process_time()
-        verdict = Scenario(seed, show=partial(print, flush=True) if options.show else None).run()
+        scenario = at_rest() if options.at_rest else ScenarioOptions()
+        show = partial(print, flush=True) if options.show else None
+        verdict = Scenario(seed, scenario, show=show).run()
         line = {**asdict(verdict), "cpu_s": round(time.process_time() - started_s, 2)}
         if not verdict.violations:
             del line["newest"]

@@ -22,6 +22,7 @@ from strata_sim.network import SimNetwork
 
 _MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 _ADMIN = "/strata.admin.v1.AdminService/"
+_TABLES = "/strata.kv.v1.KvService/"
 _SEND_ATTEMPTS = 3
 _TIMEOUT_S = 3.0
 # What a client cannot tell apart from a slow network.
@@ -62,7 +63,7 @@ class SimClient:
     """
 
     def __init__(
-        self, network: SimNetwork, name: str, brokers: Sequence[str], chance: random.Random
+        self, network: SimNetwork, name: str, brokers: Sequence[str], *, chance: random.Random
     ) -> None:
         self.name = name
         self._loop = network.loop
@@ -244,6 +245,10 @@ class SimClient:
     async def admin(self, rpc: str, request: Message) -> bytes:
         """Call a unary RPC of the admin service; return the serialised response."""
         return (await self._bytes(_ADMIN + rpc, request.SerializeToString(), _TIMEOUT_S))[0]
+
+    async def table(self, rpc: str, request: Message) -> bytes:
+        """Call a unary RPC of key-value tables; return the serialised response."""
+        return (await self._bytes(_TABLES + rpc, request.SerializeToString(), _TIMEOUT_S))[0]
 
     async def _call(self, path: str, request: Message, response_type: type[Response]) -> Response:
         answer = await self._bytes(path, request.SerializeToString(), _TIMEOUT_S)

@@ -38,6 +38,7 @@ class SimCluster:
         trace: what happened.
         chance: for the scenario.
         tally: how much work all processes did.
+        buckets: of the object store.
         grown_topics: topics that operators asked to give more queues.
         nameservers, storage, brokers: the hosts; of storage nodes the spare ones come last.
     """
@@ -55,7 +56,7 @@ class SimCluster:
         self.trace = Trace(self.loop.time, show)
         self.chance = source(seed, "scenario")
         self.network = SimNetwork(
-            self.loop, source(seed, "network"), self.options.network, self.trace
+            self.loop, source(seed, "network"), self.options.network, trace=self.trace
         )
         names = [f"n{number + 1}" for number in range(self.options.nameservers)]
         storage_count = self.options.storage_nodes + self.options.spare_storage_nodes
@@ -70,6 +71,7 @@ class SimCluster:
             [f"{name}:{STORAGE_PORT}" for name in storage_names[: self.options.storage_nodes]],
         )
         self.tally = world.tally
+        self.buckets = world.buckets
         self.nameservers = [NameserverHost(world, name) for name in names]
         self.storage = [StorageHost(world, name) for name in storage_names]
         self.brokers = [
@@ -131,7 +133,7 @@ class SimCluster:
             self.network,
             name,
             [f"{broker.name}:{BROKER_PORT}" for broker in self.brokers],
-            source(self.seed, name),
+            chance=source(self.seed, name),
         )
 
     def client_names(self) -> list[str]:

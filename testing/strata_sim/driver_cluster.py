@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strata_multiraft import (
-    DiskFull,
+    LogFull,
+    LogThreads,
     MembershipRefused,
     MultiRaft,
     MultiRaftOptions,
     NotLeader,
     Overloaded,
+    PeerLinks,
     ReadOnly,
     Replica,
     ReplicaSpec,
@@ -34,7 +36,7 @@ from strata_multiraft import (
 from strata_multiraft.base import Envelope, SnapshotPart, TrafficClass, Transport
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
-from strata_seglog.errors import DiskFull as LogDiskFull
+from strata_seglog.errors import DiskFull
 from strata_sim.invariants.violation import Violation
 from strata_sim.memory_commit_log import MemoryCommitLog
 from strata_sim.rows_machine import RowsMachine
@@ -47,7 +49,7 @@ _REFUSALS = (
     NotLeader,
     Overloaded,
     ReadOnly,
-    DiskFull,
+    LogFull,
     MembershipRefused,
     TransferFailed,
 )
@@ -210,7 +212,7 @@ class DriverCluster:
                 self._spawn(change)
 
     async def _fill_disk(self) -> None:
-        self._any_node().log.failures = [LogDiskFull("no room")] * self.random.randint(1, 3)
+        self._any_node().log.failures = [DiskFull("no room")] * self.random.randint(1, 3)
 
     # -- doing it --------------------------------------------------------------------------------
 
@@ -220,12 +222,10 @@ class DriverCluster:
             log,
             SystemClock(),
             _OPTIONS,
-            Metrics.disabled(),
-            in_place,
+            metrics=Metrics.disabled(),
+            threads=LogThreads(in_place),
             on_fatal=lambda task, error: self._failures.append(f"{task}: {error!r}"),
-            transport=life,
-            node_of=str,
-            fetcher=self._snapshots,
+            peers=PeerLinks(life, str, self._snapshots),
             random_ticks=self.random.randint,
         )
         voters = _INITIAL if node_id in _INITIAL else frozenset[int]()

@@ -12,6 +12,9 @@ from dataclasses import replace
 
 from strata_sim.cluster import SimCluster
 from strata_sim.hosts import AnyHost, StorageHost
+from strata_sim.object_store import BadStore
+from strata_sim.options import TIER_URL
+from strata_tier.store import MemoryBucket
 
 _SKEW_WITHIN_MS = 200
 _SKEW_BEYOND_MS = 5_000
@@ -160,6 +163,30 @@ class Weather(Fault):
     def end(self, cluster: SimCluster) -> None:
         """Make them good again."""
         cluster.network.options = self._before
+
+
+class TierTrouble(Fault):
+    """The object store is slow, refuses or loses answers, or all of it, or is gone for a while."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.kind = chance.choice(("slow", "bad", "gone"))
+
+    def begin(self, cluster: SimCluster) -> None:
+        """Worsen it for everybody."""
+        slow_s = 1.0 if self.kind == "slow" else 0.05
+        share = {"slow": 0.0, "bad": 0.3, "gone": 1.0}[self.kind]
+        trouble = BadStore(
+            TIER_URL, self._chance, slow_s, refused_share=share, unanswered_share=share / 2
+        )
+        cluster.buckets.setdefault(TIER_URL, MemoryBucket()).trouble = trouble
+
+    def end(self, cluster: SimCluster) -> None:
+        """Let it work again."""
+        cluster.buckets[TIER_URL].trouble = None
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} {self.kind}"
 
 
 class ClockJump(_OnHost):

@@ -16,25 +16,48 @@ from typing import Protocol
 
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import AngeliaError, Channel
-from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.app import BrokerApp, BrokerStartError
+from strata_broker.base.identity import BrokerIdentity
+from strata_broker.kv.plugin import KvBrokerPlugin
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_multiraft.replica import Replica
 from strata_nameserver.membership.formation import FormationError
 from strata_nameserver.membership.identity import NameserverIdentity
-from strata_nameserver.process.app import METADATA_RAFT_GROUP, NameserverApp, NameserverCluster
+from strata_nameserver.process.app import (
+    METADATA_RAFT_GROUP,
+    NameserverApp,
+    NameserverCluster,
+    NameserverStores,
+)
+from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
 from strata_sim.chance import source
 from strata_sim.edge import SimEdge, SimEdgeChannel
 from strata_sim.machine import Machine
 from strata_sim.network import SimNetwork
-from strata_sim.options import BROKER_PORT, NAMESERVER_PORT, STORAGE_PORT, ClusterOptions
+from strata_sim.options import (
+    BROKER_PORT,
+    NAMESERVER_PORT,
+    STORAGE_PORT,
+    ClusterOptions,
+)
 from strata_sim.stores import SimMetadataStore, SimStore
 from strata_sim.tally import TallyMetrics
 from strata_sim.trace import Trace
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
+from strata_storage.kv.options import KvOptions
+from strata_storage.kv.plugin import KvStoragePlugin
+from strata_storage.process.app import NodeStores
+from strata_storage.process.member import (
+    MemberIdentity,
+    MemberNetwork,
+    MemberSetup,
+    MemberStores,
+    StorageMember,
+)
 from strata_testing.simulated_disk import Keep, SimulatedDisk
+from strata_tier.store import MemoryBucket
 
 _NOWHERE = Path("/nowhere")
 _START_ERRORS = (
@@ -67,6 +90,7 @@ class World:
         outside: context of the simulation itself, in which nothing belongs to a process.
         nameservers, storage_seeds: endpoints.
         tally: counts what all processes do.
+        buckets: of the object store, whom no fault of a machine touches.
     """
 
     seed: int
@@ -77,6 +101,7 @@ class World:
     nameservers: Sequence[str]
     storage_seeds: Sequence[str]
     tally: TallyMetrics = field(default_factory=TallyMetrics)
+    buckets: dict[str, MemoryBucket] = field(default_factory=dict)
 
 
 class Host:
@@ -171,6 +196,15 @@ class Host:
         self.serving = True
         self.world.trace.note(f"{self.name} serves")
 
+    def _runtime(self) -> Runtime:
+        return Runtime(
+            self.machine.clock,
+            self.chance.random,
+            self.world.tally,
+            self._failed,
+            random_between=self.chance.randint,
+        )
+
     def _failed(self, task: str, failure: BaseException) -> None:
         """The process cannot go on: it ends, and the supervisor starts it again."""
         text = f"{self.name} failed in {task}: {failure!r}"
@@ -251,19 +285,15 @@ class NameserverHost(Host):
                 self.cluster_id,
             ),
             _NOWHERE,
-            world.network.server(self.machine, self.endpoint),
-            clock=self.machine.clock,
-            metrics=world.tally,
-            on_fatal=self._failed,
-            disk=self.disk,
+            server=world.network.server(self.machine, self.endpoint),
+            runtime=self._runtime(),
+            stores=NameserverStores(self.disk, self.rows),
             cluster=NameserverCluster(
                 endpoint=self.endpoint,
                 endpoints=world.nameservers,
                 open_channel=self._channel,
                 save_formation=self._form,
             ),
-            store=self.rows,
-            chance=self.chance,
         )
 
     def _form(self, cluster_id: str, replica_ids: Sequence[int]) -> None:
@@ -318,22 +348,21 @@ class StorageHost(Host):
         world = self.world
         return StorageMember(
             world.options.storage,
-            MemberIdentity(self.node_id, self.chance.getrandbits(64)),
+            MemberIdentity(self.node_id, self.chance.getrandbits(64), cluster=self.cluster),
             _NOWHERE,
-            MemberNetwork(
+            network=MemberNetwork(
                 servers=[world.network.server(self.machine, self.endpoint)],
                 advertised=[self.endpoint],
                 nameservers=world.nameservers,
                 open_channel=self._channel,
             ),
-            clock=self.machine.clock,
-            metrics=world.tally,
-            on_fatal=self._failed,
-            disk=self.disk,
-            store=self.rows,
-            metadata_store=self.metadata_rows,
-            chance=self.chance,
-            cluster=self.cluster,
+            runtime=self._runtime(),
+            stores=MemberStores(NodeStores(self.disk, self.rows), self.metadata_rows),
+            setup=MemberSetup(
+                world.options.tier,
+                [KvStoragePlugin(KvOptions.of(world.options.storage))],
+                world.buckets,
+            ),
         )
 
     def _process_died(self) -> None:
@@ -375,7 +404,7 @@ class BrokerHost(Host):
             BrokerIdentity(self.node_id, self.chance.getrandbits(64), self.name),
             world.options.broker,
             SimEdge(world.network, self.machine, BROKER_PORT),
-            BrokerNetwork(
+            network=BrokerNetwork(
                 world.nameservers,
                 self._channel,
                 lambda endpoints: self._channel(endpoints[0]),
@@ -383,10 +412,8 @@ class BrokerHost(Host):
                 lambda endpoints: SimEdgeChannel(world.network, self.name, endpoints[0]),
                 self.cluster,
             ),
-            self.machine.clock,
-            self.chance.random,
-            world.tally,
-            self._failed,
+            runtime=self._runtime(),
+            plugins=[KvBrokerPlugin()],
         )
         broker.requests.on_failed(self._failed)
         return broker

@@ -25,12 +25,12 @@ from strata_multiraft.replica import Replica
 from strata_raft import (
     Campaign,
     Configuration,
+    EventRefused,
     ForgetLeader,
     Message,
     Propose,
     RaftOptions,
     Receive,
-    Refused,
     ReplicaProgress,
     Role,
     TransferLeadership,
@@ -160,7 +160,7 @@ class LivenessWorld:
         member = node.members[raft_group]
         try:
             node.perform(raft_group, member.step(Propose(((b"x",),))))
-        except Refused:
+        except EventRefused:
             return False
         node.end_turn()
         return True
@@ -194,7 +194,7 @@ class SimNode:
                     replica_id(raft_group, number),
                     Configuration(voters),
                     lambda: world.random.randint(6, 10),
-                    RaftOptions(),
+                    options=RaftOptions(),
                 )
 
     # -- life ------------------------------------------------------------------------------------
@@ -211,10 +211,10 @@ class SimNode:
             PeerIdentity(name(self.number), self.boot_id),
             self,
             self,
-            node_of,
-            self,
-            self.world.options,
-            Metrics.disabled(),
+            node_of=node_of,
+            clock=self,
+            options=self.world.options,
+            metrics=Metrics.disabled(),
         )
         boot_id = self.boot_id
         self.world.after(self.world.random.randint(0, TICK_MS), lambda: self._tick(boot_id))

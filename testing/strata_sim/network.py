@@ -105,6 +105,7 @@ class SimNetwork:
         loop: VirtualLoop,
         chance: random.Random,
         options: NetworkOptions | None = None,
+        *,
         trace: Trace | None = None,
     ) -> None:
         self.loop = loop
@@ -362,7 +363,14 @@ class SimChannel:
         if not self._connected:
             # A new connection: nothing of the old one is before it.
             self._connected, self._there, self._back = True, Direction(), Direction()
-        serving = _Serving(self, server, call, method, request.SerializeToString(), streaming)
+        serving = _Serving(
+            self,
+            server,
+            call,
+            path=method,
+            request=request.SerializeToString(),
+            streaming=streaming,
+        )
         context = CallContext(timeout_s, "", f"{self._source}:0")
         network.trace.mix(f"{network.loop.time():.9f} {self._source} {target} {method}")
         repeated = not streaming and network.chance.random() < network.options.repeat_share
@@ -412,6 +420,7 @@ class _Serving:
         channel: SimChannel,
         server: SimServer,
         call: _Call,
+        *,
         path: str,
         request: bytes,
         streaming: bool,

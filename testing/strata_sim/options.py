@@ -15,10 +15,13 @@ from strata_broker.base.receive_config import ReceiveSection
 from strata_nameserver.base.config import NameserverConfig
 from strata_sim.network import NetworkOptions
 from strata_storage.base.config import StorageConfig, StorageOptions
+from strata_storage.tiering.config import TierConfig
 
 NAMESERVER_PORT = 9877
 STORAGE_PORT = 10920
 BROKER_PORT = 8081
+
+TIER_URL = "memory://tier"
 
 _MIB = 1 << 20
 _SEGMENT_BYTES = 256 << 10
@@ -44,7 +47,7 @@ class SeamConfig(StorageConfig):
     """
 
     log_segment_bytes: int = Field(default=_SEGMENT_BYTES, ge=64 << 10)
-    flush_max_log_bytes: int = Field(default=_SEGMENT_BYTES, ge=64 << 10)
+    max_unflushed_log_bytes: int = Field(default=_SEGMENT_BYTES, ge=64 << 10)
 
     def options(self) -> StorageOptions:
         """Return the options of the node's parts."""
@@ -57,13 +60,25 @@ class SeamConfig(StorageConfig):
 
 def _storage() -> StorageConfig:
     return SeamConfig(
-        retention_interval_s=1.0,
+        retention_interval_ms=1_000,
         relocate_live_ratio=0.9,
         recent_bytes=_MIB,
-        flush_max_age_s=5.0,
+        max_flush_age_ms=5_000,
         transaction_check_interval_ms=5_000,
         ballast_bytes=0,
         refuse_appends_free_bytes=8 * _MIB,
+    )
+
+
+def _tier() -> TierConfig:
+    return TierConfig(
+        url=TIER_URL,
+        default_local_retention_ms=1_000,
+        flush_age_ms=500,
+        upload_share=1.0,
+        manifest_interval_ms=3_000,
+        delete_grace_ms=1_000,
+        cache_bytes=_MIB,
     )
 
 
@@ -85,6 +100,7 @@ class ClusterOptions:
         restart_s: after so long a process that ended by itself is started again.
         network: how it behaves between faults.
         nameserver, storage, broker: configuration of the services.
+        tier: where storage nodes upload to; None: there is no tier.
     """
 
     nameservers: int = 3
@@ -97,3 +113,4 @@ class ClusterOptions:
     nameserver: NameserverConfig = field(default_factory=_nameserver)
     storage: StorageConfig = field(default_factory=_storage)
     broker: BrokerConfig = field(default_factory=_broker)
+    tier: TierConfig | None = field(default_factory=_tier)

@@ -99,7 +99,7 @@ class Worker:
     """
 
     def __init__(
-        self, kind: Kind, producer: SimClient, consumer: SimClient, chance: random.Random
+        self, kind: Kind, producer: SimClient, consumer: SimClient, *, chance: random.Random
     ) -> None:
         self.kind = kind
         self.group = f"{kind.topic}-readers"

@@ -31,7 +31,7 @@ class PendingWorkload:
                 kind,
                 cluster.client(),
                 cluster.client(),
-                source(cluster.seed, f"pending {kind.topic}"),
+                chance=source(cluster.seed, f"pending {kind.topic}"),
             )
             for kind in KINDS
         ]

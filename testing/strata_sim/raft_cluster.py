@@ -16,13 +16,13 @@ from strata_raft import (
     ChangeMembership,
     Configuration,
     Event,
+    EventRefused,
     InstallSnapshot,
     Message,
     Propose,
     RaftOptions,
     Read,
     Receive,
-    Refused,
     Role,
     SnapshotSent,
     StepDown,
@@ -90,7 +90,7 @@ class RaftCluster:
                 # A spare one joins as a learner and learns the configuration from its leader.
                 configuration if replica_id <= voters else Configuration(frozenset()),
                 lambda: self.random.randint(6, 12),
-                self._options,
+                options=self._options,
                 # Not before: a leader whose own term is not durable yet has told nobody, and may
                 # lead that term again after a crash, with other entries.
                 on_stored=self._log_matching.appended,
@@ -296,7 +296,7 @@ class RaftCluster:
     def _step(self, member: RaftMember, event: Event) -> None:
         try:
             outgoing = member.step(event)
-        except Refused:
+        except EventRefused:
             return
         self._send(member.replica_id, outgoing)
 

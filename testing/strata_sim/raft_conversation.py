@@ -33,13 +33,13 @@ from strata_raft import (
     Entry,
     EntryKind,
     Event,
+    EventRefused,
     Message,
     PeerUnreachable,
     Propose,
     RaftOptions,
     Read,
     Receive,
-    Refused,
     Role,
     SnapshotSent,
     TransferLeadership,
@@ -74,7 +74,7 @@ class Conversation:
         name, *arguments = command.split()
         try:
             self._COMMANDS[name](self, arguments)
-        except Refused as refused:
+        except EventRefused as refused:
             self._lines.append(f"refused: {refused}")
         return self._lines or ["-"]
 
@@ -88,7 +88,7 @@ class Conversation:
                 replica_id,
                 configuration,
                 partial(int, 5 + replica_id),
-                RaftOptions(max_inflight_requests=3, max_append_bytes=24),
+                options=RaftOptions(max_inflight_requests=3, max_append_bytes=24),
             )
             self._commits[replica_id] = 0
 
@@ -132,7 +132,7 @@ class Conversation:
     def _sync(self, arguments: Sequence[str]) -> None:
         member = self._members[int(arguments[0])]
         if not member.pending:
-            raise Refused("nothing to sync")
+            raise EventRefused("nothing to sync")
         self._said(member, member.sync())
 
     def _deliver(self, arguments: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from strata_raft import (
     EntryKind,
     Event,
     HardState,
+    LogWriteFailed,
     MemoryLog,
     Message,
     Persisted,
@@ -28,9 +29,8 @@ from strata_raft import (
     Receive,
     SnapshotInstalled,
     SnapshotMetadata,
-    WriteFailed,
 )
-from strata_raft.membership import decode_configuration
+from strata_raft.membership import Membership, decode_configuration
 from strata_raft.messages import AppendRequest, TimeoutNow
 
 Outgoing = list[Message]
@@ -51,8 +51,8 @@ class RaftMember:
         replica_id: int,
         configuration: Configuration,
         election_timeout_ticks: Callable[[], int],
-        options: RaftOptions | None = None,
         *,
+        options: RaftOptions | None = None,
         on_stored: OnStored = _nothing,
     ) -> None:
         self.replica_id = replica_id
@@ -101,7 +101,7 @@ class RaftMember:
         """Let the disk be full: nothing pending is stored, the replica knows and stays up."""
         self.pending.clear()
         self._waiting.clear()
-        effects = self.node.step(WriteFailed())
+        effects = self.node.step(LogWriteFailed())
         self._synced_sequence = effects.sequence - effects.must_sync()
         return self._do(effects)
 
@@ -201,10 +201,9 @@ class RaftMember:
         return RawNode(
             self.replica_id,
             self.stored,
-            self._base,
+            Membership(self._base, configurations),
             election_timeout_ticks=self._election_timeout_ticks,
             hard_state=self._hard_state,
-            configurations=configurations,
             floor=self._floor,
             options=self._options,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from strata_sim.invariants import all_invariants
 from strata_sim.options import ClusterOptions
 from strata_sim.pending_workload import PendingWorkload
 from strata_sim.storm import Storm, StormOptions
+from strata_sim.table_work import TableWork
 from strata_sim.virtual_loop import Stuck
 from strata_sim.workload import Workload, WorkloadOptions
 
@@ -36,6 +38,7 @@ class ScenarioOptions:
         drain_s: how long deliveries may take then.
         limit_s: how long everything may take.
         drills: whether operators do something meanwhile.
+        tables: whether clients use tables.
         cluster, workload, storm: see there.
     """
 
@@ -44,9 +47,15 @@ class ScenarioOptions:
     drain_s: float = 60.0
     limit_s: float = 300.0
     drills: bool = True
+    tables: bool = True
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     workload: WorkloadOptions = field(default_factory=WorkloadOptions)
     storm: StormOptions = field(default_factory=StormOptions)
+
+
+def at_rest() -> ScenarioOptions:
+    """Return options without a tier and tables, whose own work lets no raft group rest."""
+    return ScenarioOptions(tables=False, cluster=ClusterOptions(tier=None))
 
 
 @dataclass(slots=True)
@@ -102,8 +111,10 @@ class Scenario:
         self.cluster = SimCluster(seed, self.options.cluster, show=show)
         self.workload = Workload(self.cluster, self.options.workload)
         self.pending = PendingWorkload(self.cluster)
+        self.tables = TableWork(self.cluster) if self.options.tables else None
         self._storm = Storm(self.cluster, self.options.storm)
         self._invariants = all_invariants()
+        self._drained = False
         self._outside = contextvars.copy_context()
         self._hosts = {host.name: host for host in self.cluster.hosts}
 
@@ -117,7 +128,8 @@ class Scenario:
             trace.violations.append(f"stuck: {failure!r}")
         history = self.workload.history
         history.grown = cluster.grown_topics
-        violations = [*trace.violations, *check(history)]
+        # What nobody was given is lost only if everything was drained.
+        violations = [*trace.violations, *check(history, drained=self._drained)]
         if not violations:
             # Positions are known from deliveries: of no use unless everything was drained.
             violations += self.workload.ends.violations(history)
@@ -133,7 +145,12 @@ class Scenario:
             cluster.network.messages,
             self._storm.begun,
             dict(self.workload.errors),
-            cluster.tally.work() | self.pending.counts(),
+            dict(
+                Counter(cluster.tally.work())
+                + Counter(self.pending.counts())
+                + (Counter() if self.tables is None else self.tables.done)
+                + self._storm.kinds
+            ),
         )
 
     async def _limited(self) -> None:
@@ -145,6 +162,9 @@ class Scenario:
         await cluster.start()
         await self.workload.create()
         await self.pending.create()
+        if self.tables is not None:
+            await self.tables.create()
+            self.tables.start()
         self.workload.start()
         self.pending.start()
         until_s = cluster.now_s + options.storm_s
@@ -158,14 +178,20 @@ class Scenario:
             for violation in await self._calm():
                 trace.violation(violation)
             if not trace.violations:
+                self._drained = True
                 for violation in await self.workload.drain(options.drain_s):
                     trace.violation(violation)
                 for violation in await self.pending.drain(options.drain_s):
                     trace.violation(violation)
+                if self.tables is not None:
+                    for violation in await self.tables.drain(options.drain_s):
+                        trace.violation(violation)
                 for violation in await self._settle_slots():
                     trace.violation(violation)
             await self.workload.stop()
             await self.pending.stop()
+            if self.tables is not None:
+                await self.tables.stop()
             sampler.cancel()
 
     async def _calm(self) -> list[str]:

@@ -8,6 +8,7 @@ then nothing else happens. The trace records every fault.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,6 +42,7 @@ class Storm:
 
     Attributes:
         begun: faults so far.
+        kinds: how many of each kind.
     """
 
     def __init__(self, cluster: SimCluster, options: StormOptions | None = None) -> None:
@@ -50,6 +52,7 @@ class Storm:
         self._active: list[tuple[float, Fault]] = []
         self._may_destroy = self._options.destroy
         self.begun = 0
+        self.kinds: Counter[str] = Counter()
 
     async def run(self, until_s: float) -> None:
         """Let faults happen until a time, then end them all."""
@@ -71,6 +74,7 @@ class Storm:
 
     def _begin(self, fault: Fault) -> None:
         self.begun += 1
+        self.kinds[type(fault).__name__] += 1
         self._cluster.trace.note(f"fault: {fault}")
         if fault.destroys:
             self._may_destroy = False
@@ -88,13 +92,16 @@ class Storm:
         if any(fault.exclusive for _, fault in self._active):
             return None
         kind = self._chance.choices(
-            ("host", "weather", "all"), weights=(12, 2, 1 if not self._active else 0)
+            ("host", "weather", "tier", "all"), weights=(12, 2, 2, 2 if not self._active else 0)
         )[0]
         if kind == "all":
             return faults.PowerLossOfAll(self._cluster.hosts)
         if kind == "weather":
             raging = any(isinstance(fault, faults.Weather) for _, fault in self._active)
             return None if raging else faults.Weather()
+        if kind == "tier":
+            bad = any(isinstance(fault, faults.TierTrouble) for _, fault in self._active)
+            return None if bad else faults.TierTrouble(self._chance)
         return self._choose_for_host()
 
     def _choose_for_host(self) -> Fault | None:

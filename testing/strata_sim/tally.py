@@ -17,6 +17,8 @@ WORK = {
     "strata_storage_slot_moves_total": "slot_moves",
     "strata_storage_resolved_total": "resolved",
     "strata_storage_released_total": "released",
+    "strata_storage_tier_uploaded_bytes_total": "uploaded_bytes",
+    "strata_storage_tier_read_bytes_total": "read_from_tier_bytes",
 }
 """Counter -> the kind of work it counts."""
 

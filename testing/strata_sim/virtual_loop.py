@@ -93,7 +93,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """Schedule a callback in the name of whoever's context it has."""
-        handle = _Handle(callback, args, self, _context(context))
+        handle = _Handle(callback, args, self, context=_context(context))
         if not self.is_closed():
             # Else: what is dropped at the end has nothing to say.
             self._due.append(handle)
@@ -107,7 +107,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Schedule a callback at a virtual time."""
-        timer = _Timer(when, callback, args, self, _context(context))
+        timer = _Timer(when, callback, args, loop=self, context=_context(context))
         if not self.is_closed():
             heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer
@@ -232,6 +232,7 @@ class _Handle(asyncio.Handle):
         callback: Callable[..., object],
         args: tuple[Any, ...],
         loop: VirtualLoop,
+        *,
         context: contextvars.Context,
     ) -> None:
         super().__init__(callback, args, loop, context)
@@ -248,6 +249,7 @@ class _Timer(asyncio.TimerHandle):
         when: float,
         callback: Callable[..., object],
         args: tuple[Any, ...],
+        *,
         loop: VirtualLoop,
         context: contextvars.Context,
     ) -> None:

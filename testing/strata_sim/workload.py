@@ -230,7 +230,8 @@ class Workload:
         chance = source(self._cluster.seed, f"work of {client.name}")
         while self._sending:
             await asyncio.sleep(chance.uniform(0, self._options.think_s))
-            await self._send(client, topic, message_group)
+            if self._sending:
+                await self._send(client, topic, message_group)
 
     async def _send(self, client: SimClient, topic: Topic, message_group: str) -> bool:
         """Send one message; return whether it was answered."""

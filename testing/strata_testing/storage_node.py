@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import google_crc32c
 from google.protobuf.descriptor import ServiceDescriptor
@@ -14,12 +15,13 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
 from strata_mq.layout import BatchBuilder, OutgoingMessage, PartKey, text_hash
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.hosted import HostedGroup
 from strata_storage.group.plugins import StoragePlugin
-from strata_storage.process.app import StorageApp
+from strata_storage.process.app import NodePlace, NodeStores, StorageApp, StorageSetup
 from strata_storage.servicers.storage import StorageServicer
 from strata_storage.tiering.opening import TierSetup
 from strata_storage.upkeep.retention import RetentionSource
@@ -49,9 +51,8 @@ class LocalServer:
         self.handlers[service.name] = handler
 
     def handler(self, kind: type[Handler]) -> Handler:
-        """Return the handler of that class."""
-        [found] = [each for each in self.handlers.values() if isinstance(each, kind)]
-        return found
+        """Return what answers for `FooService`, given `FooServicer`: its methods, with refusals."""
+        return cast("Handler", self.handlers[kind.__name__.removesuffix("r")])
 
     async def start(self) -> str:
         return "local"
@@ -100,18 +101,11 @@ def node_under_test(
     node = NodeUnderTest(clock or ManualClock(), metrics or Metrics.disabled())
     node.app = StorageApp(
         config or small_config(),
-        "node-1",
-        folder,
-        hosted,
+        NodePlace("node-1", folder, hosted),
         node.server,
-        clock=node.clock,
-        metrics=node.metrics,
-        on_fatal=node.on_fatal,
-        disk=disk,
-        store=store,
-        retention=retention,
-        tier=tier,
-        plugins=plugins,
+        runtime=Runtime(node.clock, random.random, node.metrics, node.on_fatal),
+        setup=StorageSetup(retention, tier, plugins),
+        stores=NodeStores(disk, store),
     )
     return node
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from strata_cli.local.plan import Member, Plan, load, save
+from strata_cli.local.plan import ClusterPlan, Member, load, save
 from tests.e2e.cluster import STRATA, Cluster, ClusterError
 from tests.e2e.networks import HUB, Host, make_bridge
 
@@ -27,7 +27,7 @@ min_invisible_ms = 1000
 
 [storage]
 log_segment_bytes = 16777216
-retention_interval_s = 5.0
+retention_interval_ms = 5000
 transaction_check_interval_ms = 5000
 """
 
@@ -50,7 +50,9 @@ class ChaosCluster(Cluster):
         members += [self._new_member("storage", n) for n in range(1, STORAGE + 1)]
         members += [self._new_member("broker", n) for n in range(1, BROKERS + 1)]
         members.append(Member("forwarder", "forwarder", 8_000, host=HUB))
-        plan = Plan(tuple(members), f"{HUB}:8000", str(config), initial_storage_nodes=STORAGE)
+        plan = ClusterPlan(
+            tuple(members), f"{HUB}:8000", str(config), initial_storage_nodes=STORAGE
+        )
         save(data_dir, plan)
 
     def up(self) -> float:

@@ -20,6 +20,13 @@ from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 
 REQUEST_TIMEOUT_S = 10.0
 INVISIBLE_S = 10  # the least the protocol allows
+SHORT_INVISIBLE_S = 2
+SHORT_POLL_S = 1
+SHORT_TIMES = {
+    "STRATA_RECEIVE_MIN_INVISIBLE_MS": "1000",
+    "STRATA_RECEIVE_MIN_POLLING_MS": "200",
+}
+"""Environment of a process that allows both: what waits for a lease to run out waits shortly."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
@@ -50,6 +57,7 @@ class Client:
     Args:
         endpoint: host:port.
         timeout_s: of one call.
+        invisible_s: lease of what it receives.
 
     Attributes:
         stub: for calls that have no method here.
@@ -57,7 +65,10 @@ class Client:
         timeout_s: for them, too.
     """
 
-    def __init__(self, endpoint: str, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(
+        self, endpoint: str, timeout_s: float = REQUEST_TIMEOUT_S, invisible_s: int = INVISIBLE_S
+    ) -> None:
+        self._invisible_s = invisible_s
         self.timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(
             endpoint,
@@ -139,7 +150,7 @@ class Client:
         )
         request.filter_expression.type = definition.TAG
         request.filter_expression.expression = "*"
-        request.invisible_duration.seconds = INVISIBLE_S
+        request.invisible_duration.seconds = self._invisible_s
         request.long_polling_timeout.seconds = poll_s
         delivered = []
         call = self.stub.ReceiveMessage(

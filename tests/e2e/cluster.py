@@ -16,6 +16,7 @@ import grpc
 
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata_testing import NotYet, until_blocking
+from tests.e2e.client import SHORT_TIMES
 from tests.e2e.leftovers import free_disk
 
 STRATA = Path(sys.executable).with_name("strata")
@@ -192,7 +193,7 @@ def _strata(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> Any:
         text=True,
         timeout=timeout_s,
         check=False,
-        env=os.environ | {"STRATA_ENDPOINT": ""},
+        env=os.environ | SHORT_TIMES | {"STRATA_ENDPOINT": ""},
     )
     if done.returncode != 0:
         raise ClusterError(f"strata {' '.join(arguments)}: {done.stderr or done.stdout}")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_cli.local.plan import Member, Plan, save
+from strata_cli.local.plan import ClusterPlan, Member, save
 from tests.e2e.cluster import STRATA, Cluster, ClusterError
 from tests.e2e.history import check, skipped
 from tests.e2e.load import Load, percentile
@@ -42,7 +42,7 @@ class NetworkedCluster(Cluster):
         ]
         members += [Member(f"broker-{n}", "broker", 8_000 + n, 0, HUB) for n in (1, 2)]
         members.append(Member("forwarder", "forwarder", 8_000, host=HUB))
-        save(data_dir, Plan(tuple(members), f"{HUB}:8000", initial_storage_nodes=len(hosts)))
+        save(data_dir, ClusterPlan(tuple(members), f"{HUB}:8000", initial_storage_nodes=len(hosts)))
 
     def up(self) -> float:
         """Start everything, storage nodes on their hosts; return the seconds it took."""

@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 import grpc
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
-from tests.e2e.client import INVISIBLE_S, REQUEST_TIMEOUT_S, Client, RefusedError
+from tests.e2e.client import (
+    REQUEST_TIMEOUT_S,
+    SHORT_INVISIBLE_S,
+    SHORT_POLL_S,
+    Client,
+    RefusedError,
+)
 from tests.e2e.cluster import Cluster
 from tests.e2e.history import History, Lease
 
@@ -123,10 +129,10 @@ class Load:
         plans = [
             (self.normal, f"{self.group}-drain", QUIET_S),
             (self.fifo, self.fifo_group, QUIET_S),
-            (self.normal, self.group, INVISIBLE_S + QUIET_S),  # its leases have to run out
+            (self.normal, self.group, SHORT_INVISIBLE_S + QUIET_S),  # its leases have to run out
         ]
         async with (
-            Client(self.endpoint) as client,
+            Client(self.endpoint, invisible_s=SHORT_INVISIBLE_S) as client,
             asyncio.timeout(DRAIN_LIMIT_S),
             asyncio.TaskGroup() as tasks,
         ):
@@ -165,7 +171,7 @@ class Load:
         return 0
 
     async def _consume(self, number: int) -> None:
-        async with Client(self.endpoint) as client:
+        async with Client(self.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
             queues: list[MessageQueue] = []
             while not self._stop.is_set():
                 try:
@@ -182,7 +188,7 @@ class Load:
     ) -> int:
         asked, called_s = self.history.mark(), time.monotonic()
         delivered = await client.receive(queue, group, poll_s)
-        lease = Lease(called_s, time.monotonic(), INVISIBLE_S)
+        lease = Lease(called_s, time.monotonic(), SHORT_INVISIBLE_S)
         for message in delivered:
             self.history.deliver(
                 group,
@@ -209,7 +215,7 @@ class Load:
             with suppress(*FAILURES):
                 if await self._is_consumed(topic, group, client):
                     return
-                if await self._consume_once(topic, group, queue, client, poll_s=5):
+                if await self._consume_once(topic, group, queue, client, poll_s=SHORT_POLL_S):
                     last = time.monotonic()
 
     async def _is_consumed(self, topic: str, group: str, client: Client) -> bool:

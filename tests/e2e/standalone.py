@@ -4,6 +4,7 @@ It knows the node only from outside: the `strata` command, one port and one data
 """
 
 import json
+import os
 import random
 import signal
 import socket
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.e2e.client import SHORT_TIMES
 from tests.e2e.leftovers import free_disk
 
 STRATA = Path(sys.executable).with_name("strata")
@@ -35,9 +37,13 @@ class Standalone:
     Args:
         data_dir: the folder; it outlives the process.
         port: the port clients use; a free one is chosen, once, when none is given.
+        short_times: leases and long polls may be shorter than the protocol says.
     """
 
-    def __init__(self, data_dir: Path, port: int | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, port: int | None = None, *, short_times: bool = False
+    ) -> None:
+        self._short_times = short_times
         self.data_dir = data_dir
         self.port = port if port is not None else free_port()
         self.endpoint = f"{HOST}:{self.port}"
@@ -58,6 +64,7 @@ class Standalone:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env=os.environ | (SHORT_TIMES if self._short_times else {}),
             )
         self._process = process
         self._drain = threading.Thread(target=self._read_output, args=(process, ready), daemon=True)

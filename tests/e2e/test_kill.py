@@ -19,7 +19,7 @@ import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
 from tests import stages
-from tests.e2e.client import INVISIBLE_S, Client
+from tests.e2e.client import SHORT_INVISIBLE_S, SHORT_POLL_S, Client
 from tests.e2e.history import History, check, skipped
 from tests.e2e.standalone import Standalone
 from tests.limits import within
@@ -30,7 +30,7 @@ SENDERS = 48
 FIFO_SENDERS = 8
 LOAD_S = (0.2, 1.5)
 START_LIMIT_S = 15.0
-QUIET_S = 6.0  # longer than one long poll
+QUIET_S = 3.0  # longer than one long poll
 DRAIN_LIMIT_S = 300.0
 LEAST_SENDS_PER_ROUND = 20
 # They keep up with less than is sent, so every kill finds leases taken.
@@ -53,7 +53,7 @@ def chance() -> random.Random:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Standalone]:
     """A running node with the topics of this test."""
-    standalone = Standalone(tmp_path / "data")
+    standalone = Standalone(tmp_path / "data", short_times=True)
     standalone.start()
     standalone.create_topic(NORMAL, "--queues", "8")
     standalone.create_topic(FIFO, "--type", "FIFO", "--queues", "4")
@@ -96,7 +96,7 @@ async def consume_once(
     history: History, topic: str, group: str, queue: MessageQueue, client: Client
 ) -> int:
     """Receive and acknowledge one batch; return its size."""
-    delivered = await client.receive(queue, group)
+    delivered = await client.receive(queue, group, SHORT_POLL_S)
     for message in delivered:
         history.deliver(
             group, topic, message.message_id, message.body, message.queue, message.offset
@@ -110,7 +110,7 @@ async def consume_once(
 
 async def until_cut(node: Standalone, work: Callable[[Client], Awaitable[None]]) -> None:
     """Do the work over a connection of its own; a call without an answer ends it."""
-    async with Client(node.endpoint) as client:
+    async with Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
         with suppress(grpc.aio.AioRpcError):
             await work(client)
 
@@ -134,25 +134,31 @@ async def drain(node: Standalone, history: History) -> None:
     plans = [
         (NORMAL, "drain", QUIET_S),
         (FIFO, "drain", QUIET_S),
-        (NORMAL, CONSUMER_GROUP, INVISIBLE_S + QUIET_S),  # its leases have to run out
+        (NORMAL, CONSUMER_GROUP, SHORT_INVISIBLE_S + QUIET_S),  # its leases have to run out
     ]
     async with (
-        Client(node.endpoint) as client,
+        Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client,
         asyncio.timeout(DRAIN_LIMIT_S),
         asyncio.TaskGroup() as tasks,
     ):
         for topic, group, quiet_s in plans:
             for queue in await client.queues(topic):
                 consume = partial(consume_once, history, topic, group, queue, client)
-                tasks.create_task(until_quiet(consume, quiet_s))
+                stored = sum(history.sends[each].topic == topic for each in history.answered)
+                is_done = partial(client.is_consumed, topic, group, stored)
+                tasks.create_task(until_quiet(consume, is_done, quiet_s))
 
 
-async def until_quiet(consume: Callable[[], Awaitable[int]], quiet_s: float) -> None:
-    """Consume until nothing has come for so long."""
+async def until_quiet(
+    consume: Callable[[], Awaitable[int]], is_done: Callable[[], Awaitable[bool]], quiet_s: float
+) -> None:
+    """Consume until there is nothing left, or nothing has come for so long."""
     last = time.monotonic()
     while time.monotonic() - last < quiet_s:
         if await consume():
             last = time.monotonic()
+        elif await is_done():
+            return
 
 
 async def kill_and_check(

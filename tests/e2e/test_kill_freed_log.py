@@ -21,7 +21,7 @@ import grpc
 import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
-from tests.e2e.client import INVISIBLE_S, Client
+from tests.e2e.client import SHORT_INVISIBLE_S, SHORT_POLL_S, Client
 from tests.e2e.history import History, check, skipped
 from tests.e2e.standalone import Standalone
 
@@ -32,13 +32,13 @@ SENDERS, FILLERS = 4, 4
 LOAD_S = (0.5, 1.5)
 FILLER_BODY_BYTES = 200_000
 FREED_LIMIT_S = 60.0
-QUIET_S = 6.0  # longer than one long poll
+QUIET_S = 3.0  # longer than one long poll
 DRAIN_LIMIT_S = 180.0
 LEAST_SENDS_PER_ROUND = 10
 SETTINGS = {
     "STRATA_STORAGE_LOG_SEGMENT_BYTES": str(8 * MIB),
-    "STRATA_STORAGE_RETENTION_INTERVAL_S": "0.3",
-    "STRATA_STORAGE_FLUSH_MAX_AGE_S": "0.5",
+    "STRATA_STORAGE_RETENTION_INTERVAL_MS": "300",
+    "STRATA_STORAGE_MAX_FLUSH_AGE_MS": "500",
     "STRATA_STORAGE_RECENT_BYTES": "0",
 }
 
@@ -61,7 +61,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone
     """A node with one topic that keeps its messages and one that does not."""
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
-    standalone = Standalone(tmp_path / "data")
+    standalone = Standalone(tmp_path / "data", short_times=True)
     standalone.start()
     # Each has a raft group of its own: a raft entry with messages of both would be kept whole, and
     # a segment with more than half of it kept is not freed.
@@ -81,7 +81,7 @@ def first_position(node: Standalone) -> int:
 
 async def send_until_cut(node: Standalone, history: History, chance: random.Random) -> None:
     """Send what is kept until the server is gone."""
-    async with Client(node.endpoint) as client:
+    async with Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
         with suppress(grpc.aio.AioRpcError):
             while True:
                 message_id = client.new_message_id()
@@ -95,7 +95,7 @@ async def send_until_cut(node: Standalone, history: History, chance: random.Rand
 
 async def fill_until_cut(node: Standalone) -> None:
     """Send what is gone soon until the server is gone."""
-    async with Client(node.endpoint) as client:
+    async with Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
         with suppress(grpc.aio.AioRpcError):
             while True:
                 await client.send(FILLER, [(client.new_message_id(), bytes(FILLER_BODY_BYTES))])
@@ -103,7 +103,7 @@ async def fill_until_cut(node: Standalone) -> None:
 
 async def consume_until_cut(node: Standalone, history: History) -> None:
     """Receive and acknowledge until the server is gone: acks are in checkpoints, too."""
-    async with Client(node.endpoint) as client:
+    async with Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
         with suppress(grpc.aio.AioRpcError):
             queues = await client.queues(KEPT)
             while True:
@@ -113,7 +113,7 @@ async def consume_until_cut(node: Standalone, history: History) -> None:
 
 async def consume_once(client: Client, queue: MessageQueue, group: str, history: History) -> int:
     """Receive and acknowledge one batch; return its size."""
-    delivered = await client.receive(queue, group)
+    delivered = await client.receive(queue, group, SHORT_POLL_S)
     for each in delivered:
         history.deliver(group, KEPT, each.message_id, each.body, each.queue, each.offset)
     if delivered:
@@ -145,11 +145,11 @@ async def load_and_kill(node: Standalone, history: History, chance: random.Rando
 async def drain(node: Standalone, history: History) -> None:
     """Read what is kept with a new consumer group, and what the interrupted one has left."""
     async with (
-        Client(node.endpoint) as client,
+        Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client,
         asyncio.timeout(DRAIN_LIMIT_S),
         asyncio.TaskGroup() as tasks,
     ):
-        for group, quiet_s in ((DRAIN, QUIET_S), (BUSY, INVISIBLE_S + QUIET_S)):
+        for group, quiet_s in ((DRAIN, QUIET_S), (BUSY, SHORT_INVISIBLE_S + QUIET_S)):
             for queue in await client.queues(KEPT):
                 tasks.create_task(drain_queue(client, queue, group, quiet_s, history))
 
@@ -157,11 +157,13 @@ async def drain(node: Standalone, history: History) -> None:
 async def drain_queue(
     client: Client, queue: MessageQueue, group: str, quiet_s: float, history: History
 ) -> None:
-    """Consume until nothing has come for so long."""
+    """Consume until there is nothing left, or nothing has come for so long."""
     last_s = time.monotonic()
     while time.monotonic() - last_s < quiet_s:
         if await consume_once(client, queue, group, history):
             last_s = time.monotonic()
+        elif await client.is_consumed(KEPT, group, len(history.answered)):
+            return
 
 
 @pytest.mark.kill

@@ -36,7 +36,7 @@ def chance() -> random.Random:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standalone]:
     """A running node with the plugin; memory is settled and rows are flushed often."""
     monkeypatch.setenv("STRATA_PLUGINS", "kv")
-    monkeypatch.setenv("STRATA_STORAGE_FLUSH_MAX_AGE_S", "0.5")
+    monkeypatch.setenv("STRATA_STORAGE_MAX_FLUSH_AGE_MS", "500")
     standalone = Standalone(tmp_path / "data")
     standalone.start()
     for table, engine in TABLES.items():

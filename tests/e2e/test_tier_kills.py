@@ -23,7 +23,7 @@ import pytest
 
 from apache.rocketmq.v2.definition_pb2 import MessageQueue
 from tests import stages
-from tests.e2e.client import INVISIBLE_S, Client
+from tests.e2e.client import SHORT_INVISIBLE_S, SHORT_POLL_S, Client
 from tests.e2e.history import History, check
 from tests.e2e.standalone import STRATA, Standalone
 
@@ -36,7 +36,7 @@ STEP_LIMIT_S = 3.0
 POLL_S = 0.002
 UPLOADED_LIMIT_S = 60.0
 # A pop that waits for the store may come too late for its call: then its leases have to run out.
-QUIET_S = INVISIBLE_S + 6.0
+QUIET_S = SHORT_INVISIBLE_S + 6.0
 DRAIN_LIMIT_S = 180.0
 LEAST_SENDS_PER_ROUND = 10
 SEGMENT_BYTES = 8 * MIB
@@ -49,8 +49,8 @@ SETTINGS = {
     "STRATA_TIER_DEFAULT_LOCAL_RETENTION_MS": "0",
     "STRATA_STORAGE_LOG_SEGMENT_BYTES": str(SEGMENT_BYTES),
     "STRATA_STORAGE_RECENT_BYTES": "0",
-    "STRATA_STORAGE_RETENTION_INTERVAL_S": "0.3",
-    "STRATA_STORAGE_FLUSH_MAX_AGE_S": "0.5",
+    "STRATA_STORAGE_RETENTION_INTERVAL_MS": "300",
+    "STRATA_STORAGE_MAX_FLUSH_AGE_MS": "500",
 }
 
 
@@ -79,7 +79,7 @@ def node(tmp_path: Path, tier: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("STRATA_TIER_URL", f"posix://{tier}")
-    standalone = Standalone(tmp_path / "data")
+    standalone = Standalone(tmp_path / "data", short_times=True)
     standalone.start()
     standalone.create_topic(TOPIC, "--queues", "4", "--retention", "365d")
     level = ("--tiered-storage-level", "DISABLE")
@@ -128,7 +128,7 @@ def until_step(tier: Path, step: Callable[[Path, set[Path]], bool]) -> None:
 
 async def send_until_cut(node: Standalone, history: History, chance: random.Random) -> None:
     """Send until the server is gone."""
-    async with Client(node.endpoint) as client:
+    async with Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
         with suppress(grpc.aio.AioRpcError):
             while True:
                 message_id = client.new_message_id()
@@ -141,7 +141,7 @@ async def send_until_cut(node: Standalone, history: History, chance: random.Rand
 async def drain(node: Standalone, history: History) -> None:
     """Read the topic with a new consumer group."""
     async with (
-        Client(node.endpoint) as client,
+        Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client,
         asyncio.timeout(DRAIN_LIMIT_S),
         asyncio.TaskGroup() as tasks,
     ):
@@ -153,12 +153,14 @@ async def drain_queue(client: Client, queue: MessageQueue, history: History) -> 
     """Read what one broker name has of the topic until nothing comes."""
     last_s = time.monotonic()
     while time.monotonic() - last_s < QUIET_S:
-        delivered = await client.receive(queue, "drain")
+        delivered = await client.receive(queue, "drain", SHORT_POLL_S)
         for each in delivered:
             history.deliver("drain", TOPIC, each.message_id, each.body, each.queue, each.offset)
         if delivered:
             last_s = time.monotonic()
             await client.ack(TOPIC, "drain", delivered)
+        elif await client.is_consumed(TOPIC, "drain", len(history.answered)):
+            return
 
 
 # The end ----------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def log_bytes(node: Standalone) -> int:
 async def give_up_log(node: Standalone) -> None:
     """Fill the newest segments with something else until what was sent is in the tier only."""
     deadline_s = time.monotonic() + UPLOADED_LIMIT_S
-    async with Client(node.endpoint) as client:
+    async with Client(node.endpoint, invisible_s=SHORT_INVISIBLE_S) as client:
         for _ in range(FILLER_BYTES // MIB):
             await client.send(FILLER, [(client.new_message_id(), os.urandom(MIB))])
         while log_bytes(node) >= LOG_LIMIT_BYTES:

@@ -96,7 +96,7 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
             "STRATA_TIER_URL": f"posix://{tmp_path / 'tier'}",
             "STRATA_TIER_FLUSH_AGE_MS": "200",
             "STRATA_TIER_MANIFEST_INTERVAL_MS": "1000",
-            "STRATA_STORAGE_RETENTION_INTERVAL_S": "1",
+            "STRATA_STORAGE_RETENTION_INTERVAL_MS": "1000",
             "STRATA_NODE_GRPC_PORT": "0",
         },
     )

@@ -20,7 +20,7 @@ first_check_ms = 3000
 
 [storage]
 transaction_check_interval_ms = 2000
-transaction_checks_max = 100
+max_transaction_checks = 100
 """
 EACH_FATE = 6
 SETTLE_LIMIT_S = 90.0

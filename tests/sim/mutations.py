@@ -23,9 +23,9 @@ from strata_raft.log import RaftLog
 from strata_raft.types import Configuration, Entry
 from strata_runtime import logs
 from strata_seglog.tail import Tail
-from strata_sim.scenario import Scenario
+from strata_sim.scenario import Scenario, at_rest
 from strata_storage.base.dedupe import DedupeWindow
-from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pops.lease_calls import LeaseCalls
 from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.rehash import Rehashes
@@ -84,7 +84,7 @@ def lose_dedupe_window() -> None:
 
 def forget_message_ids() -> None:
     """Take every message for a new one, and look none up (rule 23)."""
-    Appender._looks_up = lambda self, *_, **__: None  # type: ignore[method-assign]
+    GroupAppender._looks_up = lambda self, *_, **__: None  # type: ignore[method-assign]
     DedupeWindow.all_new = lambda self, topic_id, ids: True  # type: ignore[method-assign]
     DedupeWindow.known = lambda self, topic_id, message_id: False  # type: ignore[method-assign]
 
@@ -203,12 +203,14 @@ class Mutation:
         rule: number of the rule that it breaks.
         seeds: those that are tried, in order, until one finds it.
         finds: pattern of the violation that it must cause; another one does not count.
+        at_rest: only a cluster whose raft groups may rest shows it.
     """
 
     apply: Callable[[], None]
     rule: int
     seeds: Sequence[int]
     finds: str
+    at_rest: bool = False
 
 
 def _seeds(name: str) -> Sequence[int]:
@@ -217,7 +219,7 @@ def _seeds(name: str) -> Sequence[int]:
 
 def _mutation(apply: Callable[[], None]) -> Mutation:
     rule, finds = _BREAKS[apply.__name__]
-    return Mutation(apply, rule, _seeds(apply.__name__), finds)
+    return Mutation(apply, rule, _seeds(apply.__name__), finds, apply is never_wake)
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -244,10 +246,11 @@ def main() -> int:
     """Apply a mutation and run seeds; return 0 if it was caught."""
     name, *seeds = sys.argv[1:]
     logs.configure(level="critical", stream=sys.stderr)
-    MUTATIONS[name].apply()
+    mutation = MUTATIONS[name]
+    mutation.apply()
     for count, seed in enumerate(map(int, seeds), 1):
-        verdict = Scenario(seed).run()
-        found = [one for one in verdict.violations if re.search(MUTATIONS[name].finds, one)]
+        verdict = Scenario(seed, at_rest() if mutation.at_rest else None).run()
+        found = [one for one in verdict.violations if re.search(mutation.finds, one)]
         if found:
             print(json.dumps({"seed": seed, "tried": count, "found": found[0]}))
             return 0

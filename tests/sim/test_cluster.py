@@ -29,8 +29,12 @@ HERE = Path(__file__).parent
 EACH_SEED = (
     *("checkpoints", "freed_segments", "relocated_bytes", "dead_letters", "resolved"),
     *("bulk", "deliver", "recall", "commit", "rollback", "poison"),
+    *("uploaded_bytes", "table_writes", "table_reads"),
 )
-SOME_SEED = ("snapshots", "queue_moves", "slot_moves")
+SOME_SEED = (
+    *("snapshots", "queue_moves", "slot_moves", "read_from_tier_bytes"),
+    *("PowerLossOfAll", "LoseRows", "TierTrouble"),
+)
 ENVIRONMENT = {**os.environ, "PYTHONHASHSEED": "0"}
 
 needs_all_seeds = pytest.mark.skipif(SEED is not None, reason="STRATA_SIM_SEED replays one run")
@@ -106,6 +110,16 @@ def test_clusters_survive_faults() -> None:
     for kind in SOME_SEED:
         busy = sum(bool(verdict["activity"].get(kind)) for verdict in verdicts)
         assert SEEDS < 20 or busy >= SEEDS // 10, f"{kind} in {busy} of {SEEDS} seeds"
+
+
+@needs_all_seeds
+def test_raft_groups_that_rest() -> None:
+    """Without a tier and tables nothing but clients wakes a raft group; all holds there, too."""
+    seeds = max(1, SEEDS // 10)
+    last = FIRST_SEED + seeds - 1
+    verdicts = verdicts_of(start("--at-rest", "--seeds", f"{FIRST_SEED}-{last}"), seeds)
+    bad = [verdict for verdict in verdicts if verdict["violations"]]
+    assert not bad, "\n\n".join(map(explain, bad))
 
 
 @needs_all_seeds

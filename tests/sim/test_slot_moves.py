@@ -45,7 +45,7 @@ class Run:
     def __init__(self, seed: int) -> None:
         # A lost answer to a receive would hide the messages for longer than this run reads.
         network = NetworkOptions(reset_share=0)
-        self.cluster = SimCluster(seed, ClusterOptions(network=network))
+        self.cluster = SimCluster(seed, ClusterOptions(network=network, tier=None))
         self.history = History()
         self.invariant = OneOwnerPerSlot()
         self.failures: list[str] = []

@@ -8,7 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from strata_angelia.frames import Frame, FrameError, FrameReader, Kind, encode_error, header
+from strata_angelia.frames import (
+    FrameError,
+    FrameReader,
+    ReceivedFrame,
+    WireFrameKind,
+    encode_error,
+    header,
+)
 from strata_angelia.options import MIB, AngeliaOptions
 from strata_angelia.ports import BAD_REQUEST, UNAVAILABLE, AngeliaError
 
@@ -29,7 +36,7 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._reason: AngeliaError | None = None
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: ReceivedFrame) -> None:
         """Take one frame; raises FrameError when it is out of place."""
         raise AssertionError(f"{type(self).__name__} takes no {frame.kind.name}")
 
@@ -45,7 +52,9 @@ class Connection(asyncio.Protocol):
         """Return when the peer takes what is sent, or has gone."""
         await self._writable.wait()
 
-    def send(self, kind: Kind, *payload: bytes, method_id: int = 0, call_id: int = 0) -> None:
+    def send(
+        self, kind: WireFrameKind, *payload: bytes, method_id: int = 0, call_id: int = 0
+    ) -> None:
         """Send a frame; nothing happens when the connection has ended."""
         if self._transport is None or self._transport.is_closing():
             return
@@ -63,7 +72,7 @@ class Connection(asyncio.Protocol):
             return
         if self._reason is None:
             self._reason = AngeliaError(code, reason)
-            self.send(Kind.GOODBYE, encode_error(code, reason))
+            self.send(WireFrameKind.GOODBYE, encode_error(code, reason))
         self._transport.close()
 
     def abort(self, code: str, reason: str) -> None:
@@ -102,9 +111,9 @@ class Connection(asyncio.Protocol):
         self._heard = True
         try:
             for frame in self.reader.feed(data):
-                if frame.kind is Kind.PING:
-                    self.send(Kind.PONG)
-                elif frame.kind is not Kind.PONG:
+                if frame.kind is WireFrameKind.PING:
+                    self.send(WireFrameKind.PONG)
+                elif frame.kind is not WireFrameKind.PONG:
                     self.on_frame(frame)
         except FrameError as error:
             self.end(BAD_REQUEST, str(error))
@@ -149,5 +158,5 @@ class Connection(asyncio.Protocol):
         if self._silent_pings * self.options.ping_interval_s >= self.options.silence_timeout_s:
             self.abort(UNAVAILABLE, f"{self.peer} is silent")
             return
-        self.send(Kind.PING)
+        self.send(WireFrameKind.PING)
         self._schedule_ping()

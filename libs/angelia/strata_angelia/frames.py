@@ -47,7 +47,7 @@ MAX_REQUEST_PREFIX_BYTES = _REQUEST.size + 255
 _MAX_TIMEOUT_MS = 0xFFFFFFFF
 
 
-class Kind(enum.IntEnum):
+class WireFrameKind(enum.IntEnum):
     """What a frame is."""
 
     HELLO = 1
@@ -69,16 +69,18 @@ class FrameError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ReceivedFrame:
     """One received frame."""
 
-    kind: Kind
+    kind: WireFrameKind
     method_id: int
     call_id: int
     payload: bytes
 
 
-def header(kind: Kind, payload_bytes: int, *, method_id: int = 0, call_id: int = 0) -> bytes:
+def header(
+    kind: WireFrameKind, payload_bytes: int, *, method_id: int = 0, call_id: int = 0
+) -> bytes:
     """A frame's header."""
     return _HEADER.pack(payload_bytes, kind, method_id, call_id)
 
@@ -98,7 +100,7 @@ class FrameReader:
         self._size_bytes = 0
         self._needed_bytes = 0
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[ReceivedFrame]:
         """Take received bytes; return the frames they complete, in order.
 
         Raises:
@@ -110,7 +112,7 @@ class FrameReader:
             if self._size_bytes < self._needed_bytes:
                 return []
             data = b"".join(self._chunks)
-        frames: list[Frame] = []
+        frames: list[ReceivedFrame] = []
         start, end = 0, len(data)
         needed_bytes = _HEADER.size
         while end - start >= _HEADER.size:
@@ -120,7 +122,7 @@ class FrameReader:
             if end - start < needed_bytes:
                 break
             payload = data[start + _HEADER.size : start + needed_bytes]
-            frames.append(Frame(Kind(kind), method_id, call_id, payload))
+            frames.append(ReceivedFrame(WireFrameKind(kind), method_id, call_id, payload))
             start += needed_bytes
             needed_bytes = _HEADER.size
         rest = data[start:]
@@ -130,7 +132,7 @@ class FrameReader:
         return frames
 
     def _check(self, length: int, kind: int) -> None:
-        if not Kind.HELLO <= kind <= Kind.GOODBYE:
+        if not WireFrameKind.HELLO <= kind <= WireFrameKind.GOODBYE:
             raise FrameError(f"unknown frame kind {kind}")
         if length > self.max_payload_bytes:
             raise FrameError(f"a frame has {length} bytes, the limit is {self.max_payload_bytes}")

@@ -58,7 +58,7 @@ class InprocNetwork:
     ) -> InprocServer:
         """A server that will be reachable as `inproc:NAME` between its start and stop."""
         return InprocServer(
-            self._servers, name, options or self._options, metrics or Metrics.disabled()
+            self._servers, name, options or self._options, metrics=metrics or Metrics.disabled()
         )
 
     def channel(self, endpoint: str, *, trace_parent: Callable[[], str] = str) -> InprocChannel:
@@ -81,6 +81,7 @@ class InprocServer:
         servers: dict[str, InprocServer],
         name: str,
         options: AngeliaOptions,
+        *,
         metrics: Metrics,
     ) -> None:
         self._servers = servers

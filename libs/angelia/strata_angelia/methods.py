@@ -6,12 +6,12 @@ Only this module knows how an RPC's name becomes a handler's method name.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from google.protobuf import message_factory
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
 from strata_angelia.classes import CLASS_OF, CallClass, class_of
@@ -48,6 +48,68 @@ class Method:
         return cast("AsyncIterator[Message]", self.function(request, context))
 
 
+class Rpc(NamedTuple):
+    """One RPC of a service, and the handler's method for it.
+
+    Attributes:
+        name: as in the proto file.
+        path: `/package.Service/Rpc`.
+        streaming: whether the response is a stream.
+        function: the handler's method.
+    """
+
+    name: str
+    path: str
+    request_type: type[Message]
+    response_type: type[Message]
+    streaming: bool
+    function: Callable[..., Any]
+
+
+def rpcs_of(
+    service: ServiceDescriptor, *handlers: object, beside: Collection[str] = ()
+) -> list[Rpc]:
+    """Find the method of every RPC of `service`, in the order of the proto file.
+
+    Args:
+        service: described by its proto file.
+        handlers: which have the methods; each RPC's is in one of them.
+        beside: RPCs that are served in another way.
+
+    Raises:
+        TypeError: an RPC has no method, or one in two handlers, or a request stream; or there is
+            no RPC of a name in `beside`.
+    """
+    unknown = set(beside) - {rpc.name for rpc in service.methods}
+    if unknown:
+        raise TypeError(f"{service.full_name} has no {', '.join(sorted(unknown))}")
+    return [
+        Rpc(
+            rpc.name,
+            f"/{service.full_name}/{rpc.name}",
+            message_factory.GetMessageClass(rpc.input_type),
+            message_factory.GetMessageClass(rpc.output_type),
+            rpc.server_streaming,
+            _function(service, rpc, handlers),
+        )
+        for rpc in service.methods
+        if rpc.name not in beside
+    ]
+
+
+def _function(
+    service: ServiceDescriptor, rpc: MethodDescriptor, handlers: Sequence[object]
+) -> Callable[..., Any]:
+    path, name = f"/{service.full_name}/{rpc.name}", snake_case(rpc.name)
+    if rpc.client_streaming:
+        raise TypeError(f"{path}: request streams are not part of Angelia")
+    found = [function for one in handlers if callable(function := getattr(one, name, None))]
+    if len(found) != 1:
+        names = ", ".join(type(one).__name__ for one in handlers)
+        raise TypeError(f"{names} {'lacks' if not found else 'has twice'} {name} for {path}")
+    return cast("Callable[..., Any]", found[0])
+
+
 class MethodTable:
     """All methods of a server, in the order of registration.
 
@@ -72,22 +134,16 @@ class MethodTable:
             ValueError: the service is registered already.
         """
         added: dict[str, Method] = {}
-        for rpc in service.methods:
-            path = f"/{service.full_name}/{rpc.name}"
-            if path in self._methods:
+        for rpc in rpcs_of(service, handler):
+            if rpc.path in self._methods:
                 raise ValueError(f"{service.full_name} is registered twice")
-            if rpc.client_streaming:
-                raise TypeError(f"{path}: request streams are not part of Angelia")
-            function = getattr(handler, snake_case(rpc.name), None)
-            if not callable(function):
-                raise TypeError(f"{type(handler).__name__} lacks {snake_case(rpc.name)} for {path}")
-            added[path] = Method(
-                path,
-                message_factory.GetMessageClass(rpc.input_type),
-                message_factory.GetMessageClass(rpc.output_type),
-                rpc.server_streaming,
-                class_of(path, self._classes),
-                function,
+            added[rpc.path] = Method(
+                rpc.path,
+                rpc.request_type,
+                rpc.response_type,
+                rpc.streaming,
+                class_of(rpc.path, self._classes),
+                rpc.function,
             )
         self._methods.update(added)
 

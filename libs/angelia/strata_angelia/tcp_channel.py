@@ -61,7 +61,7 @@ class TcpChannel:
         self._trace_parent = trace_parent
         cluster = own(cluster)
         self._lanes = {
-            lane: _Lane(endpoint, self._codec.name, self._options, cluster) for lane in Lane
+            lane: _Lane(endpoint, self._codec.name, self._options, cluster=cluster) for lane in Lane
         }
 
     async def call(
@@ -144,7 +144,7 @@ class _Lane:
     """One connection of a channel: made at its first call, and anew at the first after a loss."""
 
     def __init__(
-        self, endpoint: str, codec: str, options: AngeliaOptions, cluster: ClusterId
+        self, endpoint: str, codec: str, options: AngeliaOptions, *, cluster: ClusterId
     ) -> None:
         host, _, port = endpoint.rpartition(":")
         self._host = host.strip("[]")
@@ -197,7 +197,9 @@ class _Lane:
 
     async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        connection = ClientConnection(self._options, self._codec, self._cluster, self._endpoint)
+        connection = ClientConnection(
+            self._options, self._codec, self._cluster, endpoint=self._endpoint
+        )
         try:
             async with asyncio.timeout(self._options.connect_timeout_s):
                 await loop.create_connection(lambda: connection, self._host, self._port)

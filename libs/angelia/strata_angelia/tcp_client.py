@@ -14,7 +14,7 @@ from strata_angelia.budgets import Budgets
 from strata_angelia.classes import CallClass, class_of
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.connection import Connection
-from strata_angelia.frames import Frame, FrameError, Kind
+from strata_angelia.frames import FrameError, ReceivedFrame, WireFrameKind
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import (
     BAD_REQUEST,
@@ -27,7 +27,7 @@ from strata_angelia.ports import (
 _MAX_CALL_ID = 0xFFFFFFFF
 
 
-class Pending:
+class PendingCall:
     """A call that has not ended: its received responses and its waiting caller."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class ClientConnection(Connection):
     """The connection of a channel, from its handshake to its loss."""
 
     def __init__(
-        self, options: AngeliaOptions, codec: str, cluster: ClusterId, endpoint: str
+        self, options: AngeliaOptions, codec: str, cluster: ClusterId, *, endpoint: str
     ) -> None:
         super().__init__(options)
         self._codec_name = codec
@@ -90,7 +90,7 @@ class ClientConnection(Connection):
         self._endpoint = endpoint
         self._welcome = asyncio.Event()
         self._methods: dict[str, tuple[int, bool]] = {}
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingCall] = {}
         self._last_call_id = 0
         self._budgets = Budgets(options)
         self._room = asyncio.Event()
@@ -123,7 +123,7 @@ class ClientConnection(Connection):
             raise self._lost
         self._budgets.check_calls(call_class)
 
-    def begin(self, path: str, request: bytes, prefix: bytes, *, streaming: bool) -> Pending:
+    def begin(self, path: str, request: bytes, prefix: bytes, *, streaming: bool) -> PendingCall:
         """Send a request.
 
         Raises:
@@ -134,26 +134,26 @@ class ClientConnection(Connection):
         if is_stream != streaming:
             raise AngeliaError(UNKNOWN_METHOD, path)
         call_id = self._next_call_id()
-        pending = self._pending[call_id] = Pending(call_id, call_class, len(request))
+        pending = self._pending[call_id] = PendingCall(call_id, call_class, len(request))
         self._budgets.take(call_class, len(request))
-        self.send(Kind.REQUEST, prefix, request, method_id=method_id, call_id=call_id)
+        self.send(WireFrameKind.REQUEST, prefix, request, method_id=method_id, call_id=call_id)
         return pending
 
-    def finish(self, pending: Pending) -> None:
+    def finish(self, pending: PendingCall) -> None:
         """The caller is done with a call; one that still runs is cancelled at the server."""
         if self._pending.pop(pending.call_id, None) is None:
             return
         self._budgets.give_back(pending.call_class, pending.request_bytes)
         self._room.set()
         if not pending.ended:
-            self.send(Kind.CANCEL, call_id=pending.call_id)
+            self.send(WireFrameKind.CANCEL, call_id=pending.call_id)
 
-    def give_credit(self, pending: Pending, taken_bytes: int) -> None:
+    def give_credit(self, pending: PendingCall, taken_bytes: int) -> None:
         """The consumer took an item; tell the server in portions of half a window."""
         pending.taken_bytes += taken_bytes
         if pending.taken_bytes * 2 >= self.options.stream_window_bytes and not pending.ended:
             credit = frames.encode_credit(pending.taken_bytes)
-            self.send(Kind.CREDIT, credit, call_id=pending.call_id)
+            self.send(WireFrameKind.CREDIT, credit, call_id=pending.call_id)
             pending.taken_bytes = 0
 
     def fail_all(self, error: AngeliaError) -> None:
@@ -175,15 +175,15 @@ class ClientConnection(Connection):
             self._codec_name,
             self._cluster.value,
         )
-        self.send(Kind.HELLO, hello.encode())
+        self.send(WireFrameKind.HELLO, hello.encode())
 
     def on_lost(self, reason: AngeliaError) -> None:
         """See `Connection.on_lost`."""
         self.fail_all(reason)
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: ReceivedFrame) -> None:
         """See `Connection.on_frame`."""
-        if frame.kind is Kind.GOODBYE:
+        if frame.kind is WireFrameKind.GOODBYE:
             code, reason = frames.decode_error(frame.payload)
             if code == WRONG_CLUSTER and self._is_of_another(reason):
                 return
@@ -194,8 +194,8 @@ class ClientConnection(Connection):
         else:
             self._take_answer(frame)
 
-    def _take_welcome(self, frame: Frame) -> None:
-        if frame.kind is not Kind.WELCOME:
+    def _take_welcome(self, frame: ReceivedFrame) -> None:
+        if frame.kind is not WireFrameKind.WELCOME:
             raise FrameError(f"{frame.kind.name} before WELCOME")
         welcome = frames.decode_welcome(frame.payload)
         if welcome.version != frames.VERSION:
@@ -218,18 +218,23 @@ class ClientConnection(Connection):
             return True
         return False
 
-    def _take_answer(self, frame: Frame) -> None:
+    def _take_answer(self, frame: ReceivedFrame) -> None:
         pending = self._pending.get(frame.call_id)
-        if frame.kind not in (Kind.RESPONSE, Kind.ITEM, Kind.END, Kind.ERROR):
+        if frame.kind not in (
+            WireFrameKind.RESPONSE,
+            WireFrameKind.ITEM,
+            WireFrameKind.END,
+            WireFrameKind.ERROR,
+        ):
             raise FrameError(f"{frame.kind.name} from a server")
         if pending is None:
             return  # the caller has gone meanwhile
-        if frame.kind is Kind.RESPONSE:
+        if frame.kind is WireFrameKind.RESPONSE:
             pending.take(frame.payload)
             pending.end()
-        elif frame.kind is Kind.ITEM:
+        elif frame.kind is WireFrameKind.ITEM:
             pending.take(frame.payload)
-        elif frame.kind is Kind.END:
+        elif frame.kind is WireFrameKind.END:
             pending.end()
         else:
             pending.end(AngeliaError(*frames.decode_error(frame.payload)))

@@ -20,7 +20,7 @@ from strata_angelia.budgets import Budgets, Usage
 from strata_angelia.cluster_id import ClusterId, own
 from strata_angelia.codec import CODECS, Codec
 from strata_angelia.connection import Connection
-from strata_angelia.frames import Frame, FrameError, Kind
+from strata_angelia.frames import FrameError, ReceivedFrame, WireFrameKind
 from strata_angelia.methods import Method, MethodTable
 from strata_angelia.metrics import METRICS
 from strata_angelia.options import AngeliaOptions
@@ -211,21 +211,21 @@ class _ServerConnection(Connection):
             if call.task is not None:
                 call.task.cancel()
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: ReceivedFrame) -> None:
         if self._codec is None:
             self._shake_hands(frame)
-        elif frame.kind is Kind.REQUEST:
+        elif frame.kind is WireFrameKind.REQUEST:
             self._begin(frame, self._codec)
-        elif frame.kind is Kind.CANCEL:
+        elif frame.kind is WireFrameKind.CANCEL:
             call = self._calls.get(frame.call_id)
             if call is not None and call.task is not None:
                 call.task.cancel()
-        elif frame.kind is Kind.CREDIT:
+        elif frame.kind is WireFrameKind.CREDIT:
             call = self._calls.get(frame.call_id)
             if call is not None:
                 call.window_bytes += frames.decode_credit(frame.payload)
                 call.credit.set()
-        elif frame.kind is Kind.GOODBYE:
+        elif frame.kind is WireFrameKind.GOODBYE:
             self.abort(*frames.decode_error(frame.payload))
         else:
             raise FrameError(f"{frame.kind.name} from a caller")
@@ -238,8 +238,8 @@ class _ServerConnection(Connection):
         super().resume_writing()
         self._adjust_reading()
 
-    def _shake_hands(self, frame: Frame) -> None:
-        if frame.kind is not Kind.HELLO:
+    def _shake_hands(self, frame: ReceivedFrame) -> None:
+        if frame.kind is not WireFrameKind.HELLO:
             raise FrameError(f"{frame.kind.name} before HELLO")
         hello = frames.decode_hello(frame.payload)
         if hello.version != frames.VERSION:
@@ -260,9 +260,9 @@ class _ServerConnection(Connection):
         self.reader.max_payload_bytes = limit + frames.MAX_REQUEST_PREFIX_BYTES
         methods = tuple((method.streaming, method.path) for method in self._server.methods)
         welcome = frames.Welcome(frames.VERSION, limit, methods, self._server.cluster.value)
-        self.send(Kind.WELCOME, welcome.encode())
+        self.send(WireFrameKind.WELCOME, welcome.encode())
 
-    def _begin(self, frame: Frame, codec: Codec) -> None:
+    def _begin(self, frame: ReceivedFrame, codec: Codec) -> None:
         """Start the call of a REQUEST, or refuse it."""
         if frame.call_id in self._calls:
             raise FrameError(f"call id {frame.call_id} is in use")
@@ -285,7 +285,7 @@ class _ServerConnection(Connection):
             call.task = self._server.calls.spawn(method.path, work)
         call.task.add_done_callback(partial(self._ended, frame.call_id))
 
-    def _admit(self, frame: Frame) -> Method:
+    def _admit(self, frame: ReceivedFrame) -> Method:
         if self._server.draining:
             raise AngeliaError(UNAVAILABLE, _STOPS)
         if frame.method_id >= len(self._server.methods):
@@ -308,7 +308,7 @@ class _ServerConnection(Connection):
             return
         if not self.writable:
             await self.wait_writable()
-        self.send(Kind.RESPONSE, data, call_id=call_id)
+        self.send(WireFrameKind.RESPONSE, data, call_id=call_id)
         self._count(method, "ok")
 
     async def _serve_stream(
@@ -320,12 +320,12 @@ class _ServerConnection(Connection):
                 await call.wait_for_window()
                 await self.wait_writable()
                 call.window_bytes -= len(data)
-                self.send(Kind.ITEM, data, call_id=call_id)
+                self.send(WireFrameKind.ITEM, data, call_id=call_id)
         except AngeliaError as error:
             self._send_error(call_id, error)
             self._count(call.method, error.code)
             return
-        self.send(Kind.END, call_id=call_id)
+        self.send(WireFrameKind.END, call_id=call_id)
         self._count(call.method, "ok")
 
     def _ended(self, call_id: int, task: asyncio.Task[None]) -> None:
@@ -352,7 +352,9 @@ class _ServerConnection(Connection):
         return data
 
     def _send_error(self, call_id: int, error: AngeliaError) -> None:
-        self.send(Kind.ERROR, frames.encode_error(error.code, error.reason), call_id=call_id)
+        self.send(
+            WireFrameKind.ERROR, frames.encode_error(error.code, error.reason), call_id=call_id
+        )
 
     def _count(self, method: Method, code: str) -> None:
         self._server.ended_calls.add(1, {"method": method.path, "code": code})

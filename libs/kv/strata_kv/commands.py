@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from strata_kv.rows import TABLE_ROW_BYTES, ChangeKind, ItemChange, TableRow
+from strata_kv.model import ChangeKind
+from strata_kv.rows import TABLE_ROW_BYTES, ItemChange, TableRow
 from strata_mq.commands import VERSION, CommandError, CommandKind
 
 # Kind, version, sections, reply length, group time, broker boot id, sequence.
@@ -23,7 +24,7 @@ _OLD_EXPIRY = struct.Struct(">Q")
 _HAD_EXPIRY = 1
 
 
-class Section(NamedTuple):
+class RequestEffects(NamedTuple):
     """What one request did to its table.
 
     Attributes:
@@ -51,7 +52,7 @@ class KvWrite(NamedTuple):
     broker_boot_id: int
     sequence: int
     reply: bytes
-    sections: Sequence[Section]
+    sections: Sequence[RequestEffects]
 
 
 def encode_kv_write(command: KvWrite) -> bytes:
@@ -95,7 +96,7 @@ def decode_kv_write(payload: bytes) -> KvWrite:
             raise CommandError(f"no KV_WRITE of version {VERSION}: {payload[:2]!r}")
         at = _HEAD.size + reply_bytes
         reply = payload[_HEAD.size : at]
-        sections: list[Section] = []
+        sections: list[RequestEffects] = []
         for _ in range(count):
             table_id, change_count, _ = _SECTION.unpack_from(payload, at)
             at += _SECTION.size
@@ -105,7 +106,7 @@ def decode_kv_write(payload: bytes) -> KvWrite:
             for change, end in _changes(payload, at, change_count):
                 changes.append(change)
                 at = end
-            sections.append(Section(table_id, table, changes))
+            sections.append(RequestEffects(table_id, table, changes))
     except struct.error as error:
         raise CommandError(f"KV_WRITE is cut: {error}") from error
     if at != len(payload):

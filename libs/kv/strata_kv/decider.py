@@ -13,18 +13,11 @@ from typing import NamedTuple
 
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
-from strata_kv.commands import Section
-from strata_kv.machine import Expiry, TableMachine
+from strata_kv.commands import RequestEffects
+from strata_kv.machine import ItemExpiry, TableMachine
+from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
-from strata_kv.rows import (
-    MAX_KEY_BYTES,
-    ChangeKind,
-    Engine,
-    ItemChange,
-    ItemRow,
-    TableRow,
-    encode_item,
-)
+from strata_kv.rows import MAX_KEY_BYTES, ItemChange, ItemRow, TableRow, encode_item
 
 _Key = tuple[int, bytes]
 """(table id, key)."""
@@ -50,7 +43,7 @@ class _InFlight(NamedTuple):
 
 
 @dataclass(slots=True)
-class Decision:
+class BatchDecision:
     """Decision about some requests, in their order.
 
     Attributes:
@@ -62,7 +55,7 @@ class Decision:
     """
 
     results: list[kv_storage_pb2.TableWriteResult] = field(default_factory=list)
-    sections: list[Section] = field(default_factory=list)
+    sections: list[RequestEffects] = field(default_factory=list)
     items: dict[_Key, ItemRow | None] = field(default_factory=dict)
     tables: dict[int, TableRow] = field(default_factory=dict)
     next_expiry_ms: int = 0
@@ -91,7 +84,11 @@ class Decider:
     # Deciding -----------------------------------------------------------------------------------
 
     def write(
-        self, decision: Decision, table_id: int, request: kv_storage_pb2.TableWrite, now_ms: int
+        self,
+        decision: BatchDecision,
+        table_id: int,
+        request: kv_storage_pb2.TableWrite,
+        now_ms: int,
     ) -> None:
         """Add a request, which sees what the ones before it do.
 
@@ -124,21 +121,21 @@ class Decider:
         result.applied, result.changed = True, bool(changes)
         after = self._after(before, changes, olds)
         if changes or table is None:
-            self._stage(decision, Section(table_id, after, changes))
+            self._stage(decision, RequestEffects(table_id, after, changes))
         versions = {change.key: change.version for change in changes}
         result.versions.extend(versions.get(one.key, 0) for one in request.operations)
         result.revision = after.revision
         decision.results.append(result)
 
-    def expire(self, due: Sequence[Expiry]) -> Decision:
+    def expire(self, due: Sequence[ItemExpiry]) -> BatchDecision:
         """Decide the end of items whose time is over."""
-        decision = Decision()
+        decision = BatchDecision()
         for expires_at_ms, table_id, key in due:
             table = self._table(decision, table_id)
             if table is None:
                 # The table was dropped: only the row that says so is left.
                 gone = ItemChange(ChangeKind.EXPIRE, key, old_expires_at_ms=expires_at_ms)
-                decision.sections.append(Section(table_id, TableRow(Engine.ROCKSDB), [gone]))
+                decision.sections.append(RequestEffects(table_id, TableRow(Engine.ROCKSDB), [gone]))
                 continue
             item = self._item(decision, table_id, key)
             if item is None or item.expires_at_ms == expires_at_ms:
@@ -158,12 +155,12 @@ class Decider:
                     expires_at_ms,
                 )
             after = self._after(table, [change], {key: item})
-            self._stage(decision, Section(table_id, after, [change]))
+            self._stage(decision, RequestEffects(table_id, after, [change]))
         return decision
 
     # Following the log --------------------------------------------------------------------------
 
-    def accept(self, decision: Decision) -> None:
+    def accept(self, decision: BatchDecision) -> None:
         """Take a decision's outcome as what will be: it was proposed."""
         self._last_number = number = self._last_number + 1
         decision.number = number
@@ -172,7 +169,7 @@ class Decider:
         for table_id, table in decision.tables.items():
             self._tables[table_id] = (number, table)
 
-    def applied(self, decision: Decision) -> None:
+    def applied(self, decision: BatchDecision) -> None:
         """The entry of an accepted decision is in the rows."""
         number = decision.number
         for key in decision.items:
@@ -184,14 +181,14 @@ class Decider:
 
     # State, the newest first --------------------------------------------------------------------
 
-    def _item(self, decision: Decision, table_id: int, key: bytes) -> ItemRow | None:
+    def _item(self, decision: BatchDecision, table_id: int, key: bytes) -> ItemRow | None:
         name = (table_id, key)
         if name in decision.items:
             return decision.items[name]
         in_flight = self._items.get(name)
         return self._machine.item(table_id, key) if in_flight is None else in_flight.item
 
-    def _table(self, decision: Decision, table_id: int) -> TableRow | None:
+    def _table(self, decision: BatchDecision, table_id: int) -> TableRow | None:
         staged = decision.tables.get(table_id)
         if staged is not None:
             return staged
@@ -272,7 +269,7 @@ class Decider:
             young_bytes=0,
         )
 
-    def _stage(self, decision: Decision, section: Section) -> None:
+    def _stage(self, decision: BatchDecision, section: RequestEffects) -> None:
         table_id, table, changes = section
         decision.sections.append(section)
         decision.tables[table_id] = table

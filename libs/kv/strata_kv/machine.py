@@ -15,13 +15,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from strata_kv.commands import KvWrite, Section, decode_kv_write
+from strata_kv.commands import KvWrite, RequestEffects, decode_kv_write
 from strata_kv.memory_engine import MemoryEngine
+from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
 from strata_kv.ports import ItemEngine
 from strata_kv.rows import (
-    ChangeKind,
-    Engine,
     ItemChange,
     ItemRow,
     Keys,
@@ -41,7 +40,7 @@ class KvApplyError(Exception):
     """A committed entry contradicts the rows; this replica must not go on."""
 
 
-class Expiry(NamedTuple):
+class ItemExpiry(NamedTuple):
     """When an item ends."""
 
     expires_at_ms: int
@@ -124,10 +123,10 @@ class TableMachine:
         rows = self._store.scan(self._keys.change(table_id, first_revision, 0), end)
         return ((self._keys.revision_of(key), decode_change(data)) for key, data in rows)
 
-    def expiries(self, first_ms: int, end_ms: int, limit: int) -> list[Expiry]:
+    def expiries(self, first_ms: int, end_ms: int, limit: int) -> list[ItemExpiry]:
         """Return items that end from `first_ms` to before `end_ms`, the first ones of them."""
         rows = islice(self._store.scan(*self._keys.expiries(first_ms, end_ms)), limit)
-        return [Expiry(*self._keys.expiry_of(key)) for key, _ in rows]
+        return [ItemExpiry(*self._keys.expiry_of(key)) for key, _ in rows]
 
     def reply(self, broker_boot_id: int) -> ReplyRow | None:
         """Return what a broker's last batch that changed something was answered."""
@@ -153,7 +152,7 @@ class TableMachine:
         self._put_reply(batch, command)
         return command.group_time_ms
 
-    def _write(self, batch: RowBatch, raft_index: int, section: Section) -> None:
+    def _write(self, batch: RowBatch, raft_index: int, section: RequestEffects) -> None:
         table_id, table, changes = section
         before = self.table(table_id)
         if before is None:
@@ -174,7 +173,7 @@ class TableMachine:
         self._keep(table_id, table)
         self._touched.add(table_id)
 
-    def _write_changes(self, batch: RowBatch, section: Section) -> None:
+    def _write_changes(self, batch: RowBatch, section: RequestEffects) -> None:
         table_id, table, changes = section
         engine, keys, revision = self._engines[table.engine], self._keys, table.revision
         for ordinal, change in enumerate(changes):
@@ -214,7 +213,7 @@ class TableMachine:
         self._keep(table_id, None)
         self._touched.add(table_id)
 
-    def _drop_expiries(self, batch: RowBatch, section: Section) -> None:
+    def _drop_expiries(self, batch: RowBatch, section: RequestEffects) -> None:
         """Stage the removal of what is left of a dropped table when its time comes."""
         for change in section.changes:
             if change.old_expires_at_ms:

@@ -7,9 +7,9 @@ parsers trust their bytes: the receiver of a request checks limits.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import NamedTuple, Self
 
+from strata_kv.model import ChangeKind, Engine
 from strata_mq.layout import RowKind, kind_prefix, prefix_end
 
 MAX_KEY_BYTES = 0xFFFF
@@ -23,21 +23,6 @@ _CHANGE_KEY = struct.Struct(">QH")
 _CHANGE = struct.Struct(">BBHQQQ")
 _EXPIRY_KEY = struct.Struct(">QI")
 _REPLY = struct.Struct(">QQ")
-
-
-class Engine(IntEnum):
-    """Where a table's items are; numbers of `strata.kv.v1.Engine`."""
-
-    ROCKSDB = 1
-    MEMORY = 2
-
-
-class ChangeKind(IntEnum):
-    """What happened to an item; numbers of `strata.kv.v1.ChangeKind`."""
-
-    PUT = 1
-    DELETE = 2
-    EXPIRE = 3
 
 
 class TableRow(NamedTuple):

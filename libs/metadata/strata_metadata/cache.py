@@ -55,7 +55,7 @@ class MetadataCache:
         self._synced_revision = self._revision
         self._stamp = applied.counters.stamp
         self._hub = WatchHub(
-            store, self._revision, options, metrics, cluster=cluster, stamp=self._stamp
+            store, self._revision, options, metrics=metrics, cluster=cluster, stamp=self._stamp
         )
         # A snapshot of which parts have come.
         self._install: SnapshotInstall | None = None

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import ClusterId, own
@@ -62,42 +62,52 @@ class _Left(Exception):
     """The source knows less than the sink."""
 
 
+class MetadataSources(NamedTuple):
+    """Processes that have a copy of the metadata.
+
+    Attributes:
+        endpoints: of all nameservers.
+        open_channel: makes a channel to an endpoint; the follower owns the channels.
+        fallback_endpoints: called when no nameserver answers: other processes with a copy.
+    """
+
+    endpoints: Sequence[str]
+    open_channel: ChannelFactory
+    fallback_endpoints: Callable[[], Sequence[str]] = tuple
+
+
 class MetadataFollower:
     """Keeps a sink up to date over one watch stream at a time.
 
     Args:
-        endpoints: of all nameservers.
-        channel_factory: makes a channel to an endpoint; the channels are owned here.
+        sources: who is asked.
         sink: where the metadata goes.
         options: times.
         clock: measures how long no nameserver answered.
         random: a number in [0, 1), spreads pauses; also chooses the first nameserver.
         metrics: revision and sources.
-        fallback_endpoints: called when no nameserver answers: who else has a copy.
         cluster: that the process belongs to; None: to none.
         stamp: of the sink's revision (`WatchResponse.stamp`); 0: not known.
     """
 
     def __init__(
         self,
-        endpoints: Sequence[str],
-        channel_factory: ChannelFactory,
+        sources: MetadataSources,
         sink: MetadataSink,
-        options: MetadataFollowerOptions,
         *,
+        options: MetadataFollowerOptions,
         clock: Clock,
         random: Callable[[], float],
         metrics: Metrics,
-        fallback_endpoints: Callable[[], Sequence[str]] = tuple,
         cluster: ClusterId | None = None,
         stamp: int = 0,
     ) -> None:
         metrics.declare(METRICS)
         self._stamp = stamp
-        self._endpoints = tuple(endpoints)
-        self._fallback_endpoints = fallback_endpoints
+        self._endpoints = tuple(sources.endpoints)
+        self._fallback_endpoints = sources.fallback_endpoints
         self._cluster = own(cluster)
-        self._channels = Channels(channel_factory, _MAX_CHANNELS)
+        self._channels = Channels(sources.open_channel, _MAX_CHANNELS)
         self._sink = sink
         self._options = options
         self._clock = clock

@@ -61,6 +61,7 @@ class HealthWatch:
         component: str,
         give: GiveFacts,
         clock: Clock,
+        *,
         metrics: Metrics,
         on_look: Callable[[ClusterPicture], None] = lambda picture: None,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import RowKind, kind_range, node_key
+from strata_state.metadata_keys import MetadataRowKind, kind_range, node_key
 
 
 def knows_node(store: MetadataStore, node_id: str) -> bool:
@@ -16,7 +16,7 @@ def knows_node(store: MetadataStore, node_id: str) -> bool:
         return True
     return any(
         replica.node_id == node_id
-        for _, value in store.scan(*kind_range(RowKind.RAFT_GROUP))
+        for _, value in store.scan(*kind_range(MetadataRowKind.RAFT_GROUP))
         for row in (meta_pb2.RaftGroup.FromString(value),)
         for replica in (*row.replicas, *row.leaving)
     )

@@ -17,9 +17,11 @@ from collections.abc import Iterable
 from strata.meta.v1 import meta_pb2
 from strata_metadata.rows import SNAPSHOT_ORDER, key_of, value_of
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, RowKind, kind_of, kind_range
+from strata_state.metadata_keys import APPLIED_KEY, MetadataRowKind, kind_of, kind_range
 
-_MANY = frozenset((RowKind.TOPIC, RowKind.CONSUMER_GROUP, RowKind.TOMBSTONE))
+_MANY = frozenset(
+    (MetadataRowKind.TOPIC, MetadataRowKind.CONSUMER_GROUP, MetadataRowKind.TOMBSTONE)
+)
 
 
 class SnapshotInstall:
@@ -34,7 +36,7 @@ class SnapshotInstall:
 
     def take(self, changes: Iterable[meta_pb2.Change]) -> None:
         """Take in the rows of one part."""
-        rows: defaultdict[RowKind, dict[bytes, bytes]] = defaultdict(dict)
+        rows: defaultdict[MetadataRowKind, dict[bytes, bytes]] = defaultdict(dict)
         for change in changes:
             key, value = key_of(change), value_of(change)
             assert value is not None, "a snapshot deletes nothing"
@@ -61,7 +63,7 @@ class SnapshotInstall:
         ]
         self._store.write([*self._few.items(), (APPLIED_KEY, applied_row)], stale)
 
-    def _sweep(self, kind: RowKind, end: bytes) -> list[bytes]:
+    def _sweep(self, kind: MetadataRowKind, end: bytes) -> list[bytes]:
         """Return the stored keys of a kind up to `end` that were not compared yet."""
         first = self._swept[kind]
         if end <= first:

@@ -7,7 +7,7 @@ from google.protobuf.message import Message
 from strata.meta.v1 import meta_pb2
 from strata_state.metadata_keys import (
     PLACEMENT_MODEL_KEY,
-    RowKind,
+    MetadataRowKind,
     consumer_group_key,
     kind_of,
     names_of,
@@ -38,17 +38,17 @@ StoredRow = (
 """A row's value; which of them is told by the key's kind."""
 
 SNAPSHOT_ORDER = (
-    RowKind.NODE,
-    RowKind.RAFT_GROUP,
-    RowKind.SLOTS,
-    RowKind.SLOT_MOVE,
-    RowKind.QUEUE_OVERRIDE,
-    RowKind.CONSUMER_GROUP,
-    RowKind.TOPIC,
-    RowKind.QUOTA,
-    RowKind.TOMBSTONE,
-    RowKind.PLACEMENT_PLAN,
-    RowKind.PLACEMENT_MODEL,
+    MetadataRowKind.NODE,
+    MetadataRowKind.RAFT_GROUP,
+    MetadataRowKind.SLOTS,
+    MetadataRowKind.SLOT_MOVE,
+    MetadataRowKind.QUEUE_OVERRIDE,
+    MetadataRowKind.CONSUMER_GROUP,
+    MetadataRowKind.TOPIC,
+    MetadataRowKind.QUOTA,
+    MetadataRowKind.TOMBSTONE,
+    MetadataRowKind.PLACEMENT_PLAN,
+    MetadataRowKind.PLACEMENT_MODEL,
 )
 """Kinds of a snapshot: what others refer to comes first."""
 
@@ -98,39 +98,39 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
     """
     change = meta_pb2.Change(deleted=value is None)
     kind = kind_of(key)
-    if kind is RowKind.TOPIC:
+    if kind is MetadataRowKind.TOPIC:
         if value is None:
             change.topic.namespace, change.topic.name = names_of(key)
         else:
             change.topic.ParseFromString(value)
-    elif kind is RowKind.CONSUMER_GROUP:
+    elif kind is MetadataRowKind.CONSUMER_GROUP:
         if value is None:
             change.consumer_group.namespace, change.consumer_group.name = names_of(key)
         else:
             change.consumer_group.ParseFromString(value)
-    elif kind is RowKind.RAFT_GROUP:
+    elif kind is MetadataRowKind.RAFT_GROUP:
         change.raft_group.raft_group = int.from_bytes(key[1:], "big")
         change.raft_group.MergeFromString(value or b"")
-    elif kind is RowKind.NODE:
+    elif kind is MetadataRowKind.NODE:
         change.node.node_id = key[1:].decode()
         change.node.MergeFromString(value or b"")
-    elif kind is RowKind.SLOTS:
+    elif kind is MetadataRowKind.SLOTS:
         change.slots.first_slot = int.from_bytes(key[1:], "big")
         change.slots.MergeFromString(value or b"")
         # A run that starts at slot 0 has no field set; the oneof must name the row all the same.
         change.slots.SetInParent()
-    elif kind is RowKind.TOMBSTONE:
+    elif kind is MetadataRowKind.TOMBSTONE:
         change.tombstone.kind = meta_pb2.TombstoneKind.ValueType(key[1])
         change.tombstone.id = int.from_bytes(key[2:], "big")
         change.tombstone.MergeFromString(value or b"")
-    elif kind is RowKind.QUEUE_OVERRIDE:
+    elif kind is MetadataRowKind.QUEUE_OVERRIDE:
         change.queue_override.topic_id = int.from_bytes(key[1:5], "big")
         change.queue_override.queue = int.from_bytes(key[5:], "big")
         change.queue_override.MergeFromString(value or b"")
-    elif kind is RowKind.SLOT_MOVE:
+    elif kind is MetadataRowKind.SLOT_MOVE:
         change.slot_move.from_raft_group = int.from_bytes(key[1:], "big")
         change.slot_move.MergeFromString(value or b"")
-    elif kind is RowKind.QUOTA:
+    elif kind is MetadataRowKind.QUOTA:
         change.quota.namespace, change.quota.topic = names_of(key)
         change.quota.MergeFromString(value or b"")
         # That of the default namespace may have no field set; the oneof must name the row.
@@ -142,10 +142,10 @@ def change_of(key: bytes, value: bytes | None) -> meta_pb2.Change:
 
 def _read_placement(change: meta_pb2.Change, key: bytes, value: bytes | None) -> None:
     kind = kind_of(key)
-    if kind is RowKind.PLACEMENT_PLAN:
+    if kind is MetadataRowKind.PLACEMENT_PLAN:
         change.placement_plan.plan_id = int.from_bytes(key[1:], "big")
         change.placement_plan.MergeFromString(value or b"")
-    elif kind is RowKind.PLACEMENT_MODEL:
+    elif kind is MetadataRowKind.PLACEMENT_MODEL:
         change.placement_model.MergeFromString(value or b"")
         change.placement_model.SetInParent()
     else:

@@ -24,7 +24,7 @@ from strata_metadata.rows import SNAPSHOT_ORDER, change_of
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 from strata_state.metadata import MetadataStore, Row
-from strata_state.metadata_keys import RowKind, change_key, kind_range, revision_of
+from strata_state.metadata_keys import MetadataRowKind, change_key, kind_range, revision_of
 
 
 class Revision(NamedTuple):
@@ -59,8 +59,8 @@ class WatchHub:
         store: MetadataStore,
         revision: int,
         options: WatchOptions,
-        metrics: Metrics,
         *,
+        metrics: Metrics,
         is_fresh: Callable[[], bool] = lambda: True,
         cluster: ClusterId | None = None,
         full_nameservers: Callable[[], Collection[str]] = tuple,
@@ -75,7 +75,9 @@ class WatchHub:
         self._is_fresh = is_fresh
         self._cluster = own(cluster)
         self._full_nameservers = full_nameservers
-        self._watchers = Limit("metadata_watchers", options.max_watchers, "streams", metrics)
+        self._watchers = Limit(
+            "metadata_watchers", options.max_watchers, "streams", metrics=metrics
+        )
         metrics.declare(METRICS)
         self._snapshots_total = metrics.counter("strata_metadata_watch_snapshots_total")
         self._published = asyncio.Event()
@@ -244,7 +246,7 @@ class WatchHub:
         """
         keys: dict[bytes, None] = {}
         newest = self._revision
-        end = kind_range(RowKind.CHANGE)[1]
+        end = kind_range(MetadataRowKind.CHANGE)[1]
         for key, value in self._store.scan(change_key(revision + 1), end):
             keys.update(dict.fromkeys(command_pb2.ChangedKeys.FromString(value).keys))
             reached = revision_of(key)

@@ -5,7 +5,7 @@ Make a `MultiRaft`, add replicas with their state machines, `start` it; then a s
 """
 
 from strata_multiraft.base.errors import (
-    DiskFull,
+    LogFull,
     MembershipRefused,
     NotLeader,
     Overloaded,
@@ -22,17 +22,20 @@ from strata_multiraft.base.ports import (
     StateMachine,
     Transport,
 )
+from strata_multiraft.driver.links import LogThreads, PeerLinks
 from strata_multiraft.driver.node import MultiRaft
 from strata_multiraft.driver.writer import WriterThread
 from strata_multiraft.replica.replica import Replica, ReplicaSpec
 
 __all__ = [
-    "DiskFull",
+    "LogFull",
+    "LogThreads",
     "MembershipRefused",
     "MultiRaft",
     "MultiRaftOptions",
     "NotLeader",
     "Overloaded",
+    "PeerLinks",
     "ReadOnly",
     "Replica",
     "ReplicaSpec",

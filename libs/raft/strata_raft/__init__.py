@@ -2,12 +2,13 @@
 
 In order of use:
 
-1. Give a replica its stored log through a `LogReader`, its configuration and a source of election
+1. Give a replica its stored log through a `LogReader`, its membership and a source of election
    timeouts. Time is a tick of any length.
 
-    >>> from strata_raft import Campaign, Configuration, MemoryLog, Persisted, Propose, RawNode
-    >>> stored = MemoryLog()
-    >>> node = RawNode(1, stored, Configuration(frozenset({1})), election_timeout_ticks=lambda: 8)
+    >>> from strata_raft import Campaign, Configuration, Membership, MemoryLog
+    >>> from strata_raft import Persisted, Propose, RawNode
+    >>> stored, sole = MemoryLog(), Membership(Configuration(frozenset({1})))
+    >>> node = RawNode(1, stored, sole, election_timeout_ticks=lambda: 8)
 
 2. Call `tick` at a fixed interval and `step` for everything that happens: a message that came, a
    proposal, a finished sync. Here a sole voter is told not to wait for its timeout.
@@ -39,7 +40,7 @@ In order of use:
 
 6. Reads (`Read`), leadership transfer (`TransferLeadership`) and membership (`ChangeMembership`,
    always through a joint configuration) are events too. An event that is impossible now raises
-   `Refused` and changes nothing.
+   `EventRefused` and changes nothing.
 """
 
 from strata_raft.events import (
@@ -48,23 +49,24 @@ from strata_raft.events import (
     Effects,
     EntriesFetched,
     Event,
+    EventRefused,
     ForgetLeader,
     InstallSnapshot,
+    LogWriteFailed,
     PeerUnreachable,
     Persisted,
     Propose,
     Read,
     ReadState,
     Receive,
-    Refused,
     RoleChange,
     SnapshotInstalled,
     SnapshotSent,
     StepDown,
     TransferLeadership,
-    WriteFailed,
 )
 from strata_raft.log import Compacted, LogReader
+from strata_raft.membership import Membership
 from strata_raft.memory_log import MemoryLog
 from strata_raft.messages import Message
 from strata_raft.options import RaftOptions
@@ -92,10 +94,13 @@ __all__ = [
     "Entry",
     "EntryKind",
     "Event",
+    "EventRefused",
     "ForgetLeader",
     "HardState",
     "InstallSnapshot",
     "LogReader",
+    "LogWriteFailed",
+    "Membership",
     "MemoryLog",
     "Message",
     "Payload",
@@ -107,7 +112,6 @@ __all__ = [
     "Read",
     "ReadState",
     "Receive",
-    "Refused",
     "ReplicaProgress",
     "Role",
     "RoleChange",
@@ -116,5 +120,4 @@ __all__ = [
     "SnapshotSent",
     "StepDown",
     "TransferLeadership",
-    "WriteFailed",
 ]

@@ -19,7 +19,7 @@ from strata_raft.types import (
 )
 
 
-class Refused(Exception):
+class EventRefused(Exception):
     """The event is not possible now; nothing changed."""
 
 
@@ -45,7 +45,7 @@ class Persisted:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteFailed:
+class LogWriteFailed:
     """The log had no room: everything not yet reported as persisted is gone (rule 11)."""
 
 
@@ -131,7 +131,7 @@ Event = (
     Propose
     | Receive
     | Persisted
-    | WriteFailed
+    | LogWriteFailed
     | Campaign
     | ForgetLeader
     | Read

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata_raft.events import Refused
+from strata_raft.events import EventRefused
 from strata_raft.log import Compacted
 from strata_raft.membership import begin_change, encode_configuration, finish_change
 from strata_raft.messages import (
@@ -63,14 +63,14 @@ class Leader:
     def propose(self, payloads: Sequence[Payload]) -> None:
         """Append one entry per payload and replicate them."""
         if self.transfer_target != NO_REPLICA:
-            raise Refused(f"leadership is being handed to replica {self.transfer_target}")
+            raise EventRefused(f"leadership is being handed to replica {self.transfer_target}")
         self._append(EntryKind.NORMAL, payloads)
 
     def read(self, context: int) -> None:
         """Answer a read now if this replica alone is a quorum, else ask for confirmation."""
         state = self._state
         if len(self._reads) + len(self._early_reads) >= state.options.max_pending_reads:
-            raise Refused("too many reads wait for confirmation (max_pending_reads)")
+            raise EventRefused("too many reads wait for confirmation (max_pending_reads)")
         if state.log.committed < self.term_start_index:
             self._early_reads.append(context)
             return
@@ -85,7 +85,7 @@ class Leader:
         if target == state.replica_id:
             return
         if not state.membership.current.may_vote(target):
-            raise Refused(f"replica {target} is not a voter")
+            raise EventRefused(f"replica {target} is not a voter")
         self.transfer_target = target
         self._quorum_ticks = 0
         self._send_append(target, even_empty=True)
@@ -95,11 +95,11 @@ class Leader:
         """Append the joint configuration; the final one follows when it is committed."""
         membership = self._state.membership
         if self._state.log.committed < max(self.term_start_index, membership.index):
-            raise Refused("the last configuration or this leader's no-op is not committed")
+            raise EventRefused("the last configuration or this leader's no-op is not committed")
         try:
             joint = begin_change(membership.current, voters, learners)
         except ValueError as error:
-            raise Refused(str(error)) from error
+            raise EventRefused(str(error)) from error
         self._append_configuration(joint)
 
     def step_down(self, successor: int) -> Role:

@@ -7,7 +7,7 @@ This file decides the role that follows from a message or timer; the roles are i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from strata_raft.candidate import Candidate
 from strata_raft.events import (
@@ -16,18 +16,18 @@ from strata_raft.events import (
     Effects,
     EntriesFetched,
     Event,
+    EventRefused,
     ForgetLeader,
+    LogWriteFailed,
     PeerUnreachable,
     Persisted,
     Propose,
     Read,
     Receive,
-    Refused,
     SnapshotInstalled,
     SnapshotSent,
     StepDown,
     TransferLeadership,
-    WriteFailed,
 )
 from strata_raft.follower import Follower
 from strata_raft.leader import Leader
@@ -61,12 +61,10 @@ class RawNode:
         self,
         replica_id: int,
         reader: LogReader,
-        configuration: Configuration,
+        membership: Membership,
         *,
         election_timeout_ticks: Callable[[], int],
         hard_state: HardState | None = None,
-        configuration_index: int = 0,
-        configurations: Sequence[tuple[int, Configuration]] = (),
         floor: tuple[int, int] = (0, 0),
         options: RaftOptions | None = None,
     ) -> None:
@@ -75,14 +73,12 @@ class RawNode:
         Args:
             replica_id: this replica, above 0, never reused (rule 8).
             reader: the stored log.
-            configuration: the raft group's first configuration, or that of the newest snapshot;
-                one without anybody for a replica that is to learn it from its leader.
+            membership: what the stored log says of it; the node changes it from now on. Its base
+                is the raft group's first configuration, or that of the newest snapshot, or one
+                without anybody for a replica that is to learn it from its leader.
             election_timeout_ticks: gives a fresh random timeout, at least
                 `options.election_ticks`, each time one is needed.
             hard_state: the last one written.
-            configuration_index: index of the entry that brought `configuration`; 0: none did.
-            configurations: later configuration entries of the stored log with their indexes,
-                ascending.
             floor: (term, index) of the entry up to which the log was voided to make room for a
                 snapshot that may not have come (rule 8). What this replica acknowledged before
                 still binds it: until the log reaches that entry it does not campaign, and votes
@@ -96,8 +92,8 @@ class RawNode:
             replica_id,
             options or RaftOptions(),
             RaftLog(reader, hard_state.commit, floor),
-            Membership(configuration, configurations, base_index=configuration_index),
-            hard_state,
+            membership=membership,
+            hard_state=hard_state,
         )
         self._election_timeout_ticks = election_timeout_ticks
         self._leader: Leader | None = None
@@ -126,7 +122,7 @@ class RawNode:
                 self._state.leader_id = NO_REPLICA
             case ForgetLeader():
                 pass  # it counts on none
-            case WriteFailed():
+            case LogWriteFailed():
                 self._write_failed()
             case SnapshotInstalled():
                 self._snapshot_installed(event)
@@ -225,7 +221,7 @@ class RawNode:
 
     def _leading(self) -> Leader:
         if self._leader is None:
-            raise Refused(f"replica {self.replica_id} does not lead")
+            raise EventRefused(f"replica {self.replica_id} does not lead")
         return self._leader
 
     def _step_leader_only(self, event: Event) -> None:
@@ -247,7 +243,7 @@ class RawNode:
 
     def _campaign(self) -> None:
         if not self._state.may_campaign():
-            raise Refused(f"replica {self.replica_id} is not a voter")
+            raise EventRefused(f"replica {self.replica_id} is not a voter")
         if self._leader is None:
             self._become(Role.PRE_CANDIDATE)
 

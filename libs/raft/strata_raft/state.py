@@ -48,6 +48,7 @@ class ReplicaState:
         replica_id: int,
         options: RaftOptions,
         log: RaftLog,
+        *,
         membership: Membership,
         hard_state: HardState,
     ) -> None:

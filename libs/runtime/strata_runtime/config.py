@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,9 +30,14 @@ class Section(BaseModel):
     """Base of one `[section]`: unknown keys are errors, values cannot be changed.
 
     Secrets are `pydantic.SecretStr`; every field has a description, from which docs are made.
+
+    Attributes:
+        renamed_keys: former key -> its name now; a former key is refused with the new name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {}
 
 
 class Config(BaseModel):
@@ -67,7 +72,7 @@ def load(model: type[ConfigT], file: Path | None, environment: Mapping[str, str]
         return model.model_validate(values)
     except ValidationError as error:
         sources = {(section, key): name for name, (section, key, _) in overridden.items()}
-        raise ConfigError(_explain(error, file, sources)) from None
+        raise ConfigError(_explain(error, file, sources, _renamed_keys(model))) from None
 
 
 def keys_of(model: type[Config]) -> Iterator[tuple[str, str, str]]:
@@ -134,7 +139,27 @@ def _overrides(
                 yield variable, (*known[variable], _from_text(variable, text))
         elif variable.startswith(sections) and not _SERVICE_LINK.search(variable):
             # A misspelt key must not be ignored silently.
-            raise ConfigError(f"{variable}: no such key (environment)")
+            now = _renamed_variables(model).get(variable)
+            hint = f", {now} now" if now else ""
+            raise ConfigError(f"{variable}: no such key{hint} (environment)")
+
+
+def _renamed_variables(model: type[Config]) -> dict[str, str]:
+    """Return the variable of every former key -> its variable now."""
+    return {
+        f"{PREFIX}_{section.upper()}_{former.upper()}": f"{PREFIX}_{section.upper()}_{now.upper()}"
+        for section, keys in _renamed_keys(model).items()
+        for former, now in keys.items()
+    }
+
+
+def _renamed_keys(model: type[Config]) -> dict[str, Mapping[str, str]]:
+    """Return the former keys of every section."""
+    return {
+        section: field.annotation.renamed_keys
+        for section, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+    }
 
 
 def _from_text(variable: str, text: str) -> Any:
@@ -148,7 +173,10 @@ def _from_text(variable: str, text: str) -> Any:
 
 
 def _explain(
-    error: ValidationError, file: Path | None, sources: Mapping[tuple[str, str], str]
+    error: ValidationError,
+    file: Path | None,
+    sources: Mapping[tuple[str, str], str],
+    renamed: Mapping[str, Mapping[str, str]],
 ) -> str:
     """The first problem as one line `source: section.key: what is wrong`."""
     problems = error.errors(include_url=False, include_context=False)
@@ -156,6 +184,8 @@ def _explain(
     where = [str(part) for part in first["loc"]]
     source = sources.get((where[0], where[1])) if len(where) > 1 else None
     what = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    now = renamed.get(where[0], {}).get(where[1], "") if len(where) > 1 else ""
+    what += f", its name is {now} now" if now else ""
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{source or file or 'configuration'}: {'.'.join(where)}: {what}{more}"
 

@@ -37,7 +37,7 @@ class Limit:
 
     __slots__ = ("_gauges", "_labels", "_refused", "maximum", "name", "unit", "used")
 
-    def __init__(self, name: str, maximum: int, unit: str, metrics: Metrics) -> None:
+    def __init__(self, name: str, maximum: int, unit: str, *, metrics: Metrics) -> None:
         if maximum <= 0:
             raise ValueError(f"limit {name} must be positive, got {maximum}")
         self.name = name

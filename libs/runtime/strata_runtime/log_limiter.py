@@ -28,6 +28,7 @@ class LogLimiter:
         max_lines: int = 100,
         max_stacks: int = 5,
         interval_s: float = 10.0,
+        *,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most = {False: max_lines, True: max_stacks}

@@ -152,7 +152,7 @@ class Histogram:
         key = tuple(labels.items()) if labels else ()
         if key not in self._counts:
             key = self._added(key)
-        return BoundHistogram(self._boundaries, self._counts[key], self._sums, key)
+        return BoundHistogram(self._boundaries, self._counts[key], self._sums, key=key)
 
     def _added(self, key: LabelSet) -> LabelSet:
         """Return the key under which a label set seen for the first time is recorded."""
@@ -223,6 +223,7 @@ class BoundHistogram:
         boundaries: Sequence[float],
         counts: list[int],
         sums: dict[LabelSet, float],
+        *,
         key: LabelSet,
     ) -> None:
         self._boundaries = boundaries
@@ -282,7 +283,7 @@ class DisabledHistogram(Histogram):
 
     def bound(self, labels: Labels | None = None) -> BoundHistogram:
         """A histogram that records nothing."""
-        return _DisabledBoundHistogram((), [], {}, ())
+        return _DisabledBoundHistogram((), [], {}, key=())
 
 
 class _DisabledBoundHistogram(BoundHistogram):

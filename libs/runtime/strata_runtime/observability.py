@@ -6,7 +6,9 @@ Prometheus port is `node.metrics_port`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -45,6 +47,10 @@ class OtlpOptions:
 class ObservabilityConfig(Section):
     """The section `[observability]`."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "trace_max_spans": "max_trace_spans",
+    }
+
     cluster: str = Field(
         default="DefaultCluster",
         min_length=1,
@@ -72,7 +78,7 @@ class ObservabilityConfig(Section):
         description="Continue the traces that clients sampled (traceparent in the trace context or "
         "the user properties of a message, or in the metadata of the call).",
     )
-    trace_max_spans: int = Field(
+    max_trace_spans: int = Field(
         default=4_096,
         ge=1,
         description="Most spans that wait for the collector; further spans are lost.",
@@ -93,7 +99,7 @@ class ObservabilityConfig(Section):
         return TraceOptions(
             self.trace_sample_ratio,
             follow_parents=self.trace_clients,
-            max_spans=self.trace_max_spans,
+            max_spans=self.max_trace_spans,
         )
 
     def otlp(self) -> OtlpOptions | None:
@@ -154,5 +160,5 @@ def observe(
     tracer = Tracer(config.traces(), metrics, clock)
     resource = {"service.name": service, **labels}
     buffer = tracer.buffer if tracer.enabled else None
-    push = OtlpPush(otlp, metrics, buffer, resource, on_fatal)
+    push = OtlpPush(otlp, metrics, buffer, resource=resource, on_fatal=on_fatal)
     return Observability(metrics, tracer, [push])

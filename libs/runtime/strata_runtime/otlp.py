@@ -70,9 +70,9 @@ class OtlpPush:
         options: OtlpOptions,
         metrics: Metrics,
         buffer: SpanBuffer | None,
+        *,
         resource: dict[str, str],
         on_fatal: OnFatal,
-        *,
         span_exporter: SpanExporter | None = None,
     ) -> None:
         metrics.declare(METRICS)

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from strata_runtime import logs
 from strata_runtime.clock import Clock, SystemClock
@@ -100,6 +101,14 @@ def current_trace_parent() -> str:
     return _current.get()
 
 
+class SpanIds(NamedTuple):
+    """Names of a span, in hexadecimal digits; without a parent the trace begins here."""
+
+    trace_id: str
+    span_id: str
+    parent_span_id: str
+
+
 class Span:
     """Something that takes time on behalf of a message. Ended once, by `end`.
 
@@ -127,10 +136,9 @@ class Span:
         buffer: SpanBuffer,
         now_ns: Callable[[], int],
         name: str,
+        *,
         kind: SpanKind,
-        trace_id: str,
-        span_id: str,
-        parent_span_id: str,
+        ids: SpanIds,
         attributes: dict[str, Attribute],
         links: Sequence[TraceParent],
         started_ns: int,
@@ -139,9 +147,7 @@ class Span:
         self.now_ns = now_ns
         self.name = name
         self.kind = kind
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.parent_span_id = parent_span_id
+        self.trace_id, self.span_id, self.parent_span_id = ids
         self.attributes = attributes
         self.links = links
         self.started_ns = started_ns
@@ -214,6 +220,7 @@ class Tracer:
         options: TraceOptions,
         metrics: Metrics,
         clock: Clock | None = None,
+        *,
         random_bits: Callable[[int], int] = secrets.randbits,
     ) -> None:
         self._options = options
@@ -271,13 +278,11 @@ class Tracer:
             self.buffer,
             self.now_ns,
             name,
-            kind,
-            trace_id,
-            f"{self._random_bits(64) or 1:016x}",
-            parent_span_id,
-            dict(attributes or ()),
-            [link for link in parsed if link is not None],
-            self.now_ns() if started_ns is None else started_ns,
+            kind=kind,
+            ids=SpanIds(trace_id, f"{self._random_bits(64) or 1:016x}", parent_span_id),
+            attributes=dict(attributes or ()),
+            links=[link for link in parsed if link is not None],
+            started_ns=self.now_ns() if started_ns is None else started_ns,
         )
 
     def _monotonic_ns(self) -> int:

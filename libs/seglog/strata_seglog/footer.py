@@ -36,7 +36,7 @@ _RETURNED = 2
 
 
 @dataclass(slots=True)
-class Section:
+class FooterSection:
     """One replica in one segment.
 
     Term, vote and commit are all 0 if no hard state stands in this segment. The checkpoint
@@ -92,18 +92,18 @@ class Contents:
     def __init__(self, base: int) -> None:
         self.base = base
         self.rows = 0
-        self.sections: dict[int, Section] = {}
+        self.sections: dict[int, FooterSection] = {}
 
-    def section(self, replica_id: int, raft_group: int) -> Section:
+    def section(self, replica_id: int, raft_group: int) -> FooterSection:
         """Return the section of a replica, made when first named."""
         section = self.sections.get(replica_id)
         if section is None:
-            section = self.sections[replica_id] = Section(replica_id, raft_group)
+            section = self.sections[replica_id] = FooterSection(replica_id, raft_group)
         return section
 
     def add(
         self,
-        section: Section,
+        section: FooterSection,
         kind: int,
         position: int,
         term: int,
@@ -162,7 +162,7 @@ class Contents:
             )
             at += _SECTION.size
             end = at + rows * BYTES_PER_ROW
-            contents.sections[replica_id] = Section(
+            contents.sections[replica_id] = FooterSection(
                 replica_id,
                 raft_group,
                 bool(flags & _REMOVED),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from strata_seglog.columns import NO_CUT, EntryColumns
-from strata_seglog.footer import NO_CHECKPOINT, Contents, Section
+from strata_seglog.footer import NO_CHECKPOINT, Contents, FooterSection
 from strata_seglog.frames import FLAG_MOVED, NO_REPLICA, FrameKind
 
 VOID_INDEX = 0
@@ -33,7 +33,7 @@ Run = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReplicaSpan:
     """One replica in one segment: its live entries there, and what it ends in earlier ones.
 
     `terms`: (first index, term) of each run of live entries of one term, so that terms are known
@@ -73,13 +73,13 @@ class ReplicaLog:
 
 
 @dataclass(slots=True)
-class ReplicaState:
+class LogReplica:
     """One replica over all segments. `active` is its section in the active segment."""
 
     replica_id: int
     raft_group: int
-    spans: tuple[Span, ...] = ()
-    active: Section | None = None
+    spans: tuple[ReplicaSpan, ...] = ()
+    active: FooterSection | None = None
     active_base: int = 0
     last_index: int = 0
     last_term: int = 0
@@ -99,7 +99,7 @@ class ReplicaState:
         """Whether a hard state of the replica is known."""
         return bool(self.term or self.vote or self.commit)
 
-    def all_spans(self) -> tuple[Span, ...]:
+    def all_spans(self) -> tuple[ReplicaSpan, ...]:
         """Return the spans, that of the active segment included."""
         active = self.active
         if active is None:
@@ -164,7 +164,7 @@ class LogIndex:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.replicas: dict[int, ReplicaState] = {}
+        self.replicas: dict[int, LogReplica] = {}
         self.active = Contents(NO_SEGMENT)
 
     def begin_segment(self, base: int) -> None:
@@ -192,7 +192,7 @@ class LogIndex:
             return 0
         state = self.replicas.get(replica_id)
         if state is None:
-            state = self.replicas[replica_id] = ReplicaState(replica_id, raft_group)
+            state = self.replicas[replica_id] = LogReplica(replica_id, raft_group)
         section = state.active
         if section is None:
             section = self.active.section(replica_id, raft_group)
@@ -216,7 +216,7 @@ class LogIndex:
         for section in contents.sections.values():
             state = self.replicas.get(section.replica_id)
             if state is None:
-                state = ReplicaState(section.replica_id, section.raft_group)
+                state = LogReplica(section.replica_id, section.raft_group)
                 self.replicas[section.replica_id] = state
             if section.removed:
                 # What came after that counts once the replica id is taken back.
@@ -386,7 +386,7 @@ class LogIndex:
         return sorted(found)
 
     @staticmethod
-    def _note_state(state: ReplicaState, section: Section) -> None:
+    def _note_state(state: LogReplica, section: FooterSection) -> None:
         if section.has_hard_state:
             state.term, state.vote, state.commit = section.term, section.vote, section.commit
         if section.checkpoint != NO_CHECKPOINT:
@@ -398,8 +398,8 @@ class LogIndex:
             state.removed = False
 
 
-def _span_of(section: Section, base: int, terms: tuple[tuple[int, int], ...]) -> Span:
-    return Span(
+def _span_of(section: FooterSection, base: int, terms: tuple[tuple[int, int], ...]) -> ReplicaSpan:
+    return ReplicaSpan(
         base,
         _runs(section.columns.live_indexes),
         terms,

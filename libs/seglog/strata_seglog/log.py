@@ -6,7 +6,7 @@ Invariants:
 - The remains of a refused write are never read and never recovered.
 - Every segment begins with the hard state of every replica, so freeing one loses none.
 
-Threads: methods defined here belong to the writer thread; `LogReader` documents its own.
+Threads: methods defined here belong to the writer thread; `CommitLogReader` documents its own.
 
 It does not know what a payload means, except for the part number of a checkpoint frame.
 """
@@ -32,11 +32,11 @@ from strata_seglog.frames import (
     moved_copy,
     payload_bytes,
 )
-from strata_seglog.index import ReplicaLog, ReplicaState
+from strata_seglog.index import LogReplica, ReplicaLog
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk
 from strata_seglog.prepare import Preparer
-from strata_seglog.reader import LogReader, View
+from strata_seglog.reader import CommitLogReader, View
 from strata_seglog.recovery import recover
 from strata_seglog.retention import (
     Relocation,
@@ -50,7 +50,7 @@ from strata_seglog.tail import Tail
 __all__ = ["CommitLog", "LogOptions", "Relocation", "ReplicaLog", "SegmentInfo"]
 
 
-class CommitLog(LogReader):
+class CommitLog(CommitLogReader):
     """The log with its end; made by `CommitLog.open`."""
 
     def __init__(
@@ -58,10 +58,11 @@ class CommitLog(LogReader):
         disk: Disk,
         options: LogOptions,
         report: Callable[[Corruption], None],
+        *,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        super().__init__(disk, options, report, metrics)
+        super().__init__(disk, options, report, metrics=metrics)
         self._disk = disk
         self._options = options
         self._clock = clock
@@ -109,7 +110,13 @@ class CommitLog(LogReader):
             LogFailed: it could not be synced.
             OSError: the folder could not be read.
         """
-        log = cls(disk, options, report, metrics or Metrics.disabled(), clock or SystemClock())
+        log = cls(
+            disk,
+            options,
+            report,
+            metrics=metrics or Metrics.disabled(),
+            clock=clock or SystemClock(),
+        )
         try:
             log._recover()
         except BaseException:
@@ -205,7 +212,7 @@ class CommitLog(LogReader):
 
     # Upkeep.
 
-    def sealed_state(self, replica_id: int) -> ReplicaState | None:
+    def sealed_state(self, replica_id: int) -> LogReplica | None:
         """Return what the index says of a replica; nothing of it is in the active segment then.
 
         That one is sealed if it has entries or checkpoints of it. Belongs to the writer thread.

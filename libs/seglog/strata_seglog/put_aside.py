@@ -18,7 +18,7 @@ from strata_seglog.frames import Frame, FrameKind, StoredFrame, hard_state_frame
 from strata_seglog.log import CommitLog
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk
-from strata_seglog.reader import LogReader, View
+from strata_seglog.reader import CommitLogReader, View
 from strata_seglog.recovery import recover
 from strata_seglog.segments import Segment
 
@@ -27,7 +27,7 @@ _WRITE_BYTES = 2 * 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024
 
 
-class ClosedLog(LogReader):
+class ClosedLog(CommitLogReader):
     """A log that no process writes to, opened for reading only."""
 
     @classmethod
@@ -42,7 +42,7 @@ class ClosedLog(LogReader):
         Raises:
             OSError: the folder could not be read.
         """
-        log = cls(disk, options, report, Metrics.disabled())
+        log = cls(disk, options, report, metrics=Metrics.disabled())
         found = recover(disk, log._files, on_sealed=log._cache.put)
         log._index = found.index
         log._view = View(tuple(found.sealed), found.active or Segment(found.next_base, 0))

@@ -55,7 +55,7 @@ class View(NamedTuple):
         return (*self.sealed, self.active)
 
 
-class LogReader:
+class CommitLogReader:
     """The reading side of a CommitLog.
 
     Args:
@@ -70,6 +70,7 @@ class LogReader:
         disk: Disk,
         options: LogOptions,
         report: Callable[[Corruption], None],
+        *,
         metrics: Metrics,
     ) -> None:
         self._report = report

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from strata_seglog.errors import Corruption
 from strata_seglog.footer import Contents
 from strata_seglog.frames import FrameKind, Header
-from strata_seglog.index import LogIndex, ReplicaState
+from strata_seglog.index import LogIndex, LogReplica
 from strata_seglog.ports import Disk, DiskFile
 from strata_seglog.sealed import corruption_of, read_footer, read_sealed
 from strata_seglog.segments import OpenFiles, Segment, segment_names
@@ -102,7 +102,7 @@ def blame(index: LogIndex, corruption: Corruption) -> Corruption:
         if unknown:
             # A replica whose only frame is unreadable is known by its header alone. In a copy:
             # the writer goes through the replicas without the lock.
-            added = {replica_id: ReplicaState(replica_id, 0) for replica_id in unknown}
+            added = {replica_id: LogReplica(replica_id, 0) for replica_id in unknown}
             index.replicas = {**index.replicas, **added}
         for replica_id in owners:
             state = index.replicas[replica_id]

@@ -28,7 +28,7 @@ from strata_seglog.frames import (
 )
 from strata_seglog.options import LogOptions
 from strata_seglog.ports import Disk, DiskFile
-from strata_seglog.reader import LogReader, View
+from strata_seglog.reader import CommitLogReader, View
 from strata_seglog.recovery import recover
 from strata_seglog.sealed import add_frame, read_footer
 from strata_seglog.segments import Segment
@@ -87,7 +87,7 @@ class Damage:
         return f"{self.segment}: {self.position} to {self.end}: {self.reason}"
 
 
-class OfflineLog(LogReader):
+class OfflineLog(CommitLogReader):
     """A log as it stands on the disk; nothing is changed."""
 
     def __init__(self, disk: Disk) -> None:
@@ -97,7 +97,9 @@ class OfflineLog(LogReader):
             OSError: the disk cannot be read.
             RepairError: a segment is missing.
         """
-        super().__init__(disk, LogOptions(recent_bytes=0), lambda _: None, Metrics.disabled())
+        super().__init__(
+            disk, LogOptions(recent_bytes=0), lambda _: None, metrics=Metrics.disabled()
+        )
         found = recover(disk, self._files, on_sealed=self._cache.put)
         sealed = found.sealed
         for before, segment in zip(sealed, [*sealed[1:], found.active], strict=False):

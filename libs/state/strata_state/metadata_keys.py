@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 
-class RowKind(IntEnum):
+class MetadataRowKind(IntEnum):
     """First byte of a key."""
 
     APPLIED = 0
@@ -28,59 +28,63 @@ class RowKind(IntEnum):
     PLACEMENT_MODEL = 21
 
 
-APPLIED_KEY = bytes([RowKind.APPLIED])
-INSTALLING_KEY = bytes([RowKind.INSTALLING])
-PLACEMENT_MODEL_KEY = bytes([RowKind.PLACEMENT_MODEL])
+APPLIED_KEY = bytes([MetadataRowKind.APPLIED])
+INSTALLING_KEY = bytes([MetadataRowKind.INSTALLING])
+PLACEMENT_MODEL_KEY = bytes([MetadataRowKind.PLACEMENT_MODEL])
 
 
 def topic_key(namespace: str, name: str) -> bytes:
     """Return the key of a topic's row."""
-    return _name_key(RowKind.TOPIC, namespace, name)
+    return _name_key(MetadataRowKind.TOPIC, namespace, name)
 
 
 def consumer_group_key(namespace: str, name: str) -> bytes:
     """Return the key of a consumer group's row."""
-    return _name_key(RowKind.CONSUMER_GROUP, namespace, name)
+    return _name_key(MetadataRowKind.CONSUMER_GROUP, namespace, name)
 
 
 def raft_group_key(raft_group: int) -> bytes:
     """Return the key of a raft group's row."""
-    return bytes([RowKind.RAFT_GROUP]) + raft_group.to_bytes(4, "big")
+    return bytes([MetadataRowKind.RAFT_GROUP]) + raft_group.to_bytes(4, "big")
 
 
 def node_key(node_id: str) -> bytes:
     """Return the key of a node's row."""
-    return bytes([RowKind.NODE]) + node_id.encode()
+    return bytes([MetadataRowKind.NODE]) + node_id.encode()
 
 
 def slots_key(first_slot: int) -> bytes:
     """Return the key of the row of the run of slots that starts at `first_slot`."""
-    return bytes([RowKind.SLOTS]) + first_slot.to_bytes(2, "big")
+    return bytes([MetadataRowKind.SLOTS]) + first_slot.to_bytes(2, "big")
 
 
 def slot_move_key(from_raft_group: int) -> bytes:
     """Return the key of the row of the slots that a raft group gives up."""
-    return bytes([RowKind.SLOT_MOVE]) + from_raft_group.to_bytes(4, "big")
+    return bytes([MetadataRowKind.SLOT_MOVE]) + from_raft_group.to_bytes(4, "big")
 
 
 def queue_override_key(topic_id: int, queue: int) -> bytes:
     """Return the key of the row of a queue that is not where its slot is."""
-    return bytes([RowKind.QUEUE_OVERRIDE]) + topic_id.to_bytes(4, "big") + queue.to_bytes(4, "big")
+    return (
+        bytes([MetadataRowKind.QUEUE_OVERRIDE])
+        + topic_id.to_bytes(4, "big")
+        + queue.to_bytes(4, "big")
+    )
 
 
 def quota_key(namespace: str, topic: str) -> bytes:
     """Return the key of the limits of a topic; "": of the namespace as a whole."""
-    return _name_key(RowKind.QUOTA, namespace, topic)
+    return _name_key(MetadataRowKind.QUOTA, namespace, topic)
 
 
 def placement_plan_key(plan_id: int) -> bytes:
     """Return the key of a plan's row."""
-    return bytes([RowKind.PLACEMENT_PLAN]) + plan_id.to_bytes(8, "big")
+    return bytes([MetadataRowKind.PLACEMENT_PLAN]) + plan_id.to_bytes(8, "big")
 
 
 def change_key(revision: int) -> bytes:
     """Return the key of the row that names what a revision changed."""
-    return bytes([RowKind.CHANGE]) + revision.to_bytes(8, "big")
+    return bytes([MetadataRowKind.CHANGE]) + revision.to_bytes(8, "big")
 
 
 def revision_of(key: bytes) -> int:
@@ -90,12 +94,12 @@ def revision_of(key: bytes) -> int:
 
 def tombstone_key(what: int, dropped_id: int) -> bytes:
     """Return the key of the row that says what was deleted: 1 a topic, 2 a consumer group."""
-    return bytes([RowKind.TOMBSTONE, what]) + dropped_id.to_bytes(4, "big")
+    return bytes([MetadataRowKind.TOMBSTONE, what]) + dropped_id.to_bytes(4, "big")
 
 
-def kind_of(key: bytes) -> RowKind:
+def kind_of(key: bytes) -> MetadataRowKind:
     """Return what a key names."""
-    return RowKind(key[0])
+    return MetadataRowKind(key[0])
 
 
 def names_of(key: bytes) -> tuple[str, str]:
@@ -104,10 +108,10 @@ def names_of(key: bytes) -> tuple[str, str]:
     return namespace.decode(), name.decode()
 
 
-def kind_range(kind: RowKind) -> tuple[bytes, bytes]:
+def kind_range(kind: MetadataRowKind) -> tuple[bytes, bytes]:
     """Return (first, end) of a scan over all rows of a kind."""
     return bytes([kind]), bytes([kind + 1])
 
 
-def _name_key(kind: RowKind, namespace: str, name: str) -> bytes:
+def _name_key(kind: MetadataRowKind, namespace: str, name: str) -> bytes:
     return b"%c%s\x00%s" % (kind, namespace.encode(), name.encode())

@@ -12,15 +12,13 @@ and waits, but serves new calls. When the clients are gone or time is up, edge a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-
-import google_crc32c
+from collections.abc import Sequence
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import ContainingEdge
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.base.metrics import METRICS
 from strata_broker.clients.gauges import show_broker
@@ -31,12 +29,13 @@ from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
 from strata_broker.metadata.budget import SendBudget, max_requests
+from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.operators.rehashes import Rehasher
-from strata_broker.operators.windows import WindowCollector, WindowOptions
+from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowOptions
 from strata_broker.receives.ack import Acknowledger, LeaseKeeper
 from strata_broker.receives.assembly import new_receiver
 from strata_broker.receives.deliver import Deliverer
@@ -49,9 +48,8 @@ from strata_broker.sends.send import Sender
 from strata_broker.sends.transactions import Transactions
 from strata_broker.servicers.assembly import OperatorParts, Operators
 from strata_broker.servicers.hot import HotCalls
-from strata_broker.servicers.messaging import MessagingServicer
+from strata_broker.servicers.messaging import MessagingServicer, WaitingMessages
 from strata_broker.servicers.plugins import BrokerPlugin, PluginParts
-from strata_broker.servicers.plugins import load as load_plugins
 from strata_broker.serving import Serving
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_broker.storage_client.holder_calls import HolderCalls
@@ -59,41 +57,19 @@ from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import Edge
 from strata_metadata.client import MetadataClient
 from strata_metadata.errors import MetaRefused
-from strata_metadata.follower import MetadataFollower
+from strata_metadata.follower import MetadataFollower, MetadataSources
 from strata_metadata.presence import NodePresence
-from strata_runtime.backoff import Random
-from strata_runtime.clock import Clock
 from strata_runtime.config import Config
 from strata_runtime.health import Health
 from strata_runtime.listening import endpoint_of
 from strata_runtime.logs import get_logger
-from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks, Tasks
-from strata_runtime.tracing import Tracer
 from strata_runtime.version import VERSION
-
-OnFatal = Callable[[str, BaseException], None]
 
 
 class BrokerStartError(Exception):
     """The broker cannot serve; the text names what was missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
-    """Who this broker is.
-
-    Attributes:
-        node_id: its name among the nodes.
-        boot_id: chosen at random when the process starts; names its append batches.
-        host: address that clients reach it under, without port; the port is the edge's.
-        rack: failure domain, for instance a zone; "" if there is none.
-    """
-
-    node_id: str
-    boot_id: int
-    host: str
-    rack: str = ""
 
 
 class BrokerApp:
@@ -104,13 +80,10 @@ class BrokerApp:
         config: its sections.
         edge: not yet started; the broker adds its methods to it.
         network: channels to nameservers, storage nodes and brokers; owned by the broker.
-        clock: time.
-        random: numbers in [0, 1).
-        metrics: where everything is counted.
-        on_fatal: called when a permanent loop fails; a failure in one request ends only that one.
+        runtime: what the process gives it.
         shown_config: configuration that `GetConfig` shows, of the whole process; None: `config`.
-        tracer: traces messages; None: nothing is traced.
         windows: options of metric windows; None: they are not collected.
+        plugins: what it serves beside messages.
     """
 
     name = "broker"
@@ -120,15 +93,12 @@ class BrokerApp:
         identity: BrokerIdentity,
         config: BrokerConfig,
         edge: Edge,
-        network: BrokerNetwork,
-        clock: Clock,
-        random: Random,
-        metrics: Metrics,
-        on_fatal: OnFatal,
         *,
+        network: BrokerNetwork,
+        runtime: Runtime,
         shown_config: Config | None = None,
-        tracer: Tracer | None = None,
         windows: WindowOptions | None = None,
+        plugins: Sequence[BrokerPlugin] = (),
     ) -> None:
         self._identity = identity
         self.port = 0
@@ -136,19 +106,21 @@ class BrokerApp:
         self._config = config
         self._edge = edge
         self._network = network
+        clock, random, metrics = runtime.clock, runtime.random, runtime.metrics
+        self._runtime = runtime
         self._clock = clock
         self._random = random
         self._metrics = metrics
         self._window_options = windows
-        self._traces = MessageTraces(tracer or Tracer.disabled())
+        self._traces = MessageTraces(runtime.tracer)
         self._log = get_logger("broker")
         metrics.declare(METRICS)
-        self._tasks = Tasks("broker", on_fatal)
+        self._tasks = Tasks("broker", runtime.on_fatal)
         self.requests = RequestTasks("broker", metrics, max_tasks=max_requests(config))
         self._presence: asyncio.Task[None] | None = None
         self.view = MetadataView()
         self.sessions = Sessions(config.session, clock, metrics)
-        self._quotas = Quotas(self.view, config.quotas, clock, metrics)
+        self._quotas = Quotas(self.view, config.quotas, clock, metrics=metrics)
         self._metadata = MetadataClient(
             network.nameservers,
             network.metadata_channels,
@@ -161,15 +133,12 @@ class BrokerApp:
             identity.boot_id,
             self.view,
             network.storage_channels,
-            config,
-            clock,
-            random,
-            self._tasks,
-            self.requests,
-            metrics,
-            tracer,
+            config=config,
+            runtime=runtime,
+            tasks=self._tasks,
+            requests=self.requests,
         )
-        self._plugins: list[BrokerPlugin] = load_plugins(config.plugins)
+        self._plugins = plugins
         self._serve_clients()
         self._serve_operators(shown_config or config)
         self._serve_plugins()
@@ -180,14 +149,14 @@ class BrokerApp:
     def _new_follower(self) -> MetadataFollower:
         network = self._network
         return MetadataFollower(
-            network.nameservers,
-            network.metadata_channels,
+            MetadataSources(
+                network.nameservers, network.metadata_channels, lambda: network.storage_seeds
+            ),
             self.view,
-            self._config.metadata_follower(),
+            options=self._config.metadata_follower(),
             clock=self._clock,
             random=self._random,
             metrics=self._metrics,
-            fallback_endpoints=lambda: network.storage_seeds,
             cluster=network.cluster,
         )
 
@@ -195,101 +164,99 @@ class BrokerApp:
         config, clock, metrics = self._config, self._clock, self._metrics
         view, storage = self.view, self._storage
         provisioner = self._provisioner = Provisioner(
-            view, self._metadata, self._quotas, config.metadata, self.requests, clock
+            view,
+            self._metadata,
+            self._quotas,
+            config=config.metadata,
+            requests=self.requests,
+            clock=clock,
         )
-        recorder = self._recorder = Recorder(clock, metrics, config.refusals)
+        recorder = Recorder(clock, metrics, config.refusals)
+        calls = self._calls = CallRuntime(config, clock, self.requests, recorder, metrics)
         filters = Filters(config.receive, clock, metrics)
         producers = self._watch_producers()
         self._follow_transactions(producers, provisioner)
         self._routes = Routes(view, config.route, config.route.advertised_endpoint)
         self._telemetry = Telemetry(
-            view, self.sessions, self._quotas, producers, filters, config, self.requests, metrics
+            view,
+            self.sessions,
+            self._quotas,
+            producers=producers,
+            filters=filters,
+            config=config,
+            requests=self.requests,
+            metrics=metrics,
         )
         self._telemetry.on_idle(self.checker.wake)
         self._deliverer = Deliverer(
-            storage.client, self._identity.host, clock, recorder, metrics, self._traces
+            storage.client,
+            self._identity.host,
+            clock,
+            recorder=recorder,
+            metrics=metrics,
+            traces=self._traces,
         )
         hot = self._new_hot_calls(provisioner, filters, producers)
         self._puller = Puller(
-            view,
             provisioner,
             storage.client,
-            storage.reads,
-            HolderCalls(view, storage.client, clock, config.metadata.call_timeout_ms / 1000),
-            filters,
-            self.sessions,
-            config,
-            self._identity.host,
-            clock,
-            recorder,
-            metrics,
+            reads=storage.reads,
+            holders=HolderCalls(
+                view, storage.client, clock, timeout_s=config.metadata.call_timeout_ms / 1000
+            ),
+            filters=filters,
+            sessions=self.sessions,
+            store_host=self._identity.host,
+            runtime=calls,
         )
+        recaller = Recaller(view, provisioner, storage.client, clock=clock, metrics=metrics)
         MessagingServicer(
-            view,
             provisioner,
             self._routes,
-            LeaseKeeper(view, provisioner, storage.client, config),
-            self._transactions,
-            Recaller(view, provisioner, storage.client, clock, metrics),
-            self._puller,
-            self._telemetry,
-            self.sessions,
-            config,
-            clock,
-            self.requests,
-            recorder,
-            metrics,
+            leases=LeaseKeeper(view, provisioner, storage.client, config=config),
+            waiting=WaitingMessages(self._transactions, recaller),
+            puller=self._puller,
+            telemetry=self._telemetry,
+            sessions=self.sessions,
+            runtime=calls,
         ).register(self._edge, hot)
 
     def _new_hot_calls(
         self, provisioner: Provisioner, filters: Filters, producers: Producers
     ) -> HotCalls:
-        view, config, clock, recorder = self.view, self._config, self._clock, self._recorder
+        calls = self._calls
         self._message_groups = MessageGroups()
-        self.send_budget = SendBudget(config.send, self._metrics)
+        self.send_budget = SendBudget(calls.config.send, calls.metrics)
         self._receiver = new_receiver(
             self._identity.boot_id,
-            view,
             provisioner,
             self._storage,
             self._deliverer,
             filters,
             self.sessions,
-            config,
-            clock,
-            self.requests,
-            recorder,
-            self._metrics,
+            calls,
         )
         self._sender = Sender(
-            view,
             provisioner,
-            self._storage.appender,
+            self._storage,
             self._message_groups,
-            self.send_budget,
-            self._quotas,
-            producers,
-            config,
-            google_crc32c.value,
-            clock,
-            self.requests,
-            recorder,
-            self._storage.earlier,
-            self._traces,
+            budget=self.send_budget,
+            quotas=self._quotas,
+            producers=producers,
+            runtime=calls,
+            traces=self._traces,
         )
         acknowledger = Acknowledger(
-            view, provisioner, self._storage.acker, config, clock, recorder, self._metrics
+            self.view,
+            provisioner,
+            self._storage.acker,
+            config=calls.config,
+            clock=calls.clock,
+            recorder=calls.recorder,
+            metrics=calls.metrics,
         )
         return HotCalls(
-            self._sender,
-            self._receiver,
-            acknowledger,
-            self.requests,
-            recorder,
-            clock,
-            config.refusals,
-            self._metrics,
-            self._plugins,
+            self._sender, self._receiver, acknowledger, runtime=calls, plugins=self._plugins
         )
 
     def _watch_producers(self) -> Producers:
@@ -301,9 +268,9 @@ class BrokerApp:
             self._identity.boot_id,
             self.view,
             self._storage.channels,
-            self.sessions,
-            producers,
-            config,
+            sessions=self.sessions,
+            producers=producers,
+            config=config,
         )
         return producers
 
@@ -313,11 +280,11 @@ class BrokerApp:
             self.view,
             producers,
             provisioner,
-            self._transactions,
-            self._config.transaction,
-            self._clock,
-            self.requests,
-            self._metrics,
+            transactions=self._transactions,
+            config=self._config.transaction,
+            clock=self._clock,
+            requests=self.requests,
+            metrics=self._metrics,
         )
         self._storage.on_checks(self.checker.take)
 
@@ -325,8 +292,7 @@ class BrokerApp:
         identity = self._identity
         self._operators = Operators(
             OperatorParts(
-                identity.node_id,
-                identity.boot_id,
+                identity,
                 VERSION,
                 self.view,
                 self._metadata,
@@ -338,25 +304,22 @@ class BrokerApp:
                 self._routes,
                 self._quotas,
                 self._transactions,
-                self._recorder,
                 self._network.broker_channels,
                 self._network.cluster,
-                self._config,
                 shown_config,
-                self._clock,
                 self._random,
-                self._metrics,
+                self._calls,
             )
         )
         self._rehasher = Rehasher(
             self.view,
             self._message_groups,
             self._metadata,
-            self._storage.client,
-            self._operators.consumers,
-            self._config.metadata,
-            self._random,
-            self._metrics,
+            storage=self._storage.client,
+            consumers=self._operators.consumers,
+            config=self._config.metadata,
+            random=self._random,
+            metrics=self._metrics,
         )
         self._operators.register(ContainingEdge(self._edge, self.requests))
         self._windows = self._window_collector() if self._window_options is not None else None
@@ -381,18 +344,23 @@ class BrokerApp:
     def _window_collector(self) -> WindowCollector:
         identity, timeout_s = self._identity, self._config.send.timeout_ms / 1000
         assert self._window_options is not None, "windows are not wanted"
-        return WindowCollector(
+        own = OwnWindows(
             identity.node_id,
             identity.rack,
-            self.view,
-            self._storage.channels,
-            self._operators.operations,
-            InternalSends(self._sender, identity.node_id, timeout_s),
             self.sessions,
-            self._recorder,
-            self._clock,
-            self._metrics,
-            self._window_options,
+            recorder=self._calls.recorder,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
+        return WindowCollector(
+            identity.node_id,
+            self.view,
+            channels=self._storage.channels,
+            operations=self._operators.operations,
+            sends=InternalSends(self._sender, identity.node_id, timeout_s),
+            own=own,
+            runtime=self._runtime,
+            options=self._window_options,
         )
 
     @property
@@ -458,7 +426,7 @@ class BrokerApp:
             self._metadata,
             node,
             self._config.presence(),
-            self._metrics,
+            metrics=self._metrics,
             cluster=self._network.cluster,
             clock=self._clock,
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from strata_broker.servicers import admin_rpc, messaging, rocketmq_rpc
 from strata_broker.servicers.plugins import BrokerPlugin
 from strata_broker.storage_client.cluster_watch import ClusterWatch
-from strata_edge.health import Health
+from strata_edge.health import ServiceHealth
 from strata_edge.ports import Edge
 
 
@@ -21,7 +21,7 @@ class Serving:
     """
 
     def __init__(self, edge: Edge, cluster: ClusterWatch, plugins: Iterable[BrokerPlugin]) -> None:
-        self._health = Health(edge)
+        self._health = ServiceHealth(edge)
         self._cluster = cluster
         self._services = [
             *("", messaging.SERVICE, admin_rpc.SERVICE, rocketmq_rpc.SERVICE),

@@ -50,7 +50,7 @@ _STATUS_WORDS = {
 }
 
 
-class Client:
+class AdminClient:
     """Calls to one broker with a time limit.
 
     Attributes:
@@ -153,9 +153,9 @@ def _secret_key(common: Common) -> str:
 
 
 @contextmanager
-def connect(common: Common) -> Iterator[Client]:
+def connect(common: Common) -> Iterator[AdminClient]:
     """Yield a client and close it."""
-    client = Client(common)
+    client = AdminClient(common)
     try:
         yield client
     finally:

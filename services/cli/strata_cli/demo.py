@@ -19,7 +19,7 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_cli import messaging
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.options import DEFAULT_ENDPOINT, CliError, Common
 from strata_cli.views import message_view
 
@@ -104,7 +104,7 @@ def _default_port_or_any() -> int:
     return int(port)
 
 
-def _create_topic(client: Client) -> None:
+def _create_topic(client: AdminClient) -> None:
     listed = client.call(client.admin.ListTopics, admin_pb2.ListTopicsRequest(namespace=""))
     if any(topic.name == TOPIC for topic in listed.topics):
         print(f"Topic {TOPIC} is there from an earlier run.")
@@ -115,7 +115,7 @@ def _create_topic(client: Client) -> None:
     print(f"Created topic {created.name} with {created.queue_count} queues.")
 
 
-def _send_and_receive(client: Client) -> None:
+def _send_and_receive(client: AdminClient) -> None:
     topic = definition_pb2.Resource(name=TOPIC)
     group = definition_pb2.Resource(name=GROUP)
     sent = set()

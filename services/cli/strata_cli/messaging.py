@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from strata_cli.client import Client, plain
+from strata_cli.client import AdminClient, plain
 from strata_cli.options import CliError
 
 MAX_BATCH = 32
@@ -47,7 +47,7 @@ class Outgoing:
     deliver_at_ms: int = 0
 
 
-def send(client: Client, outgoing: Outgoing) -> service_pb2.SendResultEntry:
+def send(client: AdminClient, outgoing: Outgoing) -> service_pb2.SendResultEntry:
     """Send one message and return its receipt.
 
     Raises:
@@ -60,7 +60,7 @@ def send(client: Client, outgoing: Outgoing) -> service_pb2.SendResultEntry:
 
 
 def receive(
-    client: Client,
+    client: AdminClient,
     topic: definition_pb2.Resource,
     group: definition_pb2.Resource,
     *,
@@ -102,7 +102,7 @@ def receive(
 
 
 def acknowledge(
-    client: Client, group: definition_pb2.Resource, messages: list[definition_pb2.Message]
+    client: AdminClient, group: definition_pb2.Resource, messages: list[definition_pb2.Message]
 ) -> set[str]:
     """Ack messages of one topic and return the receipt handles that were accepted."""
     if not messages:
@@ -119,7 +119,7 @@ def acknowledge(
     }
 
 
-def recall(client: Client, topic: definition_pb2.Resource, recall_handle: str) -> str:
+def recall(client: AdminClient, topic: definition_pb2.Resource, recall_handle: str) -> str:
     """Take back a delayed message that is not due yet; return its id.
 
     Raises:
@@ -161,7 +161,9 @@ def _message(outgoing: Outgoing) -> definition_pb2.Message:
     return message
 
 
-def _queues(client: Client, topic: definition_pb2.Resource) -> list[definition_pb2.MessageQueue]:
+def _queues(
+    client: AdminClient, topic: definition_pb2.Resource
+) -> list[definition_pb2.MessageQueue]:
     """Return "any queue" of every broker name of the topic's route."""
     request = service_pb2.QueryRouteRequest(topic=topic, endpoints=_endpoints(client.endpoint))
     response = client.call(client.messaging.QueryRoute, request)
@@ -173,7 +175,7 @@ def _queues(client: Client, topic: definition_pb2.Resource) -> list[definition_p
 
 
 def _receive_once(
-    client: Client, request: service_pb2.ReceiveMessageRequest
+    client: AdminClient, request: service_pb2.ReceiveMessageRequest
 ) -> Iterator[definition_pb2.Message]:
     call = client.messaging.ReceiveMessage(
         request, timeout=_LONG_POLLING_S + client.timeout_s, metadata=client.metadata()

@@ -48,8 +48,8 @@ CONNECTION = Group("Connection", sort_key=1)
 class Common:
     """Options of every command; commands without a server ignore the connection options."""
 
-    output: Annotated[Literal["text", "json"], Parameter(name=["--output", "-o"])] = "text"
-    """Form of the result."""
+    output: Annotated[Literal["text", "wide", "json"], Parameter(name=["--output", "-o"])] = "text"
+    """Form of the result; text fits the terminal, wide has one line per row."""
     endpoint: Annotated[str, Parameter(env_var="STRATA_ENDPOINT", group=CONNECTION)] = (
         DEFAULT_ENDPOINT
     )

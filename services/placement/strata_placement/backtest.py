@@ -32,7 +32,7 @@ from strata_placement.forecast.simple import Ema, HoltWinters, Naive, SeasonalNa
 from strata_placement.forecast.trees import TreeOptions
 from strata_placement.planner import PlannerOptions
 from strata_placement.series import LoadSeries, PlacementError
-from strata_placement.simulation import Nothing, Outcome, SimulationOptions, simulate
+from strata_placement.simulation import DoNothing, Outcome, SimulationOptions, simulate
 
 Progress = Callable[[str], None]
 
@@ -172,8 +172,8 @@ def run_backtest(
         )
         for name, make in makers.items()
     }
-    contest = _Contest(clusters, split, options.simulation, progress)
-    contest.run("nothing", {"": lambda cluster: Nothing()})
+    contest = _Contest(clusters, split, options.simulation, progress=progress)
+    contest.run("nothing", {"": lambda cluster: DoNothing()})
     contest.run("greedy_reactive", _greedy_grid())
     contest.limit_moves_to("greedy_reactive")
     for name, maker in (("naive", "naive"), ("ema", "ema"), ("forecast", best)):
@@ -231,6 +231,7 @@ class _Contest:
         clusters: Sequence[LoadSeries],
         split: Split,
         simulation: SimulationOptions,
+        *,
         progress: Progress,
     ) -> None:
         self._clusters = clusters

@@ -40,7 +40,7 @@ class Board:
     """
 
     def __init__(
-        self, model: ClusterModel, target: float, overload_weight: float, slack: float = 0.0
+        self, model: ClusterModel, target: float, overload_weight: float, *, slack: float = 0.0
     ) -> None:
         self.model = model
         self.nodes: Mapping[str, NodeModel] = {node.node_id: node for node in model.nodes}

@@ -129,7 +129,7 @@ class _Maker:
     """One plan in the making."""
 
     def __init__(self, model: ClusterModel, options: PlannerOptions) -> None:
-        self.board = Board(model, options.target, options.overload_weight, options.slack)
+        self.board = Board(model, options.target, options.overload_weight, slack=options.slack)
         self.steps: list[Step] = []
         self.notes: list[str] = []
         self._options = options

@@ -139,7 +139,7 @@ def simulate(
     return outcome
 
 
-class Nothing:
+class DoNothing:
     """A contestant that leaves everything where it is."""
 
     def propose(self, model: ClusterModel, window: int, max_moves: int) -> list[MoveQueue]:

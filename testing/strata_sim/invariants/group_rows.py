@@ -1,7 +1,11 @@
 """Replicas of a raft group have the same rows at the same applied index, byte for byte.
 
 Rows of trimmed messages are left out: their ids and keys are deleted with their day or by the next
-rebuild. Traces are left out too, since a rebuild restores only those that the log still has.
+rebuild. Traces are left out too, since a rebuild restores only those that the log still has. The
+place of a message that the log may have given up is left out: a replica that rebuilt its rows from
+the tier knows neither the entry nor that the message once waited. A local offset below what is
+trimmed says nothing, and is higher where rows were rebuilt. Items of tables in memory are written
+to the rows at each replica's own time.
 """
 
 from __future__ import annotations
@@ -10,13 +14,19 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 
+from strata_kv.model import Engine
+from strata_kv.rows import TableRow
 from strata_mq.layout import (
     PendingRef,
+    PinRow,
+    PinState,
     QueueRow,
     RowKind,
     decode_id,
+    decode_local_offset,
     parse_message_key_key,
     parse_queue_key,
+    parse_tier_local_key,
 )
 from strata_sim.hosts import AnyHost, StorageHost
 
@@ -24,18 +34,37 @@ _KEPT = 2_000
 _KIND_AT = 4
 # After raft group, kind and day.
 _TOPIC, _TOPIC_AT = struct.Struct(">I"), 7
-_REBUILT_IN_PART = (RowKind.TRACE, RowKind.CLIENT_NAME)
+# After raft group and kind.
+_CQ, _CQ_AT = struct.Struct(">IIQ"), 5
+_TABLE_AT = 5
+_NOT_COMPARED = (RowKind.TRACE, RowKind.CLIENT_NAME, RowKind.KV_SETTLED)
 
 
 def replicated_rows(rows: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the rows that every replica must have."""
-    begins = {
+    trimmed = {
         parse_queue_key(key): QueueRow.decode(value).min_offset
         for key, value in rows
         if key[_KIND_AT] == RowKind.QUEUE
     }
+    begins = dict(trimmed)
     for key, value in rows:
-        if key[_KIND_AT] not in _REBUILT_IN_PART and _is_kept(key, value, begins):
+        if key[_KIND_AT] == RowKind.TIER_LOCAL:
+            place = parse_tier_local_key(key)
+            begins[place] = max(begins.get(place, 0), decode_local_offset(value))
+    in_memory = {
+        key[_TABLE_AT : _TABLE_AT + 4]
+        for key, value in rows
+        if key[_KIND_AT] == RowKind.KV_TABLE and TableRow.decode(value).engine is Engine.MEMORY
+    }
+    for key, value in rows:
+        if key[_KIND_AT] == RowKind.KV_ITEM and key[_TABLE_AT : _TABLE_AT + 4] in in_memory:
+            continue
+        if key[_KIND_AT] == RowKind.TIER_LOCAL:
+            if decode_local_offset(value) > trimmed.get(parse_tier_local_key(key), 0):
+                yield key, value
+            continue
+        if key[_KIND_AT] not in _NOT_COMPARED and _is_kept(key, value, begins):
             yield key, value
 
 
@@ -48,6 +77,14 @@ def _is_kept(key: bytes, value: bytes, begins: Mapping[tuple[int, int], int]) ->
             queue, offset = place
         case RowKind.KEY:
             queue, offset = parse_message_key_key(key)
+        case RowKind.CQ:
+            topic_id, queue, offset = _CQ.unpack_from(key, _CQ_AT)
+            return bool(offset >= begins.get((topic_id, queue), 0))
+        case RowKind.PIN:
+            pin = PinRow.decode(value)
+            begin = begins.get((pin.topic_id, pin.queue), 0)
+            is_there = pin.state in (PinState.PLACED, PinState.RETRACTED)
+            return not is_there or pin.offset >= begin
         case _:
             return True
     (topic_id,) = _TOPIC.unpack_from(key, _TOPIC_AT)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from strata.meta.v1 import command_pb2
 from strata_sim.hosts import AnyHost, NameserverHost, StorageHost
 from strata_sim.stores import SimMetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, RowKind
+from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind
 
 # What only a nameserver keeps, or each keeper for itself.
-_OWN_KINDS = {RowKind.APPLIED, RowKind.CHANGE, RowKind.INSTALLING}
+_OWN_KINDS = {MetadataRowKind.APPLIED, MetadataRowKind.CHANGE, MetadataRowKind.INSTALLING}
 
 
 class EqualMetadata:

@@ -7,12 +7,15 @@ from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from strata_angelia.ports import Channel
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
 from strata_broker.base.config import BrokerConfig
+from strata_broker.base.identity import BrokerIdentity
+from strata_broker.kv.plugin import KvBrokerPlugin
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_edge.ports import Edge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_testing.broker.client import Client
 from strata_testing.broker.fake_edge import FakeEdge
 
@@ -62,6 +65,7 @@ class BrokerUnderTest(Generic[AnyEdge]):
         identity: BrokerIdentity,
         config: BrokerConfig,
         edge: AnyEdge,
+        *,
         network: BrokerNetwork,
         random: Callable[[], float],
         metrics: Metrics,
@@ -70,7 +74,12 @@ class BrokerUnderTest(Generic[AnyEdge]):
         self.metrics = metrics
         self.failures: list[tuple[str, BaseException]] = []
         self.app = BrokerApp(
-            identity, config, edge, network, SystemClock(), random, metrics, self._on_failure
+            identity,
+            config,
+            edge,
+            network=network,
+            runtime=Runtime(SystemClock(), random, metrics, self._on_failure),
+            plugins=[KvBrokerPlugin()] if "kv" in config.plugins else (),
         )
         self.app.requests.on_failed(self._on_failure)
 
@@ -140,5 +149,10 @@ def broker_under_test(
         metrics: None: its own.
     """
     return BrokerUnderTest(
-        identity, config or broker_config(), edge, network, random, metrics or Metrics()
+        identity,
+        config or broker_config(),
+        edge,
+        network=network,
+        random=random,
+        metrics=metrics or Metrics(),
     )

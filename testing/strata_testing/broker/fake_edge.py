@@ -35,6 +35,7 @@ class FakeCall:
         method: str,
         request: bytes,
         metadata: Mapping[str, str] = METADATA,
+        *,
         time_left_s: float | None = 25.0,
     ) -> None:
         self.method = method
@@ -167,7 +168,7 @@ class FakeEdge:
                 method,
                 request if isinstance(request, bytes) else request.SerializeToString(),
                 metadata,
-                time_left_s,
+                time_left_s=time_left_s,
             )
             for method, request in requests
         ]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from apache.rocketmq.v2 import definition_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerIdentity
 from strata_broker.base.config import BrokerConfig
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import cluster_network
 from strata_runtime.metrics import Metrics
 from strata_testing.broker import BrokerUnderTest, broker_under_test

@@ -21,14 +21,15 @@ from strata.admin.v1 import admin_pb2_grpc
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, AngeliaError, Channel
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_cli.processes.data_folder import DataFolder, Role
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER, Standalone
 from strata_cli.processes.standalone_config import StandaloneConfig
-from strata_edge.grpcio_edge import GrpcioEdge
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_testing import until
 from tests.integration.broker.plain_edge import plain_edge
 
@@ -175,7 +176,7 @@ class FaultyNode(Standalone):
         self.settings = StandaloneConfig.model_validate(merged)
         self.faults = Faults()
         self.fatal: list[tuple[str, BaseException]] = []
-        self.data_folder = DataFolder.open(folder, Role.STANDALONE)
+        self.data_folder = DataFolder.open(folder, FolderRole.STANDALONE)
         self.metrics = Metrics()
         super().__init__(
             self.settings,
@@ -190,16 +191,13 @@ class FaultyNode(Standalone):
         self.broker = BrokerApp(
             BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, self._host),
             self._config,
-            GrpcioEdge(plain_edge(self._config, self._host), self._metrics),
-            BrokerNetwork(
+            plain_edge(self._config, self._host, self._metrics),
+            network=BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],
                 lambda endpoint: FaultyChannel(network.channel(endpoint), faults),
                 lambda endpoints: FaultyChannel(network.channel(endpoints[0]), faults),
             ),
-            self._clock,
-            lambda: 0.5,
-            self._metrics,
-            self._on_fatal,
+            runtime=Runtime(self._clock, lambda: 0.5, self._metrics, self._on_fatal),
         )
         return self.broker
 

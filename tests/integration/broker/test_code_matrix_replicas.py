@@ -12,7 +12,6 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.meta.v1 import meta_pb2
 from strata_broker.base.config import BrokerConfig
 from strata_broker.storage_client.channels import cluster_network
-from strata_edge.grpcio_edge import GrpcioEdge
 from strata_testing import until
 from strata_testing.broker import broker_under_test
 from tests.integration.broker.matrix_calls import METADATA, new_message
@@ -41,7 +40,7 @@ async def stub(
 ) -> AsyncIterator[service_pb2_grpc.MessagingServiceAsyncStub]:
     """A client of a broker of the cluster."""
     network = cluster_network((cluster.stub.endpoint,), (), CONFIG.storage_client)
-    edge = GrpcioEdge(plain_edge(CONFIG))
+    edge = plain_edge(CONFIG)
     async with broker_under_test(edge, network, config=CONFIG) as broker:
         await broker.app.view.wait_for_revision(cluster.stub.cache.revision, 5)
         async with grpc.aio.insecure_channel(broker.app.endpoint) as channel:

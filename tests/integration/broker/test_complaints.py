@@ -41,7 +41,7 @@ from tests.integration.storage.storage_cluster import ClusterUnderTest
 CONFIG = BrokerConfig.model_validate(
     {
         "receive": {"min_polling_ms": 200, "min_invisible_ms": 0},
-        "session": {"report_period_ms": 200},
+        "session": {"report_interval_ms": 200},
         "metadata": {"auto_create_group": False},
     }
 )

@@ -16,6 +16,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata_testing.broker.client import message, receive_request, resource
 from tests.integration.broker.faulty_node import Port, faulty_node
+from tests.limits import within
 
 METADATA = (("x-mq-client-id", "complaint"), ("x-mq-language", "JAVA"))
 
@@ -61,7 +62,7 @@ async def test_8765_delays_are_on_time(port: Port) -> None:
     late_ms.sort()
     print(f"late by {late_ms[0]} to {late_ms[-1]} ms, median {late_ms[count // 2]} ms")
     assert late_ms[0] >= 0
-    assert late_ms[count * 99 // 100] <= 1_000
+    within("99 of 100 delays", late_ms[count * 99 // 100] / 1_000, 1.0)
 
 
 async def test_9077_ipv6_endpoints(tmp_path: Path) -> None:

@@ -238,12 +238,12 @@ async def answer(
         kind = getattr(service_pb2, f"{rpc}Response")
         response = kind.FromString(responses[0])
     elif rpc == "PullMessage":
-        info = FakeCall(rpc, data, METADATA, left_s)
+        info = FakeCall(rpc, data, METADATA, time_left_s=left_s)
         stream = broker.edge.server_streams[MESSAGING + rpc](data, info)
         responses = [one async for one in stream]
         response = service_pb2.PullMessageResponse.FromString(responses[0])
     else:
-        info = FakeCall(rpc, data, METADATA, left_s)
+        info = FakeCall(rpc, data, METADATA, time_left_s=left_s)
         kind = getattr(service_pb2, f"{rpc}Response")
         response = kind.FromString(await broker.edge.unary[MESSAGING + rpc](data, info))
     status: definition_pb2.Status = response.status  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ from tests.integration.storage.storage_cluster import ClusterUnderTest
 CONFIG = BrokerConfig.model_validate(
     {
         "receive": {"min_polling_ms": 200},
-        "metadata": {"auto_create_group": False, "rehash_period_ms": 50},
+        "metadata": {"auto_create_group": False, "rehash_interval_ms": 50},
     }
 )
 # Queue 0 of a topic whose slots begin at 0 is in the first raft group.

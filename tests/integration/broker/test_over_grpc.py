@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import grpc
 import pytest
@@ -12,15 +13,21 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2, service_pb2_grpc
 from strata.admin.v1 import admin_pb2, admin_pb2_grpc
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
+from strata_broker.base.identity import BrokerIdentity
+from strata_edge.choice import HOW_TO_GET_IT, has_native
 from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.native_edge import NativeEdge
 from strata_edge.options import EdgeOptions
+from strata_edge.ports import Edge
 from strata_testing import until
 from strata_testing.broker import broker_under_test, network_of
 from strata_testing.broker.client import message, receive_request, resource
 from strata_testing.broker.fake_meta import FakeMeta
 from strata_testing.broker.fake_storage import FakeStorage
+from tests.parts.required import absent
 
+NewEdge = Callable[[], Edge]
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 
 
@@ -30,12 +37,20 @@ async def storage() -> AsyncIterator[FakeStorage]:
     yield FakeStorage(FakeMeta().slots)
 
 
+@pytest.fixture(params=[GrpcioEdge, NativeEdge])
+def new_edge(request: pytest.FixtureRequest) -> NewEdge:
+    """Either edge, on a free port, without TLS."""
+    if request.param is NativeEdge and not has_native():
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+    return partial(request.param, EdgeOptions(port=0, front=False))
+
+
 @pytest.fixture
-async def broker(storage: FakeStorage) -> AsyncIterator[BrokerApp]:
-    """A broker on a free port, without a front."""
+async def broker(storage: FakeStorage, new_edge: NewEdge) -> AsyncIterator[BrokerApp]:
+    """A broker behind each edge."""
     meta = FakeMeta()
     meta.add_topic("orders")
-    edge = GrpcioEdge(EdgeOptions(port=0, front=False))
+    edge = new_edge()
     broker = broker_under_test(edge, network_of(meta, storage))
     await broker.start()
     yield broker.app
@@ -154,12 +169,14 @@ async def test_garbage_on_the_port_disturbs_nobody(
     assert sent.status.code == definition_pb2.OK
 
 
-async def test_brokers_ask_each_other_over_grpc(broker: BrokerApp, storage: FakeStorage) -> None:
+async def test_brokers_ask_each_other_over_grpc(
+    broker: BrokerApp, storage: FakeStorage, new_edge: NewEdge
+) -> None:
     """A client of one broker is shown by the other, through its own public port."""
     meta = FakeMeta()
     meta.add_topic("orders")
     made = broker_under_test(
-        GrpcioEdge(EdgeOptions(port=0, front=False)),
+        new_edge(),
         network_of(meta, storage),
         identity=BrokerIdentity("broker-b", 8, "127.0.0.1"),
     )

@@ -33,7 +33,7 @@ CONFIG = BrokerConfig.model_validate(
     {
         "receive": {"min_polling_ms": 200},
         "metadata": {"auto_create_group": False},
-        "session": {"report_period_ms": 200},
+        "session": {"report_interval_ms": 200},
         "transaction": {"first_check_ms": 300},
     }
 )
@@ -48,7 +48,7 @@ LATE_MS = 2_000
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
     """Three nodes, two raft groups, topics of every type that waits, consumer groups."""
     config = small_config(
-        transaction_check_interval_ms=CHECK_INTERVAL_MS, transaction_checks_max=CHECKS
+        transaction_check_interval_ms=CHECK_INTERVAL_MS, max_transaction_checks=CHECKS
     )
     async for made in cluster_of(tmp_path, 3, groups=2, config=config):
         changes = []

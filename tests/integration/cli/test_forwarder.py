@@ -54,7 +54,7 @@ async def forwarding(
     def fail(name: str, failure: BaseException) -> None:
         raise AssertionError(name) from failure
 
-    forwarder = Forwarder(options, BrokerList(brokers, file), Metrics.disabled(), fail)
+    forwarder = Forwarder(options, BrokerList(brokers, file), Metrics.disabled(), on_fatal=fail)
     await forwarder.start()
     yield forwarder
     await forwarder.stop(1.0)

@@ -262,5 +262,5 @@ def test_an_unknown_plugin_ends_the_start(start_node: StartNode) -> None:
     _, err = node.process.communicate(timeout=30)
     assert (node.process.returncode, err) == (
         1,
-        "strata: plugins: no plugin 'typo'; there are: kv\n",
+        "strata: plugins: there is no plugin 'typo'; there are: kv\n",
     )

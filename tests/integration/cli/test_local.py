@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from strata_cli.local.cluster import LocalCluster, Timeouts
-from strata_cli.local.plan import Member, Plan, free_ports, save
+from strata_cli.local.plan import ClusterPlan, Member, free_ports, save
 from strata_cli.options import CliError
 
 TIMEOUTS = Timeouts(start_s=20.0, stop_s=10.0)
@@ -24,7 +24,7 @@ STRATA = (sys.executable, "-m", "strata_cli.main")
 
 def folder_with(folder: Path, *members: Member) -> LocalCluster:
     folder.mkdir(exist_ok=True)
-    save(folder, Plan(members))
+    save(folder, ClusterPlan(members))
     return LocalCluster.open(folder, TIMEOUTS)
 
 

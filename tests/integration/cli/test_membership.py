@@ -86,7 +86,7 @@ def test_a_deletion_survives_the_death_of_its_broker(start_node: StartNode) -> N
 
     port = free_port()
     restarted = start_node(
-        STRATA_NODE_METRICS_PORT=str(port), STRATA_METADATA_DROP_RETRY_PERIOD_MS="200"
+        STRATA_NODE_METRICS_PORT=str(port), STRATA_METADATA_DROP_RETRY_INTERVAL_MS="200"
     )
     metrics = Scraped(port)
     assert restarted.json("topic", "list")["topics"] == []

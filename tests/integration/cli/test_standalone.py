@@ -10,6 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strata_edge.choice import HOW_TO_GET_IT, has_native
+from tests.parts.required import absent
+
 if TYPE_CHECKING:
     from tests.integration.cli.conftest import StartNode
 
@@ -19,10 +22,26 @@ def test_one_ready_line_then_a_clean_end(start_node: StartNode) -> None:
     node = start_node()
     code, out, err = node.stop()
 
-    line = r"ready grpc=127\.0\.0\.1:\d+ data=\S+ pid=\d+\n"
+    line = r"ready grpc=127\.0\.0\.1:\d+ data=\S+ edge=grpcio native_edge=\S+ pid=\d+\n"
     assert re.fullmatch(line, node.ready_line), node.ready_line
     assert (code, out, err) == (0, "", "")
     print(f"start to ready {node.start_s:.2f} s")
+
+
+def test_each_edge_is_named_and_serves(start_node: StartNode) -> None:
+    """`--edge` decides which of the two serves; with either a message comes back."""
+    if not has_native():
+        absent(f"the native edge: {HOW_TO_GET_IT}")
+    topic_of = {}
+    for kind in ("native", "grpcio"):
+        node = start_node("--edge", kind)
+        assert f" edge={kind} " in node.ready_line
+        topic_of[kind] = node.json("topic", "create", f"by-{kind}")["topic_id"]
+        sent = node.json("message", "send", f"by-{kind}", "--body", kind)["message_id"]
+        found = node.json("message", "show", f"by-{kind}", "--id", sent)["messages"]
+        assert [message["message_id"] for message in found] == [sent]
+        assert node.stop()[0] == 0
+    assert topic_of["native"] != topic_of["grpcio"]
 
 
 def test_a_restart_keeps_topics_groups_and_messages(start_node: StartNode) -> None:
@@ -172,3 +191,4 @@ def test_the_demonstration(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\nsent ") == 3
     assert "All 3 messages came back." in done.stdout
+    assert "Try it" not in done.stdout, "the node is gone"

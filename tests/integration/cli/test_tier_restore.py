@@ -12,7 +12,7 @@ import pytest
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_cli.main import run
-from strata_cli.processes.data_folder import DataFolder, Role
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.reference import JSON_KEYS
 from strata_mq.layout.rows import QueueRow, RowKind, kind_prefix
 from strata_seglog.real_disk import RealDisk
@@ -98,7 +98,7 @@ def test_a_folder_is_written(url: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert [(queue["topic_id"], queue["lost"]) for queue in view["queues"]] == [(1, 3), (2, 3)]
     promised = set(re.findall(r"`([a-z_]+)`", JSON_KEYS["tier restore"]))
     assert promised == {*view, *view["queues"][0], *view["raft_groups"][0]}
-    opened = DataFolder.open(folder, Role.STANDALONE)
+    opened = DataFolder.open(folder, FolderRole.STANDALONE)
     assert view["cluster_id"] == opened.identity.cluster_id != HOME
     store = RocksDbMetadataStore(opened.nameserver / "meta")
     counters = command_pb2.AppliedState.FromString(store.get(APPLIED_KEY) or b"").counters
@@ -126,9 +126,9 @@ def test_the_folders_of_a_cluster_are_written(
     command = ["tier", "restore", "--from", url, "--data-dir", str(folder), "--split", "-o", "json"]
     assert run(command) == 0
     view = json.loads(capsys.readouterr().out)
-    of_nameserver = DataFolder.open(folder / "nameserver", Role.NAMESERVER)
-    of_storage = DataFolder.open(folder / "storage", Role.STORAGE)
-    assert replace(of_nameserver.identity, role=Role.STORAGE) == of_storage.identity
+    of_nameserver = DataFolder.open(folder / "nameserver", FolderRole.NAMESERVER)
+    of_storage = DataFolder.open(folder / "storage", FolderRole.STORAGE)
+    assert replace(of_nameserver.identity, role=FolderRole.STORAGE) == of_storage.identity
     assert view["cluster_id"] == of_storage.identity.cluster_id
     store = RocksDbMetadataStore(of_nameserver.nameserver / "meta")
     row = meta_pb2.RaftGroup.FromString(store.get(raft_group_key(RAFT_GROUP)) or b"")
@@ -174,7 +174,7 @@ def test_a_node_comes_back_from_the_bucket(start_node: StartNode, tmp_path: Path
         "STRATA_TIER_URL": url,
         "STRATA_TIER_FLUSH_AGE_MS": "200",
         "STRATA_TIER_MANIFEST_INTERVAL_MS": "1000",
-        "STRATA_STORAGE_RETENTION_INTERVAL_S": "1",
+        "STRATA_STORAGE_RETENTION_INTERVAL_MS": "1000",
     }
     node = start_node(**environment)
     node.json("topic", "create", "orders", "--queues", "2")

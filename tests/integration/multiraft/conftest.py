@@ -7,8 +7,11 @@ from typing import TypeVar
 
 import pytest
 
-from strata_angelia.factory import open_server
-from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
+from strata_angelia.factory import open_channel, open_server
+from strata_angelia.options import AngeliaOptions
+from strata_angelia.ports import Channel
+from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
+from strata_multiraft.peering import TransportOptions
 from strata_multiraft.peering.angelia_transport import PeerIdentity
 from strata_multiraft.peering.peering import Peering
 from strata_multiraft.peering.peering_options import LivenessOptions, PeeringOptions
@@ -51,6 +54,20 @@ async def in_place(work: Callable[[], Result], /) -> Result:
     return work()
 
 
+class PlacesSeenFrom:
+    """A `PeerPlaces`; connections can be cut one way."""
+
+    def __init__(self, node_id: str, cluster: Cluster) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+
+    def endpoint_of(self, node_id: str, /) -> str | None:
+        return self._cluster.endpoint(self._node_id, node_id)
+
+    def node_of(self, replica_id: int, /) -> str | None:
+        return node_of(replica_id)
+
+
 class Node:
     """One life of one node."""
 
@@ -64,25 +81,21 @@ class Node:
         self.machines: dict[int, RowsMachine] = {}
         self.peering = Peering(
             PeerIdentity(node_id, boot_id),
-            endpoint_of=lambda other: cluster.endpoint(node_id, other),
-            node_of=node_of,
+            directory=PlacesSeenFrom(node_id, cluster),
             clock=clock,
             metrics=self.metrics,
             on_fatal=self._on_fatal,
             options=PeeringOptions(liveness=LivenessOptions(quiet_after_ticks=5)),
-            transport=cluster.transport,
-            codec=cluster.codec,
+            connect=cluster.connect,
         )
         self.multiraft = MultiRaft(
             log,
             clock,
             MultiRaftOptions(),
-            self.metrics,
-            in_place,
+            metrics=self.metrics,
+            threads=LogThreads(in_place),
             on_fatal=self._on_fatal,
-            transport=self.peering.transport,
-            fetcher=self.peering.fetcher,
-            node_of=node_of,
+            peers=self.peering.links,
         )
         self.peering.attach(self.multiraft)
         self.server = open_server("127.0.0.1", 0, cluster.transport)
@@ -130,6 +143,15 @@ class Cluster:
         self.clocks = {node_id: SkewedClock(0) for node_id in NODES}
         self._endpoints: dict[str, str] = {}
         self._boots = 100
+
+    def connect(self, endpoint: str) -> Channel:
+        """Return a channel with the pauses that are usual between nodes."""
+        usual = TransportOptions()
+        options = AngeliaOptions(
+            connect_timeout_s=usual.connect_timeout_ms / 1000,
+            reconnect_pause_s=usual.reconnect_first_ms / 1000,
+        )
+        return open_channel(endpoint, self.transport, self.codec, options=options)
 
     def endpoint(self, source: str, target: str) -> str | None:
         return None if (source, target) in self.cut else self._endpoints.get(target)

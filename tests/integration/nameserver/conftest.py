@@ -22,10 +22,17 @@ from strata_metadata import (
     NodePresence,
     PresenceOptions,
 )
+from strata_metadata.follower import MetadataSources
 from strata_nameserver.base.config import NameserverConfig
-from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
+from strata_nameserver.process.app import (
+    NameserverApp,
+    NameserverCluster,
+    NameserverIdentity,
+    NameserverStores,
+)
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 from strata_testing.simulated_disk import SimulatedDisk
 
@@ -130,10 +137,9 @@ class NameserverSet:
     def follower(self, endpoints: Sequence[str], view: ClusterView) -> MetadataFollower:
         """Let a view follow some of the nameservers."""
         follower = MetadataFollower(
-            endpoints,
-            open_channel,
+            MetadataSources(endpoints, open_channel),
             view,
-            MetadataFollowerOptions(),
+            options=MetadataFollowerOptions(),
             clock=SystemClock(),
             random=random.random,
             metrics=Metrics.disabled(),
@@ -151,7 +157,7 @@ class NameserverSet:
             self.client(),
             node,
             PresenceOptions(interval_ms=100),
-            Metrics.disabled(),
+            metrics=Metrics.disabled(),
             make_heartbeat=make_heartbeat,
         )
         return self.tasks.spawn(f"presence-{node.node_id}", presence.run())
@@ -169,11 +175,9 @@ class NameserverSet:
                 member.cluster_id,
             ),
             member.folder,
-            open_server(host, int(port)),
-            clock=SystemClock(),
-            metrics=Metrics.disabled(),
-            on_fatal=self._failed,
-            disk=member.disk,
+            server=open_server(host, int(port)),
+            runtime=Runtime(SystemClock(), random.random, Metrics.disabled(), self._failed),
+            stores=NameserverStores(disk=member.disk),
             cluster=NameserverCluster(
                 endpoint=member.endpoint,
                 endpoints=self.endpoints,

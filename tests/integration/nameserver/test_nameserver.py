@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import time
 from collections.abc import AsyncIterator
@@ -18,9 +19,10 @@ from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import AngeliaError, Channel
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.policies.slowness import SlowNodes
-from strata_nameserver.process.app import NameserverApp, NameserverIdentity
+from strata_nameserver.process.app import NameserverApp, NameserverIdentity, NameserverStores
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_testing import until
 from strata_testing.simulated_disk import SimulatedDisk
 from tests.limits import within
@@ -72,11 +74,14 @@ async def running(
         (config or NameserverConfig()).alone(),
         IDENTITY,
         folder,
-        network.server("nameserver"),
-        clock=SystemClock(),
-        metrics=Metrics.disabled(),
-        on_fatal=lambda name, failure: failures.append(f"{name}: {failure!r}"),
-        disk=disk,
+        server=network.server("nameserver"),
+        runtime=Runtime(
+            SystemClock(),
+            random.random,
+            Metrics.disabled(),
+            lambda name, failure: failures.append(f"{name}: {failure!r}"),
+        ),
+        stores=NameserverStores(disk=disk),
     )
     await app.start()
     channel = network.channel("inproc:nameserver")

@@ -196,7 +196,7 @@ def lazy_node(tmp_path: Path) -> Iterator[Node]:
         "STRATA_TIER_MANIFEST_INTERVAL_MS": "1000",
         "STRATA_TIER_COMPACTION": "false",
         "STRATA_TIER_DELETE_GRACE_MS": "0",
-        "STRATA_STORAGE_RETENTION_INTERVAL_S": "1",
+        "STRATA_STORAGE_RETENTION_INTERVAL_MS": "1000",
     }
     started = Node(tmp_path / "data", "--tier", url, environment=settings)
     yield started

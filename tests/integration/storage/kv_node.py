@@ -15,7 +15,7 @@ from strata_seglog.ports import Disk
 from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.kv.options import KvOptions
-from strata_storage.kv.plugin import KvPlugin
+from strata_storage.kv.plugin import KvStoragePlugin
 from strata_storage.kv.servicer import KvStorageServicer
 from strata_testing import ManualClock
 from strata_testing.storage_node import node_under_test
@@ -53,7 +53,7 @@ class KvNode:
         # A broker that starts anew counts anew, under another id.
         self._boot_id = next(_BOOT_IDS)
         tables = options or TableOptions()
-        self._kv = KvPlugin(KvOptions(tables=tables, expiry_interval_ms=5))
+        self._kv = KvStoragePlugin(KvOptions(tables=tables, expiry_interval_ms=5))
         self._node = node_under_test(
             folder,
             clock=clock,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeVar
@@ -18,10 +19,12 @@ from strata_angelia.tcp_server import TcpServer
 from strata_metadata import META_SERVICE, CachedMetaServicer, MetadataCache, WatchOptions
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import Row
 from strata_storage.base.config import StorageConfig
 from strata_storage.process import member as members
+from strata_storage.process.app import NodeStores
 from strata_storage.tiering.config import TierConfig
 from strata_testing import until
 from strata_testing.metadata_store import MemoryMetadataStore
@@ -277,20 +280,22 @@ class MemberUnderTest:
         assert self.member is not None
         return self.member.app.node
 
+    def _failed(self, name: str, failure: BaseException) -> None:
+        self.fatal.append((name, failure))
+
     async def start(self, config: StorageConfig) -> None:
         server = TcpServer("127.0.0.1", self.port)
         self.member = members.StorageMember(
             config,
             members.MemberIdentity(self.node_id, next(self._boots)),
             self._folder,
-            members.MemberNetwork([server], [self._stub.endpoint], TcpChannel),
-            clock=SystemClock(),
-            metrics=Metrics.disabled(),
-            on_fatal=lambda name, error: self.fatal.append((name, error)),
+            network=members.MemberNetwork([server], [self._stub.endpoint], TcpChannel),
+            runtime=Runtime(SystemClock(), random.random, Metrics.disabled(), self._failed),
             options=members.MemberOptions(),
-            disk=None if self.real else self.disk,
-            store=None if self.real else self.store,
-            tier=self.tier,
+            stores=members.MemberStores(
+                NodeStores() if self.real else NodeStores(self.disk, self.store)
+            ),
+            setup=members.MemberSetup(self.tier),
         )
         await self.member.start()
         self.endpoint = self.member.app.endpoint

@@ -18,7 +18,7 @@ BODIES = [b"first" * 50, b"poison" * 50, b"third" * 50]
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[ClusterUnderTest]:
-    config = small_config(recent_bytes=0, scrub_bytes_per_second=0)
+    config = small_config(recent_bytes=0, scrub_bytes_per_s=0)
     async for made in cluster_of(tmp_path, 3, config=config):
         yield made
 

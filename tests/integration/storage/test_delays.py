@@ -130,7 +130,7 @@ async def test_a_hundred_thousand_wait_and_all_are_delivered(tmp_path: Path) -> 
     """More than the window holds, in no order, over a restart: none early, none lost or twice."""
     chance = random.Random(11)
     count, at_once = 100_000, 500
-    config = small_config(dedupe_max_ids=1_000, timer_interval_ms=1)
+    config = small_config(max_dedupe_ids=1_000, timer_interval_ms=1)
     async with node_under_test(tmp_path, config=config) as node:
         now_ms = node.clock.wall_ms()
         for first in range(0, count, at_once):

@@ -37,7 +37,7 @@ from tests.integration.storage.damaged_log import GROUPS, fetch_all
 LONG, SHORT = TOPIC.topic_id, 8
 RETENTION = FixedRetention(60_000, {LONG: 72 * 3_600_000})
 # Below what a configuration may say: so that few bytes make many segments.
-CONFIG = small_config(recent_bytes=0, scrub_bytes_per_second=0).model_copy(
+CONFIG = small_config(recent_bytes=0, scrub_bytes_per_s=0).model_copy(
     update={"log_segment_bytes": 192 * 1024}
 )
 ROUNDS = int(os.environ.get("STRATA_TEST_ROUNDS", "0"))

@@ -445,7 +445,7 @@ async def test_a_sealed_queue_takes_no_append_and_is_still_read(node: NodeUnderT
 
 async def test_too_many_parked_pops_are_refused(tmp_path: Path) -> None:
     """The limit on waiters answers at once."""
-    config = small_config(waiters_max=1)
+    config = small_config(max_waiters=1)
     async with node_under_test(tmp_path, config=config) as node:
         parked = asyncio.ensure_future(node.pop(wait_ms=600_000))
         await asyncio.sleep(0.02)

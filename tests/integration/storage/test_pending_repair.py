@@ -27,7 +27,7 @@ from tests.integration.storage.waiting import (
     waiting_batch,
 )
 
-CONFIG = small_config(recent_bytes=0, scrub_bytes_per_second=0)
+CONFIG = small_config(recent_bytes=0, scrub_bytes_per_s=0)
 COMMIT = pb.TRANSACTION_END_COMMIT
 HALVES = [b"half %d" % number for number in range(4)]
 DELAYED = [b"delayed %d" % number for number in range(3)]

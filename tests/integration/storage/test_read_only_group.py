@@ -26,7 +26,7 @@ from tests.integration.storage.damaged_log import (
     status_of,
 )
 
-CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_second=0)
+CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_s=0)
 
 
 async def test_rows_that_cannot_be_rebuilt_in_full_make_one_group_read_only(

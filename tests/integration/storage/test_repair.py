@@ -40,7 +40,7 @@ from tests.integration.storage.damaged_log import (
     status_of,
 )
 
-CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_second=0)
+CONFIG = small_config(default_retention_ms=60_000, recent_bytes=0, scrub_bytes_per_s=0)
 REPLICA = 100 + GROUP
 SEEDS = max(6, int(os.environ.get("STRATA_TEST_ROUNDS", "0")))
 Queues = dict[int, dict[int, bytes]]

@@ -60,7 +60,7 @@ async def flood(node: NodeUnderTest, count: int) -> None:
 async def test_a_flood_makes_the_window_no_shorter(tmp_path: Path, is_official: bool) -> None:
     """An id that had to leave memory is found in its row."""
     clock = ManualClock()
-    config = small_config(dedupe_max_ids=1_000)
+    config = small_config(max_dedupe_ids=1_000)
     async with node_under_test(tmp_path, clock=clock, config=config) as node:
         message_id = official(clock, 1) if is_official else foreign(1)
         await node.append([b"first"], ids=[message_id])
@@ -120,7 +120,7 @@ async def test_what_was_made_a_moment_ago_is_looked_up_in_no_row(
 ) -> None:
     """The hot path: ids that say that they are younger than the window cost no read."""
     clock, reads = ManualClock(), noted_reads(monkeypatch)
-    config = small_config(dedupe_max_ids=1_000)
+    config = small_config(max_dedupe_ids=1_000)
     async with node_under_test(tmp_path, clock=clock, config=config) as node:
         await flood(node, 2_000)
         clock.advance(30)

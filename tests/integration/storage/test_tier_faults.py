@@ -13,7 +13,7 @@ import pytest
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.commands.common import CommandKind, command_kind
 from strata_mq.commands.tier import TierChangeCommand, encode_tier_change
-from strata_state.memory_store import MemoryStore as RowStore
+from strata_state.memory_store import MemoryStore
 from strata_storage.base.errors import Refused
 from strata_storage.leading.proposer import Proposer
 from strata_storage.rows.tier_state import StaleEntryError
@@ -25,7 +25,7 @@ from strata_testing.storage_node import GROUP, NodeUnderTest
 from strata_tier.objects.names import DEFAULT_SPACE
 from strata_tier.objects.spaces import Stores
 from strata_tier.objects.state import CommitRanges, encode_change
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.store.ports import Body, ObjectInfo, StoreUnavailableError
 from tests.integration.storage.tiered_node import (
     Tier,
@@ -42,7 +42,7 @@ from tests.integration.storage.tiered_node import (
 STEPS = ("before the dispatch", "before the put", "half way", "before the commit", "after it")
 
 
-class HaltingStore(MemoryStore):
+class HaltingStore(MemoryObjectStore):
     """A store at which an upload comes to a halt."""
 
     def __init__(self, tier: Tier, step: str, halted: Callable[[], None]) -> None:
@@ -95,8 +95,8 @@ async def test_a_node_that_dies_while_it_uploads_leaves_one_object(
 ) -> None:
     """Killed at any step, the node that starts again brings all to the tier, once."""
     rng, tier, clock = random.Random(11), Tier(), ManualClock()
-    disk, rows = SimulatedDisk(1), RowStore()
-    crashed: list[tuple[SimulatedDisk, RowStore]] = []
+    disk, rows = SimulatedDisk(1), MemoryStore()
+    crashed: list[tuple[SimulatedDisk, MemoryStore]] = []
 
     def halted() -> None:
         crashed.append((disk.snapshot(1), rows.after_crash()))

@@ -255,7 +255,7 @@ WRONG: dict[str, tuple[Callable[[ReplaceRanges], bytes], str]] = {
     "cut": (lambda change: encode_change(change)[:-1], "damaged"),
     "another change": (
         lambda change: encode_change(CommitRanges(change.ref, change.ranges, 0)),
-        "only ranges that are replaced",
+        "a job may only replace ranges",
     ),
     "nothing": (lambda change: encode_change(replace(change, ranges=())), "0 ranges"),
     "a queue twice": (
@@ -381,7 +381,7 @@ async def test_only_what_nobody_committed_is_an_orphan(tmp_path: Path) -> None:
         assert not plan.doomed
         many = await planned(node, *[own] * 1_001)
         assert many.refusal.outcome == pb.OUTCOME_INVALID
-        assert "1000 are allowed" in many.refusal.reason
+        assert "it may have 1000" in many.refusal.reason
 
 
 async def test_nothing_is_committed_under_a_name_that_is_being_deleted(tmp_path: Path) -> None:

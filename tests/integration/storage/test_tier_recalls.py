@@ -12,7 +12,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
 from strata_testing import ManualClock
 from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, node_under_test
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.upkeep.restore import plan_restore
 from tests.integration.storage.kept_rows import kept_rows
 from tests.integration.storage.tiered_node import (
@@ -136,7 +136,7 @@ async def test_it_stays_away_after_a_restore(tmp_path: Path) -> None:
     async with tiered_node(tmp_path / "old", tier) as node:
         await send_and_recall(node, uploaded_before=True)
         await node.app.node.tiering._led[GROUP].publisher.publish()
-    restore = await plan_restore(MemoryStore(tier.bucket), "test")
+    restore = await plan_restore(MemoryObjectStore(tier.bucket), "test")
     write_log(restore.raft_groups, tmp_path / "new" / "log", {GROUP: REPLICA_ID})
     again = Tier(tier.policies, home="restored")
     again.buckets = tier.buckets

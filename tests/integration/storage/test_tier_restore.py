@@ -8,7 +8,7 @@ from pathlib import Path
 from strata.storage.v1 import storage_pb2 as pb
 from strata_cli.commands.tier_restore import write_log
 from strata_testing.storage_node import CONTEXT, GROUP, TOPIC, NodeUnderTest, lease_of
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.upkeep.restore import Restore, plan_restore
 from tests.integration.storage.tiered_node import Tier, fetch_all, fill, tiered_node, upload
 from tests.integration.storage.waiting import delay, end, half, let_pass, pop_bodies
@@ -22,7 +22,7 @@ async def _publish(node: NodeUnderTest) -> None:
 
 async def _restored(tier: Tier, folder: Path) -> Restore:
     """Write the log of a new node from the bucket."""
-    restore = await plan_restore(MemoryStore(tier.bucket), "test")
+    restore = await plan_restore(MemoryObjectStore(tier.bucket), "test")
     write_log(restore.raft_groups, folder / "log", {GROUP: REPLICA_ID})
     return restore
 
@@ -131,7 +131,7 @@ async def test_only_the_named_topics_come_back(tmp_path: Path) -> None:
         await node.append([b"one"], queue=1)
         await upload(node)
         await _publish(node)
-    store = MemoryStore(tier.bucket)
+    store = MemoryObjectStore(tier.bucket)
     (group,) = (await plan_restore(store, "test", {TOPIC.topic_id + 1})).raft_groups
     assert group.queues == []
     write_log([group], tmp_path / "new" / "log", {GROUP: REPLICA_ID})

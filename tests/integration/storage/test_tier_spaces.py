@@ -9,7 +9,7 @@ import pytest
 
 from strata_mq.tier_policy import TierPolicy
 from strata_tier.objects.spaces import Stores
-from strata_tier.store.drivers.memory import MemoryBucket, MemoryStore
+from strata_tier.store.drivers.memory import MemoryBucket, MemoryObjectStore
 from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.tiered_node import (
     POLICY,
@@ -62,7 +62,7 @@ async def test_a_namespace_has_a_prefix(tmp_path: Path, namespace: str, prefix: 
     objects = [key for key in tier.keys if key.endswith(".set")]
     assert objects
     assert all(key.startswith(f"{prefix}test/") for key in objects)
-    report = await verify(Stores(MemoryStore(tier.bucket)), "test", AuditOptions())
+    report = await verify(Stores(MemoryObjectStore(tier.bucket)), "test", AuditOptions())
     assert (report.is_whole, report.unnamed_objects) == (True, 0), report.findings
 
 
@@ -77,13 +77,13 @@ async def test_a_namespace_has_a_store_of_its_own(tmp_path: Path) -> None:
     """Objects of a namespace with a URL are in that store, and nothing else is."""
     tier = Tier(OfNamespace("acme"), spaces={"acme": {"url": OWN_URL}})
     await _filled(tmp_path, tier)
-    own = MemoryStore(tier.buckets[OWN_URL])
+    own = MemoryObjectStore(tier.buckets[OWN_URL])
     assert {key.split("/")[1] for key in tier.buckets[OWN_URL].objects} == {"sets"}
     assert not [key for key in tier.keys if key.endswith(".set")]
-    stores = Stores(MemoryStore(tier.bucket), {"acme": own})
+    stores = Stores(MemoryObjectStore(tier.bucket), {"acme": own})
     report = await verify(stores, "test", AuditOptions())
     assert (report.is_whole, report.objects > 0) == (True, True), report.findings
-    without = await verify(Stores(MemoryStore(MemoryBucket())), "test", AuditOptions())
+    without = await verify(Stores(MemoryObjectStore(MemoryBucket())), "test", AuditOptions())
     assert without.manifests == 0
 
 
@@ -93,11 +93,11 @@ async def test_leftovers_are_removed_when_a_node_starts(
     """Every store is asked to remove what began a day ago."""
     asked: list[tuple[str, int]] = []
 
-    async def removed(self: MemoryStore, before_ms: int) -> int:
+    async def removed(self: MemoryObjectStore, before_ms: int) -> int:
         asked.append((self.name, before_ms))
         return 1
 
-    monkeypatch.setattr(MemoryStore, "remove_leftovers", removed)
+    monkeypatch.setattr(MemoryObjectStore, "remove_leftovers", removed)
     tier = Tier(spaces={"acme": {"url": OWN_URL}})
     async with tiered_node(tmp_path, tier) as node:
         await node.append([b"one"])

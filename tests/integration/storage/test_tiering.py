@@ -20,7 +20,7 @@ from strata_testing.storage_node import (
 )
 from strata_tier.objects.costs import OTHER_TOPICS
 from strata_tier.objects.spaces import Stores
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.upkeep.audit import AuditOptions, verify
 from tests.integration.storage.tiered_node import (
     LOCAL_MS,
@@ -253,7 +253,7 @@ async def test_what_a_restore_needs_is_published(tmp_path: Path) -> None:
         await fill(node, rng, 3)
         await upload(node)
         await retain(node)
-        stores = Stores(MemoryStore(tier.bucket))
+        stores = Stores(MemoryObjectStore(tier.bucket))
         report = await verify(stores, "test", AuditOptions())
         assert report.is_whole, report.findings
         counts = (report.raft_groups, report.archives, report.objects, report.unnamed_objects)

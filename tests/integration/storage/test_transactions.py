@@ -34,7 +34,7 @@ DEAD_LETTERS = pb.TopicRef(topic_id=DEAD_LETTER_TOPIC_ID, slot_base=0, queue_cou
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[NodeUnderTest]:
-    config = small_config(transaction_checks_max=2)
+    config = small_config(max_transaction_checks=2)
     async with node_under_test(tmp_path, config=config) as made:
         yield made
 

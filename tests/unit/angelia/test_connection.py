@@ -9,7 +9,7 @@ import pytest
 
 from strata_angelia import frames
 from strata_angelia.connection import Connection
-from strata_angelia.frames import Frame, FrameReader, Kind
+from strata_angelia.frames import FrameReader, ReceivedFrame, WireFrameKind
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import BAD_REQUEST, UNAVAILABLE, AngeliaError
 
@@ -20,7 +20,7 @@ class Wire:
     """A transport that keeps what is written."""
 
     def __init__(self) -> None:
-        self.written: list[Frame] = []
+        self.written: list[ReceivedFrame] = []
         self.ended = ""
         self._reader = FrameReader()
 
@@ -47,10 +47,10 @@ class Wire:
 class Recorder(Connection):
     def __init__(self) -> None:
         super().__init__(OPTIONS)
-        self.frames: list[Frame] = []
+        self.frames: list[ReceivedFrame] = []
         self.reasons: list[AngeliaError] = []
 
-    def on_frame(self, frame: Frame) -> None:
+    def on_frame(self, frame: ReceivedFrame) -> None:
         self.frames.append(frame)
 
     def on_lost(self, reason: AngeliaError) -> None:
@@ -67,8 +67,10 @@ async def made() -> tuple[Recorder, Wire]:
 async def test_ping_is_answered_and_not_passed_on(made: tuple[Recorder, Wire]) -> None:
     """A PING is answered by a PONG; the subclass sees neither."""
     connection, wire = made
-    connection.data_received(frames.header(Kind.PING, 0) + frames.header(Kind.PONG, 0))
-    assert [frame.kind for frame in wire.written] == [Kind.PONG]
+    connection.data_received(
+        frames.header(WireFrameKind.PING, 0) + frames.header(WireFrameKind.PONG, 0)
+    )
+    assert [frame.kind for frame in wire.written] == [WireFrameKind.PONG]
     assert connection.frames == []
     connection.connection_lost(None)
 
@@ -78,7 +80,7 @@ async def test_silence_counts_pings_not_time(made: tuple[Recorder, Wire]) -> Non
     connection, wire = made
     for _ in range(3):
         connection._ping()
-    connection.data_received(frames.header(Kind.PONG, 0))
+    connection.data_received(frames.header(WireFrameKind.PONG, 0))
     for _ in range(3):
         connection._ping()
         assert wire.ended == ""
@@ -96,7 +98,7 @@ async def test_bad_bytes_end_with_a_reason(made: tuple[Recorder, Wire]) -> None:
     assert wire.ended == "closed"
     (goodbye,) = wire.written
     code, reason = frames.decode_error(goodbye.payload)
-    assert (goodbye.kind, code) == (Kind.GOODBYE, BAD_REQUEST)
+    assert (goodbye.kind, code) == (WireFrameKind.GOODBYE, BAD_REQUEST)
     assert "frame" in reason
     connection.connection_lost(None)
     assert [error.code for error in connection.reasons] == [BAD_REQUEST]
@@ -111,7 +113,7 @@ async def test_loss_frees_whoever_waits_to_send(made: tuple[Recorder, Wire]) -> 
     assert not waiting.done()
     connection.connection_lost(ConnectionResetError("reset"))
     await waiting
-    connection.send(Kind.RESPONSE, b"late", call_id=1)
+    connection.send(WireFrameKind.RESPONSE, b"late", call_id=1)
     assert wire.written == []
     assert [error.code for error in connection.reasons] == [UNAVAILABLE]
 
@@ -137,7 +139,7 @@ async def test_a_handle_that_is_closed_ends_the_connection(act: str) -> None:
     if act == "ping":
         connection._ping()
     elif act == "send":
-        connection.send(Kind.RESPONSE, b"late", call_id=1)
+        connection.send(WireFrameKind.RESPONSE, b"late", call_id=1)
     else:
         connection.pause(True)
     assert connection.reasons == []

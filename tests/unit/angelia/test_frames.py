@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_angelia import frames
-from strata_angelia.frames import Frame, FrameError, FrameReader, Kind
+from strata_angelia.frames import FrameError, FrameReader, ReceivedFrame, WireFrameKind
 from strata_angelia.methods import snake_case
 
-KINDS = st.sampled_from(list(Kind))
+KINDS = st.sampled_from(list(WireFrameKind))
 FRAMES = st.builds(
-    Frame,
+    ReceivedFrame,
     KINDS,
     st.integers(0, 0xFFFF),
     st.integers(0, 0xFFFFFFFF),
@@ -22,17 +22,19 @@ FRAMES = st.builds(
 )
 
 
-def _bytes_of(frame: Frame) -> bytes:
+def _bytes_of(frame: ReceivedFrame) -> bytes:
     size = len(frame.payload)
     head = frames.header(frame.kind, size, method_id=frame.method_id, call_id=frame.call_id)
     return head + frame.payload
 
 
 @given(sent=st.lists(FRAMES, max_size=8), cuts=st.lists(st.integers(1, 700), max_size=30))
-def test_any_cut_of_the_stream_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -> None:
+def test_any_cut_of_the_stream_gives_the_same_frames(
+    sent: list[ReceivedFrame], cuts: list[int]
+) -> None:
     """However the bytes are cut into pieces, the same frames come out in order."""
     data = b"".join(map(_bytes_of, sent))
-    reader, received = FrameReader(), list[Frame]()
+    reader, received = FrameReader(), list[ReceivedFrame]()
     for cut in cuts:
         piece, data = data[:cut], data[cut:]
         received += reader.feed(piece)
@@ -53,7 +55,7 @@ def test_garbage_is_refused_or_waited_for(garbage: bytes) -> None:
 def test_oversize_is_refused_by_the_header_alone() -> None:
     """A frame above the limit is refused before its payload is there."""
     with pytest.raises(FrameError, match="1001 bytes, the limit is 1000"):
-        FrameReader(1_000).feed(frames.header(Kind.REQUEST, 1_001))
+        FrameReader(1_000).feed(frames.header(WireFrameKind.REQUEST, 1_001))
 
 
 def test_unknown_kind() -> None:
@@ -64,7 +66,7 @@ def test_unknown_kind() -> None:
 
 def test_layout() -> None:
     """The header's bytes are those that the module's page shows."""
-    head = frames.header(Kind.REQUEST, 0x01020304, method_id=0x0506, call_id=0x0708090A)
+    head = frames.header(WireFrameKind.REQUEST, 0x01020304, method_id=0x0506, call_id=0x0708090A)
     assert head == bytes([1, 2, 3, 4, 3, 0, 5, 6, 7, 8, 9, 10])
 
 

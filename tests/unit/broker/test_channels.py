@@ -20,6 +20,7 @@ from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.node_reports import NodeReports
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 from strata_testing import until
 
@@ -89,12 +90,13 @@ class Watched:
             7,
             self.view,
             self.channels,
-            self.leaders,
-            self.reports,
-            config,
-            lambda: 0.5,
-            self.tasks,
-            Metrics.disabled(),
+            leaders=self.leaders,
+            reports=self.reports,
+            config=config,
+            runtime=Runtime(
+                SystemClock(), lambda: 0.5, Metrics.disabled(), lambda name, failure: None
+            ),
+            tasks=self.tasks,
         )
         self.tasks.spawn("watch", watch.run())
 

@@ -252,6 +252,22 @@ async def test_a_transaction_nobody_knows_becomes_a_dead_letter(
         assert letters.topic_id == group.dead_letter_topic_id
 
 
+async def test_a_received_check_is_not_changed(
+    app: BrokerApp, client: Client, storage: FakeStorage
+) -> None:
+    """In one process it is storage's own object: neither a question nor giving up changes it."""
+    await send_half(client)
+    check_all(storage, exhausted=True)
+    check = storage.checks.get_nowait().checks[0]
+    for exhausted in (True, False):
+        check.exhausted = exhausted
+        before = check.SerializeToString()
+        app.checker.take([check])
+        assert check.SerializeToString() == before
+    await until(lambda: storage.pending.ended)
+    assert check.message
+
+
 async def test_giving_up_is_tried_again(
     app: BrokerApp, client: Client, storage: FakeStorage
 ) -> None:

@@ -17,10 +17,12 @@ from strata_broker.receives.receive import Receiver
 from strata_broker.sends.send import PendingSend, Sender
 from strata_broker.storage_client.append_lanes import Appender
 from strata_edge.ports import CallError
-from strata_runtime.tasks import TooManyTasksError
+from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_testing import until
 from strata_testing.broker import broker_config
-from strata_testing.broker.client import Client, message, received, resource
+from strata_testing.broker.client import Client, message, receive_request, received, resource
 from strata_testing.broker.fake_edge import ADMIN, MESSAGING, METADATA, FakeCall, FakeEdge
+from strata_testing.broker.fake_storage import FakeStorage
 
 INTERNAL = definition_pb2.INTERNAL_SERVER_ERROR
 
@@ -121,6 +123,31 @@ async def test_a_turn_that_finds_no_room_for_its_tasks_says_so(
     monkeypatch.setattr(Sender, "take", full)
     call = edge.begin("SendMessage", send_request(1))
     assert (await send_status(call)).code == definition_pb2.TOO_MANY_REQUESTS
+
+
+async def test_a_receive_that_finds_no_room_for_its_task_is_not_counted_as_parked(
+    app: BrokerApp, edge: FakeEdge, storage: FakeStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often that happens, the limits of its client and address stay as they were."""
+    spawn = RequestTasks.spawn
+
+    def full(tasks: Any, name: str, work: Any, on_failure: Any = None) -> Any:
+        if name == "receive":
+            work.close()
+            raise TooManyTasksError("full")
+        return spawn(tasks, name, work, on_failure)
+
+    monkeypatch.setattr(RequestTasks, "spawn", full)
+    for _ in range(3):
+        call = edge.begin("ReceiveMessage", receive_request("orders", "g"))
+        assert (await receive_status(call)).code == definition_pb2.TOO_MANY_REQUESTS
+    assert app._receiver._admission.used == 0
+    monkeypatch.undo()
+    storage.park = True
+    waiting = edge.begin("ReceiveMessage", receive_request("orders", "g"))
+    await until(lambda: app._receiver._admission.used == 1)
+    waiting.leave()
+    await until(lambda: app._receiver._admission.used == 0)
 
 
 async def test_a_receive_that_fails_later_is_answered(

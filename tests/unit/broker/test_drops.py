@@ -22,7 +22,7 @@ REFUSAL = storage_pb2.Refusal(outcome=storage_pb2.OUTCOME_DISK_FULL, reason="ful
 @pytest.fixture
 def config() -> BrokerConfig:
     """Drops are tried again without a pause."""
-    return broker_config(metadata={"drop_retry_period_ms": 1})
+    return broker_config(metadata={"drop_retry_interval_ms": 1})
 
 
 def dropped(storage: FakeStorage) -> list[tuple[int, int]]:

@@ -32,7 +32,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def filters(clock: ManualClock) -> Filters:
-    config = ReceiveSection(filter_characters_per_second=PER_SECOND)
+    config = ReceiveSection(filter_characters_per_s=PER_SECOND)
     return Filters(config, clock, Metrics.disabled())
 
 

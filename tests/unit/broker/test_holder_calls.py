@@ -80,7 +80,7 @@ async def ends(view: MetadataView, topic: TopicRow, storage: FakeStorageClient) 
     def request(raft_group: int, queues: Sequence[int]) -> storage_pb2.GetOffsetsRequest:
         return storage_pb2.GetOffsetsRequest(raft_group=raft_group, queues=queues)
 
-    calls = HolderCalls(view, storage, SystemClock(), 0.2)  # type: ignore[arg-type]
+    calls = HolderCalls(view, storage, SystemClock(), timeout_s=0.2)  # type: ignore[arg-type]
     answers = await calls.of_topic(topic, "GetOffsets", storage_pb2.GetOffsetsResponse, request)
     found: dict[int, int] = {}
     for _, answer in answers:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from strata_broker.kv.lanes import Lanes, Waiting
+from strata_broker.kv.lanes import Lanes, WaitingRequest
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.tasks import RequestTasks
 from strata_testing import ManualClock
@@ -16,20 +16,25 @@ NEVER_S = 1_000.0
 
 
 class Exchange:
-    """Answers `-N` to N, as long as it is open; notes what went together."""
+    """Answers `-N` to N, as long as it is open; notes what went together.
+
+    Attributes:
+        missing: so many at the end of each batch get no answer.
+    """
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
+        self.missing = 0
         self.open = asyncio.Event()
         self.open.set()
 
     async def __call__(
-        self, key: str, batch: Sequence[Waiting[int, int]], deadline_s: float
+        self, key: str, batch: Sequence[WaitingRequest[int, int]], deadline_s: float
     ) -> None:
         """Make a call."""
         self.batches.append([one.wanted for one in batch])
         await self.open.wait()
-        for one in batch:
+        for one in batch[: len(batch) - self.missing]:
             one.settle(-one.wanted)
 
 
@@ -43,7 +48,9 @@ def exchange() -> Exchange:
 async def lanes(exchange: Exchange) -> AsyncIterator[Lanes[str, int, int]]:
     """Lanes of at most 4 requests, and 100 bytes, a call."""
     requests = RequestTasks("test")
-    yield Lanes("lane", exchange, requests, ManualClock(0.0), max_batch=4, max_batch_bytes=100)
+    yield Lanes(
+        "lane", exchange, requests, clock=ManualClock(0.0), max_batch=4, max_batch_bytes=100
+    )
     await requests.stop()
 
 
@@ -115,3 +122,17 @@ async def test_a_deadline_that_passes_is_told(lanes: Lanes[str, int, int]) -> No
     with pytest.raises(RequestError) as raised:
         await lanes.call("key", 1, 1, 0.0)
     assert raised.value.code is Code.PROXY_TIMEOUT
+
+
+async def test_an_answer_that_lacks_some_fails_those_and_nobody_else(
+    lanes: Lanes[str, int, int], exchange: Exchange
+) -> None:
+    """A node of another version answered fewer than it was asked for; the lane goes on."""
+    exchange.missing = 1
+    calls = (lanes.call("key", number, 1, NEVER_S) for number in (1, 2, 3))
+    first, second, third = await asyncio.gather(*calls, return_exceptions=True)
+    assert (first, second) == (-1, -2)
+    assert isinstance(third, RequestError)
+    assert third.code is Code.INTERNAL_SERVER_ERROR
+    exchange.missing = 0
+    assert await asked(lanes, 4) == [-4]

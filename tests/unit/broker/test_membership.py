@@ -9,8 +9,9 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
-from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.app import BrokerApp, BrokerStartError
 from strata_broker.base.config import BrokerConfig
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_testing import until
 from strata_testing.broker import BrokerUnderTest, broker_config, broker_under_test

@@ -31,7 +31,7 @@ GROUPS = [f"g{number}" for number in range(12)]
 @pytest.fixture
 def config() -> BrokerConfig:
     """Old queues are asked about all the time."""
-    return broker_config(metadata={"rehash_period_ms": 5})
+    return broker_config(metadata={"rehash_interval_ms": 5})
 
 
 def topic_row(**fields: Any) -> TopicRow:
@@ -216,6 +216,23 @@ async def test_leaders_are_told_of_consumer_groups_that_read_elsewhere(
     await app.view.wait_for_revision(meta.revision, 5)
     await until(lambda: not app.view.rehashing())
     assert named(storage) == {(ordered.consumer_group_id,)}
+
+
+async def test_raft_groups_are_not_asked_for_consumers_in_every_round(
+    storage: FakeStorage, meta: FakeMeta, app: BrokerApp
+) -> None:
+    """A consumer group may be slow for hours; a topic that grows again is asked about anew."""
+    storage.unconsumed = {(FIFO, queue) for queue in range(4)}
+    meta.grow_topic("fifo", 7)
+    await until(lambda: storage.count("Rehash") > 40)
+    raft_groups = len(app.view.raft_groups())
+    assert storage.count("GetConsumers") == raft_groups
+    storage.unconsumed.clear()
+    await until(lambda: not app.view.rehashing())
+    meta.grow_topic("fifo", 8)
+    await app.view.wait_for_revision(meta.revision, 5)
+    await until(lambda: not app.view.rehashing())
+    assert storage.count("GetConsumers") == 2 * raft_groups
 
 
 async def test_no_queue_is_left_while_a_raft_group_does_not_answer(

@@ -14,7 +14,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.metadata.places import ANY_QUEUE, Place, Wanted, places_of
+from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
 from strata_broker.receives.popper import Popped, Popper
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.epochs import epoch_of
@@ -103,7 +103,10 @@ def test_a_slot_that_moves_changes_no_public_name(view: MetadataView, topic: Top
     change(view, meta_pb2.Change(slots=slots))
     assert view.owners(topic) == (3,)
     assert view.homes(topic) == homes
-    assert places_of(view, topic, wanted(view, topic, "strata-1")) == [Place(3, 0), Place(3, 2)]
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == [
+        PopPlace(3, 0),
+        PopPlace(3, 2),
+    ]
 
 
 def test_a_move_that_only_began_changes_nothing(view: MetadataView, topic: TopicRow) -> None:
@@ -129,20 +132,23 @@ def test_a_name_stands_for_all_its_queues_wherever_they_are(
     view: MetadataView, topic: TopicRow
 ) -> None:
     """The raft group serves what its slots give it; what moved elsewhere is asked for by number."""
-    assert places_of(view, topic, wanted(view, topic, "strata-1")) == (Place(1, ANY_QUEUE),)
-    assert places_of(view, topic, wanted(view, topic, "strata-1", 2)) == (Place(1, 2),)
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == (PopPlace(1, ANY_QUEUE),)
+    assert places_of(view, topic, wanted(view, topic, "strata-1", 2)) == (PopPlace(1, 2),)
     change(view, moved(2, 1, 3))
     assert places_of(view, topic, wanted(view, topic, "strata-1")) == (
-        Place(1, ANY_QUEUE),
-        Place(3, 2, (1,)),
+        PopPlace(1, ANY_QUEUE),
+        PopPlace(3, 2, (1,)),
     )
     assert places_of(view, topic, wanted(view, topic, "strata-1", 2)) == [
-        Place(1, 2),
-        Place(3, 2, (1,)),
+        PopPlace(1, 2),
+        PopPlace(3, 2, (1,)),
     ]
     # The first epoch is drained and gone.
     change(view, moved(2, 3), moved(0, 2))
-    assert places_of(view, topic, wanted(view, topic, "strata-1")) == [Place(2, 0), Place(3, 2)]
+    assert places_of(view, topic, wanted(view, topic, "strata-1")) == [
+        PopPlace(2, 0),
+        PopPlace(3, 2),
+    ]
 
 
 def left(queue: int, raft_group: int, epoch: int = 1) -> storage_pb2.SealedQueue:
@@ -163,7 +169,7 @@ def test_what_storage_says_of_a_move_holds_until_the_metadata_say_more(
     assert not view.learn(topic, 1, [left(2, 3)]), "it is no news twice"
     assert view.owner(topic, 2) == 3
     assert view.is_opening(topic, 3, 2)
-    assert places_of(view, topic, wanted(view, topic, "strata-1", 2))[1] == Place(3, 2, (1,))
+    assert places_of(view, topic, wanted(view, topic, "strata-1", 2))[1] == PopPlace(3, 2, (1,))
     change(view, moved(2, 1))
     assert view.owner(topic, 2) == 3
     rows = [
@@ -251,7 +257,7 @@ def storage() -> FakeStorageClient:
 def popper(view: MetadataView, storage: FakeStorageClient) -> Popper:
     """Slices of a millisecond."""
     config = ReceiveSection(first_slice_ms=1, max_slice_ms=4, moved_pause_ms=1, moved_grace_ms=1)
-    return Popper(view, storage, config, SystemClock())  # type: ignore[arg-type]
+    return Popper(view, storage, config, clock=SystemClock())  # type: ignore[arg-type]
 
 
 async def pop(
@@ -259,7 +265,7 @@ async def pop(
 ) -> Popped:
     """Pop; with a wait that ends only if the message does not come."""
 
-    def request(place: Place, wait_ms: int) -> storage_pb2.PopRequest:
+    def request(place: PopPlace, wait_ms: int) -> storage_pb2.PopRequest:
         return storage_pb2.PopRequest(
             raft_group=place.raft_group, queue=place.queue, wait_ms=wait_ms, fifo=fifo
         )

@@ -12,7 +12,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.app import BrokerApp, BrokerIdentity
+from strata_broker.app import BrokerApp
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.peers import SERVICE, require_ok
 from strata_mq.requests.errors import Code, RequestError
 from strata_testing import until

@@ -36,7 +36,7 @@ class Bench:
         self.view = MetadataView()
         self.revision = 0
         self.config = QuotasSection.model_validate({"burst_ms": 1_000} | defaults)
-        self.quotas = Quotas(self.view, self.config, self.clock, Metrics.disabled())
+        self.quotas = Quotas(self.view, self.config, self.clock, metrics=Metrics.disabled())
 
     def put(self, **row: Any) -> None:
         """Bring one change of the metadata."""

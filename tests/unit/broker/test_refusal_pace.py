@@ -23,7 +23,7 @@ BAD = Code.INVALID_RECEIPT_HANDLE
 
 
 def new_pace(clock: ManualClock, **fields: int) -> RefusalPace:
-    config = RefusalsSection.model_validate({"max_entries_per_second": 1_000, **fields})
+    config = RefusalsSection.model_validate({"max_entries_per_s": 1_000, **fields})
     return RefusalPace(config, clock, Metrics(METRICS))
 
 
@@ -62,7 +62,7 @@ def test_so_many_connections_are_remembered() -> None:
 
 def paced(**fields: int) -> BrokerConfig:
     """A broker with which a refused call costs its connection a fifth of a second."""
-    return broker_config(refusals={"max_entries_per_second": 50, **fields})
+    return broker_config(refusals={"max_entries_per_s": 50, **fields})
 
 
 def of(edge: FakeEdge, peer: str, *handles: str) -> FakeCall:

@@ -15,7 +15,7 @@ from strata_angelia.ports import DEADLINE_EXCEEDED, UNAVAILABLE, AngeliaError
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.leaders import LeaderMap
-from strata_broker.storage_client.replica_reads import Place, ReadSpread, ReplicaReads
+from strata_broker.storage_client.replica_reads import MessagePlace, ReadSpread, ReplicaReads
 from strata_mq.requests.errors import Code, RequestError
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock
@@ -25,7 +25,7 @@ GROUP, TOPIC = 1, 7
 CONFIG = StorageClientSection(
     spread_from_groups=3, spread_above_bytes_per_s=1_000, max_spread_topics=4
 )
-PLACES = [Place(0, offset, 100) for offset in range(4)]
+PLACES = [MessagePlace(0, offset, 100) for offset in range(4)]
 
 
 class FakeNode:
@@ -107,7 +107,7 @@ def spread_of(view: MetadataView, clock: ManualClock) -> ReadSpread:
     """Return what chooses, on a cluster where b leads."""
     leaders = LeaderMap(view, CONFIG, clock)
     leaders.leads("b", [GROUP])
-    return ReadSpread(view, leaders, CONFIG, clock, Metrics.disabled())
+    return ReadSpread(view, leaders, CONFIG, clock=clock, metrics=Metrics.disabled())
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def tier() -> FakeTier:
 @pytest.fixture
 def reads(spread: ReadSpread, tier: FakeTier) -> ReplicaReads:
     client: Any = tier
-    return ReplicaReads(spread, client, client, CONFIG, Metrics.disabled())
+    return ReplicaReads(spread, client, client, config=CONFIG, metrics=Metrics.disabled())
 
 
 async def test_a_leader_whose_disk_cannot_read_is_asked_for_places_only(
@@ -151,7 +151,7 @@ def test_the_next_leader_reads_by_itself(clock: ManualClock) -> None:
     view = view_of()
     leaders = LeaderMap(view, CONFIG, clock)
     leaders.leads("b", [GROUP])
-    spread = ReadSpread(view, leaders, CONFIG, clock, Metrics.disabled())
+    spread = ReadSpread(view, leaders, CONFIG, clock=clock, metrics=Metrics.disabled())
     spread.unreadable(GROUP)
     leaders.leads("c", [GROUP])
     assert not spread.begin(GROUP, TOPIC, 1)

@@ -94,6 +94,6 @@ async def test_receives_make_few_consumer_groups(client: Client) -> None:
     refused = [status for status in codes if status.code == definition_pb2.TOO_MANY_REQUESTS]
     assert 0 < len(refused) < 5
     assert {status.message for status in refused} <= {
-        "too many consumer groups are being created",
+        "too many consumer groups are being created (metadata.auto_groups_per_s)",
         "the quota of the default namespace is 4 consumer groups",
     }

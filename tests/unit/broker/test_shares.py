@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from strata_broker.base.shares import Shares, owners_of
+from strata_broker.base.shares import OwnerShares, owners_of
 from strata_runtime.metrics import Metrics
 
 
 def test_nobody_holds_more_than_its_share() -> None:
     """Of two owners of a call the one that is full decides; a refused call takes nothing."""
-    shares = Shares("calls", {"client": 2, "connection": 3}, Metrics.disabled())
+    shares = OwnerShares("calls", {"client": 2, "connection": 3}, Metrics.disabled())
     ann, bob = owners_of("ann", "10.0.0.1:1"), owners_of("bob", "10.0.0.1:1")
     assert shares.try_take(ann, 2)
     assert not shares.try_take(ann)

@@ -12,7 +12,8 @@ from strata_broker.app import BrokerApp
 from strata_broker.base.wire import length_delimited
 from strata_broker.metadata.requests import MAX_CLIENT_ID_LENGTH, caller_of
 from strata_broker.operators import redrive
-from strata_broker.operators.message_queries import Place
+from strata_broker.operators.message_queries import QueuePosition
+from strata_mq.layout import hashing
 from strata_mq.layout.hashing import key_hash, text_hash
 from strata_mq.requests.errors import Code, RequestError
 from strata_testing.broker.client import Client, message
@@ -92,9 +93,22 @@ def test_a_caller_has_a_short_id() -> None:
 
 
 def test_long_texts_are_not_remembered() -> None:
-    """Their hash is the same as ever."""
+    """Their hash is the same as ever; what is kept of short ones has a number and a length."""
+    remembered = hashing._cached_hash
+    remembered.cache_clear()
     for text in ("tag", "x" * 256, "x" * 257, LARGE):
         assert text_hash(text) == key_hash(text)
+    assert remembered.cache_info().currsize == 2
+    assert remembered.cache_info().maxsize == 4_096
+
+
+async def test_attempt_ids_push_out_nothing_that_repeats(client: Client) -> None:
+    """Each is another one: it is hashed, and not remembered."""
+    await client.receive("orders", "g", attempt_id="first")
+    before = hashing._cached_hash.cache_info()
+    for number in range(5):
+        await client.receive("orders", "g", attempt_id=f"attempt {number}")
+    assert hashing._cached_hash.cache_info().misses == before.misses
 
 
 async def test_a_redriven_message_whose_count_is_nonsense_counts_anew() -> None:
@@ -110,8 +124,8 @@ async def test_a_redriven_message_whose_count_is_nonsense_counts_anew() -> None:
 def test_a_page_token_is_short(token: str) -> None:
     """BAD_REQUEST, also for numbers that Python does not read."""
     with pytest.raises(RequestError) as refused:
-        Place.parse(token)
+        QueuePosition.parse(token)
     assert refused.value.code is Code.BAD_REQUEST
     assert len(refused.value.text) < 100
     most = f"{(1 << 64) - 1}:{(1 << 64) - 1}"
-    assert str(Place.parse(most)) == most
+    assert str(QueuePosition.parse(most)) == most

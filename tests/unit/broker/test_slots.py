@@ -10,7 +10,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
-from strata_broker.metadata.places import ANY_QUEUE, Place, Wanted, places_of
+from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client.pop_ends import PopTicket
@@ -63,7 +63,7 @@ def row_of(view: MetadataView, name: str = "t") -> TopicRow:
     return topic
 
 
-def places(view: MetadataView, name: str) -> list[Place]:
+def places(view: MetadataView, name: str) -> list[PopPlace]:
     home = view.home(row_of(view), name)
     assert home is not None
     return list(places_of(view, row_of(view), Wanted(home, ANY_QUEUE)))
@@ -76,7 +76,7 @@ def test_queues_that_stayed_are_served_as_before(view: MetadataView) -> None:
         stay(view, queue, (0, 1))
         give(view, queue, 3)
     topic = row_of(view)
-    assert places(view, "strata-1") == before == [Place(1, ANY_QUEUE)]
+    assert places(view, "strata-1") == before == [PopPlace(1, ANY_QUEUE)]
     assert view.owners(topic) == (1, 2)
     assert view.queue_at(topic, 1, b"k") == LEADER_CHOOSES
 
@@ -87,7 +87,7 @@ def test_queues_that_went_are_asked_for_by_number(view: MetadataView) -> None:
     for queue in (0, 2):
         give(view, queue, 3)
     topic = row_of(view)
-    assert places(view, "strata-1") == [Place(1, ANY_QUEUE), Place(3, 2)]
+    assert places(view, "strata-1") == [PopPlace(1, ANY_QUEUE), PopPlace(3, 2)]
     assert view.owners(topic) == (1, 2, 3)
     assert view.queue_at(topic, 3, b"k") == LEADER_CHOOSES
 
@@ -97,13 +97,13 @@ def test_a_queue_that_stayed_may_move_on(view: MetadataView) -> None:
     give(view, 0, 3)
     stay(view, 0, (0, 1), (1, 2))
     topic = row_of(view)
-    assert places(view, "strata-1") == [Place(1, ANY_QUEUE), Place(2, 0, (1,))]
+    assert places(view, "strata-1") == [PopPlace(1, ANY_QUEUE), PopPlace(2, 0, (1,))]
     assert view.is_any(topic, 1, 0)
     assert not view.is_any(topic, 2, 0)
     keys = [b"%d" % number for number in range(200)]
     assert {view.queue_at(topic, 2, key) for key in keys} == {0, LEADER_CHOOSES}
     stay(view, 0, (1, 2))
-    assert places(view, "strata-1") == [Place(1, ANY_QUEUE), Place(2, 0)]
+    assert places(view, "strata-1") == [PopPlace(1, ANY_QUEUE), PopPlace(2, 0)]
 
 
 def test_a_queue_that_came_is_asked_for_by_number_though_its_slot_is_there(
@@ -113,7 +113,7 @@ def test_a_queue_that_came_is_asked_for_by_number_though_its_slot_is_there(
     give(view, 0, 3)
     stay(view, 0, (0, 1), (1, 3))
     topic = row_of(view)
-    assert places(view, "strata-1") == [Place(1, ANY_QUEUE), Place(3, 0, (1,))]
+    assert places(view, "strata-1") == [PopPlace(1, ANY_QUEUE), PopPlace(3, 0, (1,))]
     assert not view.is_any(topic, 3, 0)
     assert {view.queue_at(topic, 3, b"%d" % number) for number in range(20)} == {0}
 
@@ -164,14 +164,14 @@ async def test_who_waits_for_a_queue_whose_slot_went_looks_again(view: MetadataV
     """Else what is sent to it is found at the end of the wait only; others wait on."""
     storage = WaitingStorage()
     config = ReceiveSection(first_slice_ms=1, max_slice_ms=4, moved_pause_ms=1, moved_grace_ms=1)
-    popper = Popper(view, storage, config, SystemClock())  # type: ignore[arg-type]
+    popper = Popper(view, storage, config, clock=SystemClock())  # type: ignore[arg-type]
 
     def pop(name: str) -> asyncio.Future[object]:
         topic = row_of(view, name)
         home = view.home(topic, "strata-1")
         assert home is not None
 
-        def request(place: Place, wait_ms: int) -> storage_pb2.PopRequest:
+        def request(place: PopPlace, wait_ms: int) -> storage_pb2.PopRequest:
             return storage_pb2.PopRequest(
                 raft_group=place.raft_group,
                 topic=topic_ref(topic),

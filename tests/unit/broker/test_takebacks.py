@@ -124,7 +124,7 @@ async def test_leases_that_a_repeat_of_the_attempt_got_stay() -> None:
     """Storage gives those of an ordered group to the second try, too; the last one's go."""
     releases = Releases()
     tasks = RequestTasks("test")
-    takebacks = Takebacks(releases, None, 1.0, tasks, Metrics.disabled())  # type: ignore[arg-type]
+    takebacks = Takebacks(releases, None, 1.0, requests=tasks, metrics=Metrics.disabled())  # type: ignore[arg-type]
     given = Given(1, 5, 101, [(0, 7, 1, 0, 0)])
     first, second = takebacks.receive_of(5, 77), takebacks.receive_of(5, 77)
     other = takebacks.receive_of(6, 77)

@@ -290,7 +290,7 @@ async def test_answers_to_commands_keep_the_stream_open(edge: FakeEdge) -> None:
 async def test_a_client_that_does_not_read_loses_its_stream() -> None:
     """What waits is bounded."""
     for limits in (TelemetrySection(max_frames_queued=2), TelemetrySection(max_bytes_queued=10)):
-        stream = TelemetryStream(Caller("slow", ""), Client("slow"), limits, lambda: None)
+        stream = TelemetryStream(Caller("slow", ""), Client("slow"), limits, on_idle=lambda: None)
         for _ in range(3):
             stream.push(b"frame")
         with pytest.raises(CallError) as failure:
@@ -301,7 +301,7 @@ async def test_a_client_that_does_not_read_loses_its_stream() -> None:
 async def test_a_client_that_reads_is_sent_what_is_large() -> None:
     """One frame always goes, and what was read waits no more."""
     limits = TelemetrySection(max_bytes_queued=10)
-    stream = TelemetryStream(Caller("c", ""), Client("c"), limits, lambda: None)
+    stream = TelemetryStream(Caller("c", ""), Client("c"), limits, on_idle=lambda: None)
     for _ in range(3):
         stream.push(b"larger than that")
         assert await stream.next() == b"larger than that"

@@ -12,8 +12,9 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import UNAVAILABLE, AngeliaError
 from strata_broker.base.metrics import METRICS
-from strata_broker.operators.windows import WindowCollector, WindowOptions
+from strata_broker.operators.windows import OwnWindows, WindowCollector, WindowOptions
 from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.windows import WINDOWS_TOPIC, WindowKind, decode
 
 UP, DOWN = meta_pb2.NODE_STATE_UP, meta_pb2.NODE_STATE_DOWN
@@ -125,16 +126,13 @@ class _World:
         clock = SimpleNamespace(monotonic_s=lambda: 1.0, wall_ms=lambda: 20_000)
         self.collector = WindowCollector(
             node_id,
-            "",
             self.view,  # type: ignore[arg-type]
-            self.storage,  # type: ignore[arg-type]
-            self.operations,  # type: ignore[arg-type]
-            self.sends,  # type: ignore[arg-type]
-            [],  # type: ignore[arg-type]
-            recorder,  # type: ignore[arg-type]
-            clock,
-            self.metrics,
-            WindowOptions(),
+            channels=self.storage,  # type: ignore[arg-type]
+            operations=self.operations,  # type: ignore[arg-type]
+            sends=self.sends,  # type: ignore[arg-type]
+            own=OwnWindows(node_id, "", [], recorder=recorder, clock=clock, metrics=self.metrics),  # type: ignore[arg-type]
+            runtime=Runtime(clock, lambda: 0.5, self.metrics, lambda name, failure: None),
+            options=WindowOptions(),
         )
 
 

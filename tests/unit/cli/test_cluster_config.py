@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from strata_cli.processes.cluster import Surroundings
 from strata_cli.processes.cluster_config import ClusterConfig
-from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from strata_cli.processes.data_folder import DataFolder, DataFolderError, FolderRole
 from strata_cli.processes.standalone_config import StandaloneConfig, standalone_part
 from strata_runtime.clock import SystemClock
 from strata_runtime.config import load
@@ -73,7 +73,7 @@ def test_the_address_that_others_are_told(
     tmp_path: Path, node: dict[str, str], advertised: str
 ) -> None:
     """The advertised host wins; an IPv6 address is bracketed."""
-    folder = DataFolder.open(tmp_path, Role.NAMESERVER)
+    folder = DataFolder.open(tmp_path, FolderRole.NAMESERVER)
     around = surroundings(ClusterConfig().with_flags(node=node), folder)
     assert around.advertised(9877) == advertised
     folder.close()
@@ -81,7 +81,7 @@ def test_the_address_that_others_are_told(
 
 def test_a_process_without_nameservers_says_what_is_missing(tmp_path: Path) -> None:
     """The error names the key and the flag."""
-    folder = DataFolder.open(tmp_path, Role.NAMESERVER)
+    folder = DataFolder.open(tmp_path, FolderRole.NAMESERVER)
     with pytest.raises(ConfigError, match="--nameservers"):
         surroundings(ClusterConfig(), folder).nameservers()
     folder.close()
@@ -89,7 +89,7 @@ def test_a_process_without_nameservers_says_what_is_missing(tmp_path: Path) -> N
 
 def test_an_identity_is_formed_once(tmp_path: Path) -> None:
     """A nameserver remembers whom it began with; another cluster is refused, a repeat is not."""
-    folder = DataFolder.open(tmp_path, Role.NAMESERVER)
+    folder = DataFolder.open(tmp_path, FolderRole.NAMESERVER)
     assert folder.identity.initial_metadata_replica_ids == ()
     folder.form("c1", [3, 1, 2])
     folder.form("c1", [1, 2, 3])
@@ -97,7 +97,7 @@ def test_an_identity_is_formed_once(tmp_path: Path) -> None:
         folder.form("c2", [1, 2, 3])
     folder.close()
 
-    again = DataFolder.open(tmp_path, Role.NAMESERVER)
+    again = DataFolder.open(tmp_path, FolderRole.NAMESERVER)
     assert again.identity == folder.identity
     assert again.identity.initial_metadata_replica_ids == (1, 2, 3)
     assert again.identity.cluster_id == "c1"
@@ -106,12 +106,12 @@ def test_an_identity_is_formed_once(tmp_path: Path) -> None:
 
 def test_a_folder_from_before_clusters_can_be_read(tmp_path: Path) -> None:
     """An identity without the later field is whole."""
-    folder = DataFolder.open(tmp_path, Role.NAMESERVER)
+    folder = DataFolder.open(tmp_path, FolderRole.NAMESERVER)
     folder.close()
     file = tmp_path / "identity.json"
     values = json.loads(file.read_text())
     del values["initial_metadata_replica_ids"]
     file.write_text(json.dumps(values))
-    again = DataFolder.open(tmp_path, Role.NAMESERVER)
+    again = DataFolder.open(tmp_path, FolderRole.NAMESERVER)
     assert again.identity == folder.identity
     again.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata_cli.processes.container import Container
-from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from strata_cli.processes.data_folder import DataFolder, DataFolderError, FolderRole
 from strata_runtime.clock import SystemClock
 
 
@@ -79,12 +79,12 @@ async def test_what_cannot_be_added_is_not_held() -> None:
 
 def test_an_identity_is_made_once(tmp_path: Path) -> None:
     """Opening again gives the same ids; an emptied folder gets others (rule 8)."""
-    first = DataFolder.open(tmp_path / "data", Role.STANDALONE)
+    first = DataFolder.open(tmp_path / "data", FolderRole.STANDALONE)
     first.close()
-    again = DataFolder.open(tmp_path / "data", Role.STANDALONE)
+    again = DataFolder.open(tmp_path / "data", FolderRole.STANDALONE)
     again.close()
     (tmp_path / "data" / "identity.json").unlink()
-    emptied = DataFolder.open(tmp_path / "data", Role.STANDALONE)
+    emptied = DataFolder.open(tmp_path / "data", FolderRole.STANDALONE)
     emptied.close()
 
     assert first.identity == again.identity
@@ -95,11 +95,11 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
 
 def test_a_folder_is_open_once(tmp_path: Path) -> None:
     """A second opening says who holds the folder; after a close it is free."""
-    folder = DataFolder.open(tmp_path, Role.STANDALONE)
+    folder = DataFolder.open(tmp_path, FolderRole.STANDALONE)
     with pytest.raises(DataFolderError, match=r"is in use by process \d+"):
-        DataFolder.open(tmp_path, Role.STANDALONE)
+        DataFolder.open(tmp_path, FolderRole.STANDALONE)
     folder.close()
-    DataFolder.open(tmp_path, Role.STANDALONE).close()
+    DataFolder.open(tmp_path, FolderRole.STANDALONE).close()
 
 
 @pytest.mark.parametrize(
@@ -110,21 +110,21 @@ def test_a_damaged_identity_is_never_replaced(tmp_path: Path, text: str, reason:
     """New ids for old data would be another node's: the start fails instead."""
     (tmp_path / "identity.json").write_text(text)
     with pytest.raises(DataFolderError, match=reason):
-        DataFolder.open(tmp_path, Role.STANDALONE)
+        DataFolder.open(tmp_path, FolderRole.STANDALONE)
     assert (tmp_path / "identity.json").read_text() == text
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     """A folder of a later version is not touched."""
-    DataFolder.open(tmp_path, Role.STANDALONE).close()
+    DataFolder.open(tmp_path, FolderRole.STANDALONE).close()
     values = json.loads((tmp_path / "identity.json").read_text())
     (tmp_path / "identity.json").write_text(json.dumps(values | {"format_version": 2}))
     with pytest.raises(DataFolderError, match="format 2, this version reads 1"):
-        DataFolder.open(tmp_path, Role.STANDALONE)
+        DataFolder.open(tmp_path, FolderRole.STANDALONE)
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     """A path through a file is refused with the system's reason."""
     (tmp_path / "file").write_text("")
     with pytest.raises(DataFolderError, match="Not a directory"):
-        DataFolder.open(tmp_path / "file" / "data", Role.STANDALONE)
+        DataFolder.open(tmp_path / "file" / "data", FolderRole.STANDALONE)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from strata_cli.processes.data_folder import DataFolder, DataFolderError, FolderRole
 from tests.syncs import note_syncs
 
 
@@ -17,7 +17,7 @@ def identity_of(folder: Path) -> dict[str, Any]:
     return values
 
 
-def made_by(role: Role, path: Path) -> Path:
+def made_by(role: FolderRole, path: Path) -> Path:
     """Return a folder that a process of a role has used."""
     DataFolder.open(path, role).close()
     return path
@@ -25,7 +25,7 @@ def made_by(role: Role, path: Path) -> Path:
 
 def old_format(path: Path, *inside: str, formed: bool = False) -> Path:
     """Return a folder from before folders knew their role; each had a cluster id of its own."""
-    values = identity_of(made_by(Role.STANDALONE, path))
+    values = identity_of(made_by(FolderRole.STANDALONE, path))
     del values["role"]
     values["cluster_id"] = "random"
     values["initial_metadata_replica_ids"] = [values["metadata_replica_id"]] if formed else []
@@ -35,9 +35,11 @@ def old_format(path: Path, *inside: str, formed: bool = False) -> Path:
     return path
 
 
-@pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize("other", list(Role))
-def test_a_folder_of_another_role_is_refused(tmp_path: Path, role: Role, other: Role) -> None:
+@pytest.mark.parametrize("role", list(FolderRole))
+@pytest.mark.parametrize("other", list(FolderRole))
+def test_a_folder_of_another_role_is_refused(
+    tmp_path: Path, role: FolderRole, other: FolderRole
+) -> None:
     """In one line, and nothing in it changes."""
     folder = made_by(role, tmp_path / "data")
     before = {file: file.read_bytes() for file in folder.iterdir()}
@@ -54,14 +56,14 @@ def test_a_folder_of_another_role_is_refused(tmp_path: Path, role: Role, other: 
 
 def test_only_a_standalone_node_is_a_cluster_of_its_own(tmp_path: Path) -> None:
     """The others belong to none until nameservers take them in."""
-    for role in Role:
+    for role in FolderRole:
         folder = made_by(role, tmp_path / role)
-        assert bool(identity_of(folder)["cluster_id"]) is (role is Role.STANDALONE)
+        assert bool(identity_of(folder)["cluster_id"]) is (role is FolderRole.STANDALONE)
 
 
 def test_a_folder_joins_one_cluster(tmp_path: Path) -> None:
     """It is written down once; another cluster is refused."""
-    folder = DataFolder.open(tmp_path, Role.STORAGE)
+    folder = DataFolder.open(tmp_path, FolderRole.STORAGE)
     folder.join("c1")
     folder.join("c1")
     with pytest.raises(DataFolderError, match="belongs to cluster c1, not c2"):
@@ -72,9 +74,9 @@ def test_a_folder_joins_one_cluster(tmp_path: Path) -> None:
 
 def test_who_has_a_folder_open_is_written_when_it_is_the_right_one(tmp_path: Path) -> None:
     """A process that finds itself in the wrong cluster leaves even the lock's text as it was."""
-    made_by(Role.STORAGE, tmp_path)
+    made_by(FolderRole.STORAGE, tmp_path)
     (tmp_path / "LOCK").write_text("1\n")
-    folder = DataFolder.open(tmp_path, Role.STORAGE)
+    folder = DataFolder.open(tmp_path, FolderRole.STORAGE)
     assert (tmp_path / "LOCK").read_text() == "1\n"
     folder.claim()
     assert int((tmp_path / "LOCK").read_text()) > 1
@@ -84,15 +86,15 @@ def test_who_has_a_folder_open_is_written_when_it_is_the_right_one(tmp_path: Pat
 @pytest.mark.parametrize(
     ("inside", "formed", "role", "cluster_id"),
     [
-        (("nameserver", "storage"), False, Role.STANDALONE, "random"),
-        (("nameserver",), True, Role.NAMESERVER, "random"),
-        (("nameserver",), False, Role.NAMESERVER, ""),
-        (("storage",), False, Role.STORAGE, ""),
-        ((), False, Role.BROKER, ""),
+        (("nameserver", "storage"), False, FolderRole.STANDALONE, "random"),
+        (("nameserver",), True, FolderRole.NAMESERVER, "random"),
+        (("nameserver",), False, FolderRole.NAMESERVER, ""),
+        (("storage",), False, FolderRole.STORAGE, ""),
+        ((), False, FolderRole.BROKER, ""),
     ],
 )
 def test_a_folder_of_the_old_format_is_read(
-    tmp_path: Path, inside: tuple[str, ...], formed: bool, role: Role, cluster_id: str
+    tmp_path: Path, inside: tuple[str, ...], formed: bool, role: FolderRole, cluster_id: str
 ) -> None:
     """Its role is what is in it; its cluster id counts where it was one."""
     folder = DataFolder.open(old_format(tmp_path, *inside, formed=formed), role)
@@ -100,12 +102,12 @@ def test_a_folder_of_the_old_format_is_read(
     folder.close()
     if inside:
         with pytest.raises(DataFolderError, match=f"is that of a {role} process"):
-            DataFolder.open(tmp_path, Role.BROKER)
+            DataFolder.open(tmp_path, FolderRole.BROKER)
 
 
 def test_whether_a_storage_node_ever_wrote_is_seen_without_opening_its_log(tmp_path: Path) -> None:
     """A segment is zeros until its first frame."""
-    folder = DataFolder.open(tmp_path, Role.STORAGE)
+    folder = DataFolder.open(tmp_path, FolderRole.STORAGE)
     assert not folder.has_log()
     (folder.storage / "log").mkdir(parents=True)
     segment = folder.storage / "log" / f"{0:020d}.log"
@@ -121,5 +123,5 @@ def test_an_identity_is_durable_before_it_is_used(
 ) -> None:
     """Whoever forgot which cluster it belongs to would join any: the file, then its name."""
     synced = note_syncs(monkeypatch)
-    made_by(Role.STORAGE, tmp_path / "data")
+    made_by(FolderRole.STORAGE, tmp_path / "data")
     assert synced == ["identity.json.new", "data"]

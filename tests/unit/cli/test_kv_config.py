@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from strata_broker.servicers.plugins import load as load_broker_plugins
 from strata_cli.processes.cluster_config import ClusterConfig
+from strata_cli.processes.plugins import broker_plugins, storage_plugins
 from strata_runtime.config import load, to_toml
 from strata_runtime.errors import ConfigError
 from strata_storage.base.config import StorageConfig
-from strata_storage.group.plugins import load as load_storage_plugins
 
 
 def test_no_plugin_is_loaded_unless_it_is_named() -> None:
     """The default is none at all."""
     assert load(ClusterConfig, None, {}).plugins == ()
-    assert load_broker_plugins(()) == []
-    assert load_storage_plugins((), StorageConfig()) == []
+    assert broker_plugins(()) == []
+    assert storage_plugins((), StorageConfig()) == []
 
 
 @pytest.mark.parametrize("text", ["kv", " kv ", '["kv"]', "kv,"])
@@ -42,8 +41,8 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
 
 def test_a_plugin_that_there_is_not_is_named() -> None:
     """The error says which one, and which there are."""
-    for wrong in (lambda: load_broker_plugins(["x"]), lambda: load_storage_plugins(["x"], config)):
-        with pytest.raises(ConfigError, match="no plugin 'x'; there are: kv"):
+    for wrong in (lambda: broker_plugins(["x"]), lambda: storage_plugins(["x"], config)):
+        with pytest.raises(ConfigError, match="there is no plugin 'x'; there are: kv"):
             wrong()
 
 

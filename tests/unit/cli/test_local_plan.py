@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from strata_cli.local.plan import (
+    ClusterPlan,
     Member,
-    Plan,
     PlanError,
     Role,
     free_ports,
@@ -27,7 +27,7 @@ def ports() -> Iterator[int]:
     return count(20_000)
 
 
-def plan(virtual_address: str = "") -> Plan:
+def plan(virtual_address: str = "") -> ClusterPlan:
     counts: dict[Role, int] = {"nameserver": 3, "storage": 3, "broker": 2}
     return new_plan(counts, ports(), virtual_address=virtual_address)
 
@@ -146,7 +146,7 @@ def test_a_damaged_plan_is_named(tmp_path: Path, text: str) -> None:
 
 def test_another_format_is_refused(tmp_path: Path) -> None:
     """A plan of a later version is not guessed at."""
-    save(tmp_path, Plan((Member("broker-1", "broker", 1),)))
+    save(tmp_path, ClusterPlan((Member("broker-1", "broker", 1),)))
     file = tmp_path / "cluster.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 2}))
     with pytest.raises(PlanError, match="format 2, this version reads 1"):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,3 +78,27 @@ def test_a_process_that_ended_is_told_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(NotReadyError, match="storage-1 ended while it started") as caught:
         wait_until_ready("storage-1", process, 0, 1.0)
     assert caught.value.log_tail.startswith("strata: storage cannot start")
+
+
+_FIRST_THREAD_ENDS = """
+import ctypes, sys, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("on", flush=True)
+ctypes.CDLL(None).syscall(60, 0)  # exit: of this thread alone
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="a system call by its number")
+def test_a_process_is_there_until_its_last_thread_ended(tmp_path: Path) -> None:
+    """One that is killed lets go of its ports with its last thread, which need not be the first."""
+    with subprocess.Popen([sys.executable, "-c", _FIRST_THREAD_ENDS], stdout=subprocess.PIPE) as it:
+        assert it.stdout is not None
+        it.stdout.readline()
+        stat = Path(f"/proc/{it.pid}/stat")
+        while (fields := stat.read_text().rpartition(")")[2].split())[0] != "Z":
+            time.sleep(0.01)
+        process = started(tmp_path, it.pid, int(fields[19]))
+        assert process.state() == ("running", it.pid)
+        it.kill()
+        it.wait()
+        assert process.state() == ("dead", None)

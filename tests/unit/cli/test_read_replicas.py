@@ -8,7 +8,12 @@ import pytest
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.commands.read_replicas import Change, next_change, set_read_replicas
+from strata_cli.commands.read_replicas import (
+    STILL_CHANGING,
+    LearnerChange,
+    next_change,
+    set_read_replicas,
+)
 from strata_cli.options import CliError
 
 LOADS = {"a": 9.0, "b": 1.0, "c": 5.0, "d": 7.0, "e": 2.0, "f": 3.0}
@@ -27,15 +32,17 @@ def raft_group(*readers: str, number: int = 1) -> meta_pb2.RaftGroup:
 @pytest.mark.parametrize(
     ("readers", "count", "change"),
     [
-        ((), 0, Change()),
-        (("e",), 1, Change()),
-        ((), 2, Change(add=("e", "f"))),
-        (("d",), 2, Change(add=("e",))),
-        (("d", "e"), 1, Change(remove=("d",))),
-        (("d", "e"), 0, Change(remove=("e", "d"))),
+        ((), 0, LearnerChange()),
+        (("e",), 1, LearnerChange()),
+        ((), 2, LearnerChange(add=("e", "f"))),
+        (("d",), 2, LearnerChange(add=("e",))),
+        (("d", "e"), 1, LearnerChange(remove=("d",))),
+        (("d", "e"), 0, LearnerChange(remove=("e", "d"))),
     ],
 )
-def test_the_calmest_nodes_get_them(readers: tuple[str, ...], count: int, change: Change) -> None:
+def test_the_calmest_nodes_get_them(
+    readers: tuple[str, ...], count: int, change: LearnerChange
+) -> None:
     """Voters stay what they are; the busiest loses its read replica first."""
     assert next_change(raft_group(*readers), count, LOADS, LOADS.keys()) == change
 
@@ -93,7 +100,7 @@ class FakeClient:
     ) -> admin_pb2.ChangeReplicasResponse:
         if self.is_busy:
             self.is_busy = False
-            raise CliError("raft group 1 is still carrying out an earlier change")
+            raise CliError(f"raft group 1 is {STILL_CHANGING}")
         self.changes.append(request)
         return admin_pb2.ChangeReplicasResponse()
 

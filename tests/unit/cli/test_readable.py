@@ -56,6 +56,47 @@ def test_a_body_neither_breaks_the_table_nor_reaches_the_terminal(
     assert json.loads(capsys.readouterr().out) == result
 
 
+LONG_ROW = {
+    "topic": "orders-" + "x" * 90,
+    "members": [{"client_id": f"client-{number}"} for number in range(12)],
+    "lag": 1_234_567,
+    "state": "leaderless",
+}
+
+
+@pytest.mark.parametrize(("columns", "width"), [("", 80), ("60", 60), ("0", 80)])
+def test_a_table_fits_the_terminal_and_loses_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str, width: int
+) -> None:
+    """Long values go on in their column's next lines; short ones stay whole."""
+    monkeypatch.setenv("COLUMNS", columns)
+
+    show({"groups": [LONG_ROW]}, Common(), rows="groups")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert {"1234567", "leaderless"} <= set(lines[1].split())
+    assert "".join(line.split()[0] for line in lines[1:] if line[0] != " ") == LONG_ROW["topic"]
+    begin, end = lines[0].index("members"), lines[0].index("lag") + len("lag") - len("1234567")
+    members = "".join(line[begin:end] for line in lines[1:])
+    told = readable("members", LONG_ROW["members"])
+    assert members.replace(" ", "") == told.replace(" ", "")
+
+
+def test_a_wide_table_has_one_line_per_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the terminal's width, and also for what is longer than any terminal."""
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [LONG_ROW, {**LONG_ROW, "topic": "y" * 5_000}]
+
+    show({"groups": rows}, Common(output="wide"), rows="groups")
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [row["topic"] for row in rows]
+    assert lines[2].split()[-2:] == ["1234567", "leaderless"]
+
+
 @pytest.mark.parametrize(
     ("given", "used"),
     [

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
 from strata_kv.commands import KvWrite, encode_kv_write
-from strata_kv.decider import Decider, Decision
+from strata_kv.decider import BatchDecision, Decider
 from strata_kv.machine import TableMachine
+from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
-from strata_kv.rows import ChangeKind, Engine
 from strata_state.memory_store import MemoryStore
 from strata_state.ports import RowBatch
 
@@ -71,7 +71,7 @@ class Group:
         self.placed: list[int] = []
         self.log: list[bytes] = []
         self.applied = 0
-        self.in_flight: list[Decision] = []
+        self.in_flight: list[BatchDecision] = []
         self.machine = self.open(self.store)
         self.decider = Decider(self.machine, self.options)
 
@@ -94,16 +94,16 @@ class Group:
         *requests: Sequence[kv_pb2.Operation],
         now_ms: int = NOW_MS,
         broker: tuple[int, int] = (0, 0),
-    ) -> Decision:
+    ) -> BatchDecision:
         """Decide requests of one batch and put the entry into the log."""
-        decision = Decision()
+        decision = BatchDecision()
         for operations in requests:
             self.decider.write(decision, TABLE, request_of(operations, self.engine), now_ms)
         self.propose(decision, now_ms, broker)
         return decision
 
     def propose(
-        self, decision: Decision, now_ms: int = NOW_MS, broker: tuple[int, int] = (0, 0)
+        self, decision: BatchDecision, now_ms: int = NOW_MS, broker: tuple[int, int] = (0, 0)
     ) -> None:
         """Put a decision's entry into the log."""
         if decision.sections:
@@ -119,7 +119,7 @@ class Group:
             self.applied += 1
             self.decider.applied(self.in_flight.pop(0))
 
-    def write(self, *requests: Sequence[kv_pb2.Operation], now_ms: int = NOW_MS) -> Decision:
+    def write(self, *requests: Sequence[kv_pb2.Operation], now_ms: int = NOW_MS) -> BatchDecision:
         """Decide and apply."""
         decision = self.decide(*requests, now_ms=now_ms)
         self.apply()

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from strata.storage.v1 import storage_pb2
-from strata_kv.decider import Decision, WriteRefused
+from strata_kv.decider import BatchDecision, WriteRefused
+from strata_kv.model import ChangeKind, Engine
 from strata_kv.options import TableOptions
-from strata_kv.rows import ChangeKind, Engine
 from tests.unit.kv.tables import NOW_MS, TABLE, Group, check, delete, put, request_of
 
 
@@ -81,7 +81,7 @@ def test_a_request_sees_what_is_in_flight_before_it(group: Group) -> None:
 def test_what_was_not_proposed_leaves_no_trace(group: Group) -> None:
     """A decision whose proposal was refused is forgotten with the decision."""
     group.write([put(b"a", b"1")])
-    refused = Decision()
+    refused = BatchDecision()
     group.decider.write(refused, TABLE, request_of([put(b"a", b"2", version=1)]), NOW_MS)
     assert (refused.results[0].applied, len(refused.sections)) == (True, 1)
     [result] = group.write([put(b"a", b"3", version=1)]).results

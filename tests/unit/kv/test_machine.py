@@ -8,8 +8,9 @@ import pytest
 
 from strata_kv.commands import decode_kv_write, encode_kv_write
 from strata_kv.machine import KvApplyError
+from strata_kv.model import Engine
 from strata_kv.options import TableOptions
-from strata_kv.rows import Engine, ReplyRow
+from strata_kv.rows import ReplyRow
 from strata_mq.commands.common import CommandError
 from strata_state.memory_store import MemoryStore
 from tests.unit.kv.tables import NOW_MS, TABLE, Group, apply, delete, put

@@ -14,7 +14,7 @@ from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import CallContext
 from strata_metadata.cache import MetadataCache
 from strata_metadata.client import MetadataClient
-from strata_metadata.follower import MetadataFollower
+from strata_metadata.follower import MetadataFollower, MetadataSources
 from strata_metadata.options import (
     MetadataClientOptions,
     MetadataFollowerOptions,
@@ -85,10 +85,9 @@ class World:
     def follower(self, sink: ClusterView, own: ClusterId, *endpoints: str) -> MetadataFollower:
         options = MetadataFollowerOptions(first_retry_ms=1, max_retry_ms=5)
         return MetadataFollower(
-            endpoints,
-            self.network.channel,
+            MetadataSources(endpoints, self.network.channel),
             sink,
-            options,
+            options=options,
             clock=SystemClock(),
             random=lambda: 0.0,
             metrics=Metrics.disabled(),
@@ -103,7 +102,7 @@ class World:
             random=lambda: 0.5,
             metrics=Metrics.disabled(),
         )
-        return NodePresence(client, NODE, QUICK, Metrics.disabled(), cluster=own)
+        return NodePresence(client, NODE, QUICK, metrics=Metrics.disabled(), cluster=own)
 
 
 @pytest.fixture

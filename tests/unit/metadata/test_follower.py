@@ -20,6 +20,7 @@ from strata_metadata import (
     MetadataFollowerOptions,
     WatchOptions,
 )
+from strata_metadata.follower import MetadataSources
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_testing import until
@@ -63,14 +64,12 @@ async def following(
     fallbacks: Sequence[str] = (),
 ) -> AsyncIterator[MetadataFollower]:
     follower = MetadataFollower(
-        endpoints,
-        network.channel,
+        MetadataSources(endpoints, network.channel, lambda: fallbacks),
         sink,
-        OPTIONS,
+        options=OPTIONS,
         clock=SystemClock(),
         random=lambda: 0.0,
         metrics=Metrics.disabled(),
-        fallback_endpoints=lambda: fallbacks,
     )
     task = asyncio.ensure_future(follower.run())
     try:

@@ -111,7 +111,7 @@ async def test_other_work_goes_on_while_everything_is_told() -> None:
     cache = cache_over(store)
     rows = [topic(f"t{number:04d}", 1 + number) for number in range(2_000)]
     cache.apply(meta_pb2.WatchResponse(revision=4, snapshot=True, changes=rows))
-    hub = WatchHub(store, 4, WatchOptions(response_changes=100), Metrics.disabled())
+    hub = WatchHub(store, 4, WatchOptions(response_changes=100), metrics=Metrics.disabled())
     turns = 0
 
     async def count_turns() -> None:

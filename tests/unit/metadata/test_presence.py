@@ -38,7 +38,7 @@ def presence_of(
         metrics=Metrics.disabled(),
     )
     node = meta_pb2.Node(node_id="n", kind=kind, boot_id=3)
-    return NodePresence(client, node, OPTIONS, Metrics.disabled())
+    return NodePresence(client, node, OPTIONS, metrics=Metrics.disabled())
 
 
 @pytest.fixture

@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from strata_multiraft import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec
+from strata_multiraft import (
+    LogThreads,
+    MultiRaft,
+    MultiRaftOptions,
+    PeerLinks,
+    Replica,
+    ReplicaSpec,
+)
 from strata_multiraft.base.ports import SnapshotFetcher, Transport
 from strata_raft import Configuration, Entry, EntryKind
 from strata_raft.membership import decode_configuration
@@ -104,12 +111,10 @@ class Node:
             self.log,
             SystemClock(),
             self.options,
-            self.metrics,
-            self.gate,
+            metrics=self.metrics,
+            threads=LogThreads(self.gate),
             on_fatal=lambda task, error: self.fatal.append((task, error)),
-            transport=self.transport,
-            node_of=self.node_of,
-            fetcher=self.fetcher,
+            peers=PeerLinks(self.transport, self.node_of, self.fetcher),
             random_ticks=lambda least, most: least,
         )
 

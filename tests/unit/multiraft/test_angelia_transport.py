@@ -98,10 +98,10 @@ class World:
             PeerIdentity("a", 77),
             self.endpoints.get,
             self._open,
-            self.clock,
-            lambda: 0.999,
-            OPTIONS,
-            self.metrics,
+            clock=self.clock,
+            random=lambda: 0.999,
+            options=OPTIONS,
+            metrics=self.metrics,
             on_fatal=lambda task, failure: self.fatal.append(failure),
         )
         self.transport.on_lost = self.lost.extend

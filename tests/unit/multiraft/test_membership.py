@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from strata_multiraft import (
-    DiskFull,
+    LogFull,
     MembershipRefused,
     MultiRaftOptions,
     NotLeader,
@@ -18,7 +18,7 @@ from strata_multiraft import (
     TransferFailed,
 )
 from strata_raft import Role
-from strata_seglog.errors import DiskFull as LogDiskFull
+from strata_seglog.errors import DiskFull
 from strata_sim.rows_machine import RowsMachine
 from tests.unit.multiraft.memory_cluster import VOTERS, Cluster, Settled, three_nodes
 
@@ -186,8 +186,8 @@ async def test_a_removed_sole_voter_decides_nothing(cluster: Cluster) -> None:
 async def test_a_removal_without_room_is_done_when_called_again(cluster: Cluster) -> None:
     """The replica is silent at once and stays known until its end is durable."""
     node = cluster.nodes[3]
-    node.log.failures = [LogDiskFull("no room")]
-    with pytest.raises(DiskFull):
+    node.log.failures = [DiskFull("no room")]
+    with pytest.raises(LogFull):
         await node.multiraft.remove_replica(1)
     last_index = cluster.replica(3).last_index
     await cluster.propose(1, b"not for replica 3")
@@ -211,10 +211,10 @@ async def test_a_leader_whose_apply_fails_is_followed_by_another(cluster: Cluste
 
 async def test_a_leader_without_room_hands_over(cluster: Cluster) -> None:
     """Its write fails, its proposal too, and a follower leads without an election timeout."""
-    cluster.nodes[1].log.failures = [LogDiskFull("no room")]
+    cluster.nodes[1].log.failures = [DiskFull("no room")]
     failed = cluster.replica(1).propose((b"x",))
     await cluster.settled()
-    with pytest.raises((DiskFull, NotLeader)):
+    with pytest.raises((LogFull, NotLeader)):
         await failed
     leaders = [n for n in (2, 3) if cluster.replica(n).is_ready_leader()]
     assert len(leaders) == 1
@@ -232,7 +232,7 @@ async def test_disk_marks_decide_who_leads_and_what_is_taken(cluster: Cluster) -
     cluster.mark({1: 3, 2: 3})
     await cluster.settled()
     assert leader.disk_mark == 3
-    with pytest.raises(DiskFull, match="replicas"):
+    with pytest.raises(LogFull, match="replicas"):
         leader.propose((b"x",))
     cluster.mark({1: 3})
     assert leader.disk_mark == 0
@@ -247,7 +247,7 @@ async def test_a_full_disk_does_not_campaign(cluster: Cluster) -> None:
     await cluster.boot(3, machine=cluster.machines[3], log=log, options=options)
     await cluster.tick(1)
     node = cluster.nodes[3]
-    node.log.failures = [LogDiskFull("no room")]
+    node.log.failures = [DiskFull("no room")]
     lost = cluster.replica(1).propose((b"x",))
     await cluster.settled()
     assert await lost

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly, Replica
+from strata_multiraft import LogFull, NotLeader, Overloaded, ReadOnly, Replica
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.replica.apply_queue import ApplyQueue
 from strata_raft import Entry, EntryKind, Role
-from strata_seglog.errors import DiskFull as LogDiskFull
-from strata_seglog.errors import LogFailed
+from strata_seglog.errors import DiskFull, LogFailed
 from strata_seglog.frames import Frame, FrameKind
 
 Settled = Callable[[], Awaitable[None]]
@@ -198,21 +197,21 @@ async def test_sync_error_is_fatal(make_node: Any, settled: Settled) -> None:
 async def test_disk_full_refuses_proposals_and_serves_reads(
     make_node: Any, settled: Settled
 ) -> None:
-    """Without room proposals fail with DiskFull, reads go on, and the index is used again later."""
+    """Without room proposals fail with LogFull, reads go on, and the index is used again later."""
     # Long enough that a busy machine still comes to the refusal within it.
     node = make_node(options=MultiRaftOptions(tick_ms=1000, disk_full_retry_ms=1000))
     replica = node.host()
     await node.multiraft.start()
     await settled()
     assert await replica.propose((b"kept",)) == 2
-    node.log.failures.append(LogDiskFull("no room"))
+    node.log.failures.append(DiskFull("no room"))
     futures = [replica.propose((b"lost",)) for _ in range(3)]
     await settled()
     for future in futures:
-        with pytest.raises(DiskFull):
+        with pytest.raises(LogFull):
             await future
     assert replica.role is Role.LEADER
-    with pytest.raises(DiskFull):
+    with pytest.raises(LogFull):
         replica.propose((b"refused",))
     assert await replica.read_barrier() == 2
     assert await _proposed_at_last(replica, b"again") == 3
@@ -229,7 +228,7 @@ async def _proposed_at_last(replica: Replica, payload: bytes) -> int:
     while True:
         try:
             return await replica.propose((payload,))
-        except DiskFull:
+        except LogFull:
             await asyncio.sleep(0.01)
 
 
@@ -239,7 +238,7 @@ async def test_disk_full_during_the_election_ends_in_a_later_term(
     """A vote that could not be stored is never acted on; the replica campaigns again."""
     node = make_node()
     replica = node.host()
-    node.log.failures.append(LogDiskFull("no room"))
+    node.log.failures.append(DiskFull("no room"))
     await node.multiraft.start()
     await settled()
     assert not replica.is_ready_leader()

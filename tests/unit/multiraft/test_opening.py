@@ -10,7 +10,7 @@ from strata_multiraft import MultiRaftOptions, ReplicaSpec
 from strata_multiraft.driver.opening import OpenedReplica, Opener
 from strata_multiraft.replica.stored_log import no_offer
 from strata_multiraft.replica.writes import as_frame, void_frame
-from strata_raft import Campaign, Configuration, Entry, EntryKind, Refused, Role
+from strata_raft import Campaign, Configuration, Entry, EntryKind, EventRefused, Role
 from strata_raft.membership import encode_configuration
 from strata_seglog.frames import hard_state_frame
 from strata_sim.memory_commit_log import MemoryCommitLog
@@ -101,7 +101,7 @@ def test_an_interrupted_install_starts_empty_and_bound() -> None:
         assert found.floor == floor
         assert (found.node.term, found.node.last_index) == (4, 0)
         assert found.node.role is Role.LEARNER
-        with pytest.raises(Refused):
+        with pytest.raises(EventRefused):
             found.node.step(Campaign())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata_multiraft import DiskFull, MultiRaftOptions
+from strata_multiraft import LogFull, MultiRaftOptions
 from strata_seglog.log import CommitLog, LogOptions
 from strata_testing.simulated_disk import SimulatedDisk
 
@@ -62,7 +62,7 @@ async def test_no_room_in_the_log(make_node: Any, settled: Settled) -> None:
     await settled()
     assert await replica.propose((b"kept",)) == 2
     disk.fail("write", errno.ENOSPC)
-    with pytest.raises(DiskFull):
+    with pytest.raises(LogFull):
         await replica.propose((b"lost",))
     assert await replica.read_barrier() == 2
     disk.heal()

@@ -77,7 +77,7 @@ async def test_a_late_tick_counts_once(
         seen.append("sleep")
 
     monkeypatch.setattr("strata_multiraft.driver.ticker.asyncio.sleep", sleep)
-    ticker = Ticker(clock, 1.0, lambda: seen.append("tick"), lambda replica: None)
+    ticker = Ticker(clock, 1.0, lambda: seen.append("tick"), woken=lambda replica: None)
     ticker.follow(cast("Replica", _Ticked()))
     with pytest.raises(asyncio.CancelledError):
         await ticker.run()

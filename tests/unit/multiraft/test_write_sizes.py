@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strata_multiraft import DiskFull, MultiRaftOptions
+from strata_multiraft import LogFull, MultiRaftOptions
 from strata_seglog.errors import WriteTooLarge
 from strata_seglog.frames import Frame
 from strata_seglog.log import CommitLog, LogOptions
@@ -87,7 +87,7 @@ async def test_a_write_that_is_too_large_fails_its_proposals_only(
     await settled()
     futures = [replica.propose((b"x",)) for _ in range(11)]
     for future in futures:
-        with pytest.raises(DiskFull, match="do not fit"):
+        with pytest.raises(LogFull, match="do not fit"):
             await future
     await asyncio.sleep(0.005)
     await settled()

@@ -84,13 +84,18 @@ class Nameserver:
             self.store,
             applied_state(self.store).counters.revision,
             self.config.watch_options(),
-            metrics,
+            metrics=metrics,
             stamp=applied_state(self.store).counters.stamp,
         )
-        self.machine = MetadataMachine(self.store, self.hub, self.config, metrics)
+        self.machine = MetadataMachine(self.store, self.hub, self.config, metrics=metrics)
         self.replica = ListReplica(self.machine)
         self.metadata = Metadata(
-            self.replica, self.machine, self.hub, self.config, self.clock, metrics
+            self.replica,
+            self.machine,
+            self.hub,
+            config=self.config,
+            clock=self.clock,
+            metrics=metrics,
         )
 
     def restarted(self) -> Nameserver:

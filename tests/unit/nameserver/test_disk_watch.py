@@ -28,7 +28,9 @@ class Watched:
     def __init__(self, ballast_bytes: int) -> None:
         self.disk = SimulatedDisk(capacity_bytes=32 * MIB)
         self.raft = Raft()
-        self.watch = DiskWatch(self.disk, self.raft, REFUSE, ballast_bytes, Metrics.disabled())
+        self.watch = DiskWatch(
+            self.disk, self.raft, REFUSE, ballast_bytes=ballast_bytes, metrics=Metrics.disabled()
+        )
 
     async def with_free(self, free_bytes: int) -> int:
         """Let a stranger leave so much room; return the mark after a look."""

@@ -104,7 +104,7 @@ async def test_one_that_was_emptied_before_it_registered_is_replaced_too() -> No
     for each in (peer(2), peer(3), again):
         directory.learned(each)
 
-    await MemberKeeper(replica, machine, directory, AsyncMock(), interval_s=1).step()
+    await MemberKeeper(replica, machine, directory, forget_node=AsyncMock(), interval_s=1).step()
 
     replica.change_membership.assert_awaited_once_with(frozenset({1, 2, 4}), frozenset())
 

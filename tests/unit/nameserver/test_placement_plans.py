@@ -13,7 +13,7 @@ import pytest
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_state.metadata_keys import RowKind, kind_range
+from strata_state.metadata_keys import MetadataRowKind, kind_range
 from tests.unit.nameserver.storage_nodes import CONFIG, NODES, Storage, storage
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Loaded(Storage):
         )
 
     def override(self, queue: int) -> meta_pb2.QueueOverride | None:
-        overrides = kind_range(RowKind.QUEUE_OVERRIDE)
+        overrides = kind_range(MetadataRowKind.QUEUE_OVERRIDE)
         rows = map(meta_pb2.QueueOverride.FromString, self.nameserver.machine.rows(*overrides))
         mine = (row for row in rows if row.topic_id == self.topic.topic_id)
         return next((row for row in mine if row.queue == queue), None)
@@ -396,7 +396,7 @@ async def test_new_queues_avoid_the_busiest_third(loaded: Loaded) -> None:
 async def test_idle_nodes_are_not_avoided(loaded: Loaded) -> None:
     """Below the floor nobody is busy: a new topic's queues stay at their slots."""
     await loaded.nameserver.metadata.create_topic(meta_pb2.Topic(name="new", queue_count=9))
-    assert loaded.nameserver.machine.rows(*kind_range(RowKind.QUEUE_OVERRIDE)) == []
+    assert loaded.nameserver.machine.rows(*kind_range(MetadataRowKind.QUEUE_OVERRIDE)) == []
 
 
 def table(**loads: float) -> str:

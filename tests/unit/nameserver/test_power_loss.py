@@ -39,11 +39,11 @@ class LosingStore(MemoryMetadataStore):
 
 
 def machine_on(store: LosingStore) -> MetadataMachine:
-    return MetadataMachine(store, hub_on(store), NameserverConfig(), Metrics.disabled())
+    return MetadataMachine(store, hub_on(store), NameserverConfig(), metrics=Metrics.disabled())
 
 
 def hub_on(store: LosingStore) -> WatchHub:
-    return WatchHub(store, 0, NameserverConfig().watch_options(), Metrics.disabled())
+    return WatchHub(store, 0, NameserverConfig().watch_options(), metrics=Metrics.disabled())
 
 
 def snapshots_on(store: LosingStore) -> MetadataSnapshots:

@@ -192,7 +192,7 @@ async def test_an_update_of_another_revision_is_a_conflict(nameserver: Nameserve
         await nameserver.metadata.update_topic(wanted, ["retention_ms"])
 
     assert refused.value.outcome == Outcome.META_OUTCOME_CONFLICT
-    assert f"changed at revision {changed.revision}" in refused.value.reason
+    assert f"has revision {changed.revision}," in refused.value.reason
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from strata_metadata.errors import MetaRefused
 from strata_metadata.rows import key_of, value_of
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.state.draft import applied_state
-from strata_state.metadata_keys import RowKind
+from strata_state.metadata_keys import MetadataRowKind
 
 if TYPE_CHECKING:
     from tests.unit.nameserver.conftest import MakeNameserver, Nameserver
@@ -59,7 +59,7 @@ class View:
 def stored(nameserver: Nameserver) -> dict[bytes, bytes]:
     """All rows but those that watchers do not see: 0, applied, and 6, changes."""
     rows = nameserver.store.scan(b"\x01", b"\xff")
-    return {key: value for key, value in rows if key[0] != RowKind.CHANGE}
+    return {key: value for key, value in rows if key[0] != MetadataRowKind.CHANGE}
 
 
 def stamp_of(nameserver: Nameserver) -> int:

@@ -18,7 +18,7 @@ from strata_placement.load_table import load_table
 from strata_placement.recipe import RecipeOptions, queue_loads
 from strata_placement.report import render
 from strata_placement.series import PlacementError, load_series
-from strata_placement.simulation import Nothing, SimulationOptions, simulate
+from strata_placement.simulation import DoNothing, SimulationOptions, simulate
 from strata_placement.traces import generated_trace, read_trace
 
 RECIPE = RecipeOptions(queues=40, max_lag_windows=24)
@@ -71,7 +71,7 @@ def test_a_simulation_counts_what_happened() -> None:
     """One overloaded node of five, untouched: its windows above capacity are its time there."""
     trace = generated_trace(1, days=2)
     series = queue_loads(trace, RECIPE)
-    still = simulate(series, Nothing(), 0, 100, OPTIONS.simulation)
+    still = simulate(series, DoNothing(), 0, 100, OPTIONS.simulation)
     greedy = simulate(series, GreedyReactive(), 0, 100, OPTIONS.simulation)
     assert still.moves == 0 and len(still.peaks) == 100
     assert still.time_above_capacity_s % 300 == 0

@@ -13,6 +13,7 @@ from strata_raft import (
     Effects,
     Entry,
     EntryKind,
+    EventRefused,
     ForgetLeader,
     HardState,
     MemoryLog,
@@ -23,12 +24,11 @@ from strata_raft import (
     RawNode,
     Read,
     Receive,
-    Refused,
     ReplicaProgress,
     Role,
     StepDown,
 )
-from strata_raft.membership import encode_configuration
+from strata_raft.membership import Membership, encode_configuration
 from strata_raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -56,7 +56,7 @@ def replica(
     return RawNode(
         1,
         stored,
-        configuration,
+        Membership(configuration),
         election_timeout_ticks=lambda: 8,
         hard_state=HardState(term or max(terms, default=0), vote, 0),
     )
@@ -252,10 +252,9 @@ def test_4_2_2_a_replica_that_is_left_out_may_campaign_until_that_is_committed()
     node = RawNode(
         1,
         stored,
-        THREE,
+        Membership(THREE, [(1, final)]),
         election_timeout_ticks=lambda: 8,
         hard_state=HardState(1, 0, 0),
-        configurations=[(1, final)],
     )
     roles = []
     for event in (
@@ -272,13 +271,13 @@ def test_4_3_one_membership_change_at_a_time() -> None:
     """A change is refused until the last one and the leader's no-op are committed."""
     node = replica()
     effects = elect(node)
-    with pytest.raises(Refused, match="not committed"):
+    with pytest.raises(EventRefused, match="not committed"):
         node.step(ChangeMembership(frozenset({1, 2})))
     persist(node, effects)
     node.step(Receive(AppendResponse(2, 1, 1, 1)))
     node.step(ChangeMembership(frozenset({1, 2})))
     assert node.configuration.is_joint()
-    with pytest.raises(Refused, match="not committed"):
+    with pytest.raises(EventRefused, match="not committed"):
         node.step(ChangeMembership(frozenset({1})))
 
 
@@ -360,7 +359,7 @@ def test_3_10_a_leader_that_steps_down_names_its_successor() -> None:
     effects = node.step(StepDown(successor=3))
     assert node.role is Role.FOLLOWER
     assert TimeoutNow(1, 3, node.term) in effects.messages
-    with pytest.raises(Refused):
+    with pytest.raises(EventRefused):
         node.step(StepDown())
     node = replica()
     persist(node, elect(node))
@@ -400,12 +399,12 @@ def test_rule_8_a_voided_log_votes_as_if_it_were_whole() -> None:
     node = RawNode(
         1,
         MemoryLog(),
-        THREE,
+        Membership(THREE),
         election_timeout_ticks=lambda: 8,
         hard_state=HardState(4, 0, 0),
         floor=(3, 50),
     )
-    with pytest.raises(Refused, match="not a voter"):
+    with pytest.raises(EventRefused, match="not a voter"):
         node.step(Campaign())
     assert node.role is Role.LEARNER
     assert not ask_vote(node, VoteRequest(2, 1, 5, last_index=49, last_term=3))
@@ -418,13 +417,15 @@ def test_rule_8_a_log_that_reached_its_floor_is_whole_again() -> None:
     stored = MemoryLog()
     stored.write([entry(1, 2), entry(2, 3)])
     for floor, may_campaign in (((3, 2), True), ((2, 90), True), ((3, 3), False)):
-        node = RawNode(1, stored, THREE, election_timeout_ticks=lambda: 8, floor=floor)
+        node = RawNode(1, stored, Membership(THREE), election_timeout_ticks=lambda: 8, floor=floor)
         assert (node.role is Role.FOLLOWER) is may_campaign
 
 
 def test_a_replica_without_configuration_learns_it_from_its_leader() -> None:
     """It follows as a learner; the entry that names it gives it its part, at that index."""
-    node = RawNode(4, MemoryLog(), Configuration(frozenset()), election_timeout_ticks=lambda: 8)
+    node = RawNode(
+        4, MemoryLog(), Membership(Configuration(frozenset())), election_timeout_ticks=lambda: 8
+    )
     assert node.role.name == "LEARNER"
     payload = encode_configuration(Configuration(frozenset({1, 4})))
     entries = (entry(1, 1), Entry(1, 2, EntryKind.CONFIGURATION, payload))

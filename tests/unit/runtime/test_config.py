@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,8 @@ from strata_runtime.errors import ConfigError
 
 
 class Broker(config.Section):
+    renamed_keys: ClassVar[Mapping[str, str]] = {"port_number": "port"}
+
     port: int = Field(default=8081, ge=0, le=65_535, description="Port.")
     host: str = Field(default="127.0.0.1", description="Host.")
     seeds: list[str] = Field(default=[], description="Seeds.")
@@ -51,6 +55,16 @@ def test_defaults_file_environment(tmp_path: Path) -> None:
     ("text", "environment", "expected"),
     [
         ("[broker]\nprot = 1\n", {}, "{file}: broker.prot: unknown key"),
+        (
+            "[broker]\nport_number = 1\n",
+            {},
+            "{file}: broker.port_number: unknown key, its name is port now",
+        ),
+        (
+            "",
+            {"STRATA_BROKER_PORT_NUMBER": "1"},
+            "STRATA_BROKER_PORT_NUMBER: no such key, STRATA_BROKER_PORT now (environment)",
+        ),
         ("[brokr]\nport = 1\n", {}, "{file}: brokr: unknown key"),
         ("[broker]\nport = 70000\n", {}, "{file}: broker.port: Input should be less"),
         ("[broker\n", {}, "{file}: Expected ']'"),

@@ -11,7 +11,7 @@ from strata_runtime.metrics import Metrics
 def test_take_and_give_back() -> None:
     """Never more than the maximum is held; a refusal takes nothing and is counted."""
     metrics = Metrics()
-    limit = Limit("append", 10, "bytes", metrics)
+    limit = Limit("append", 10, "bytes", metrics=metrics)
     assert limit.try_take(7)
     assert not limit.try_take(4)
     assert limit.try_take(3)
@@ -29,8 +29,8 @@ def test_take_and_give_back() -> None:
 
 def test_giving_back_too_much_is_a_mistake() -> None:
     """What was not taken cannot be given back."""
-    limit = Limit("append", 10, "bytes", Metrics.disabled())
+    limit = Limit("append", 10, "bytes", metrics=Metrics.disabled())
     with pytest.raises(AssertionError, match="append"):
         limit.give_back(1)
     with pytest.raises(ValueError, match="positive"):
-        Limit("none", 0, "bytes", Metrics.disabled())
+        Limit("none", 0, "bytes", metrics=Metrics.disabled())

@@ -9,6 +9,7 @@ import pytest
 
 from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics import Metrics
+from strata_testing import ManualClock
 
 MIB = 1 << 20
 
@@ -24,6 +25,23 @@ class Process:
     def trim(self) -> None:
         self.trims += 1
         self.resident_bytes -= self.trimmed_bytes
+        self.trimmed_bytes = 0
+
+
+class Collector:
+    """A collector that says what it was asked for, and takes its time."""
+
+    def __init__(self, process: Process, clock: ManualClock) -> None:
+        self.process = process
+        self.clock = clock
+        self.generations: list[int] = []
+        self.gives_back_bytes = {1: 0, 2: 0}
+        self.takes_s = {1: 0.01, 2: 0.3}
+
+    def __call__(self, generation: int) -> None:
+        self.generations.append(generation)
+        self.clock.advance(self.takes_s[generation])
+        self.process.resident_bytes -= self.gives_back_bytes[generation]
 
 
 class Cycle:
@@ -35,6 +53,19 @@ class Cycle:
 
 def unexpected(name: str, failure: BaseException) -> None:
     raise AssertionError(name) from failure
+
+
+def memory_of(process: Process, collector: Collector, clock: ManualClock) -> MemoryReturn:
+    return MemoryReturn(
+        Metrics.disabled(),
+        unexpected,
+        growth_bytes=10 * MIB,
+        interval_s=3_600,
+        resident_bytes=lambda: process.resident_bytes,
+        trim=process.trim,
+        collect=collector,
+        clock=clock,
+    )
 
 
 @pytest.fixture
@@ -83,4 +114,67 @@ async def test_who_does_not_grow_is_left_alone(process: Process, memory: MemoryR
     assert not await memory.look()
     process.resident_bytes = 61 * MIB
     assert await memory.look()
+    await memory.stop(0)
+
+
+async def test_old_objects_are_collected_only_if_young_ones_were_not_enough() -> None:
+    """A burst is young; a look at everything that lives stops the loop."""
+    process, clock = Process(), ManualClock()
+    collector = Collector(process, clock)
+    memory = memory_of(process, collector, clock)
+    await memory.start()
+    process.resident_bytes += 50 * MIB
+    collector.gives_back_bytes[1] = 45 * MIB
+    assert await memory.look()
+    assert collector.generations == [1]
+
+    clock.advance(3_600)
+    collector.gives_back_bytes = {1: 5 * MIB, 2: 40 * MIB}
+    process.resident_bytes += 50 * MIB
+    assert await memory.look()
+    assert collector.generations == [1, 1, 2]
+    await memory.stop(0)
+
+
+async def test_looks_have_a_limited_share_of_the_time() -> None:
+    """What grows without end and gives nothing back is not looked at without end."""
+    process, clock = Process(), ManualClock()
+    collector = Collector(process, clock)
+    memory = memory_of(process, collector, clock)
+    await memory.start()
+    began_s = clock.monotonic_s()
+    for _ in range(1_000):
+        process.resident_bytes += 20 * MIB
+        await memory.look()
+        clock.advance(1)
+    looked_s = sum(collector.takes_s[generation] for generation in collector.generations)
+    assert collector.generations[:4] == [1, 2, 1, 2]
+    assert looked_s < (clock.monotonic_s() - began_s) / 25
+    await memory.stop(0)
+
+
+async def test_what_a_burst_frees_after_a_look_goes_back() -> None:
+    """The look in its middle finds nothing; the C library keeps what is freed later."""
+    process, clock = Process(), ManualClock()
+    collector = Collector(process, clock)
+    memory = memory_of(process, collector, clock)
+    await memory.start()
+    process.resident_bytes += 200 * MIB
+    assert await memory.look()
+    assert process.trims == 2
+    # The burst ends; resident memory stays what it is until somebody trims.
+    process.trimmed_bytes = 190 * MIB
+    clock.advance(12)
+    assert await memory.look()
+    assert process.resident_bytes == 110 * MIB
+    trims = process.trims
+    for _ in range(1_000):
+        clock.advance(1)
+        await memory.look()
+    # Soon it is left alone.
+    assert trims < process.trims <= trims + 2 * 7
+    trims = process.trims
+    clock.advance(3_600)
+    assert not await memory.look()
+    assert process.trims == trims
     await memory.stop(0)

@@ -42,7 +42,9 @@ def _fatal(name: str, failure: BaseException) -> None:
 def _push(tracer: Tracer, metrics: Metrics, exporter: SpanExporter) -> OtlpPush:
     options = OtlpOptions("127.0.0.1:1", max_spans_per_push=3)
     resource = {"service.name": "strata-test", "node_id": "n1"}
-    return OtlpPush(options, metrics, tracer.buffer, resource, _fatal, span_exporter=exporter)
+    return OtlpPush(
+        options, metrics, tracer.buffer, resource=resource, on_fatal=_fatal, span_exporter=exporter
+    )
 
 
 def _end_spans(tracer: Tracer, count: int) -> None:

@@ -28,7 +28,7 @@ def _tracer(clock: ManualClock | None = None, **options: float) -> tuple[Tracer,
     bits = random.Random(SEED).getrandbits
     made = TraceOptions(**options)  # type: ignore[arg-type]
     return Tracer(
-        made, metrics, clock or ManualClock(5.0, wall_offset_ms=1_000_000 - 5_000), bits
+        made, metrics, clock or ManualClock(5.0, wall_offset_ms=1_000_000 - 5_000), random_bits=bits
     ), metrics
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import NoReturn
 
 import google_crc32c
 import pytest
@@ -14,7 +15,7 @@ from strata_seglog.footer import (
     NO_CHECKPOINT,
     TRAILER_BYTES,
     Contents,
-    Section,
+    FooterSection,
     decode_trailer,
     encode_trailer,
 )
@@ -118,6 +119,29 @@ def test_columns_read_back(rows: list[tuple[int, bool]]) -> None:
     assert read.encode() == columns.encode()
 
 
+def test_columns_are_read_back_a_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment with moved rows before its new ones is not replayed row by row."""
+    moved = [(100 * number + at, True) for number in range(10) for at in range(50)]
+    rows = [*moved, *((index, False) for index in range(1_000, 3_000))]
+    data = _columns(rows).encode()
+    stretches: list[int] = []
+    take_rows = EntryColumns._take_rows
+
+    def counted(columns: EntryColumns, start: int, end: int, *, moved: bool) -> None:
+        stretches.append(end - start)
+        take_rows(columns, start, end, moved=moved)
+
+    def never(*_: object, **__: object) -> NoReturn:
+        pytest.fail("a row was taken by itself")
+
+    monkeypatch.setattr(EntryColumns, "_take_rows", counted)
+    for name in ("append", "_supersede", "_take_moved_row"):
+        monkeypatch.setattr(EntryColumns, name, never)
+    read = EntryColumns.decode(memoryview(data), len(rows))
+    assert stretches == [len(moved), 2_000]
+    assert [index for index, _ in read.live()] == [index for index, _ in rows]
+
+
 @given(rows=ROWS, first=st.integers(0, 32), last=st.integers(0, 32))
 def test_columns_find_runs_and_terms(rows: list[tuple[int, bool]], first: int, last: int) -> None:
     """Neighbours are found up to a hole, and every live row is in a run of its term."""
@@ -141,7 +165,7 @@ def test_footers_read_back(sections: dict[int, list[tuple[int, bool]]]) -> None:
     """A footer gives back every section; its length is known before it is made."""
     contents = Contents(4096)
     for replica_id, rows in sections.items():
-        contents.sections[replica_id] = Section(
+        contents.sections[replica_id] = FooterSection(
             replica_id,
             3,
             replica_id % 3 == 0,

@@ -20,7 +20,7 @@ from strata_seglog.errors import (
     WriteTooLarge,
 )
 from strata_seglog.frames import Frame, FrameKind
-from strata_seglog.index import LogIndex, ReplicaState
+from strata_seglog.index import LogIndex, LogReplica
 from strata_seglog.log import CommitLog, LogOptions
 from strata_seglog.metrics import METRICS
 from strata_seglog.real_disk import RealDisk
@@ -161,7 +161,7 @@ def test_a_frame_of_another_replica_is_not_served(kit: Kit) -> None:
 def test_damage_is_noted_while_the_writer_looks_at_all_replicas() -> None:
     """A reader that finds damage of an unknown replica does not disturb who goes through them."""
     index = LogIndex()
-    index.replicas = {number: ReplicaState(number, number) for number in (1, 2)}
+    index.replicas = {number: LogReplica(number, number) for number in (1, 2)}
     seen = []
     for number, state in enumerate(index.replicas.values()):
         blame(index, Corruption("0.log", 0, "payload checksum", (100 + number,)))

@@ -30,6 +30,7 @@ from strata_mq.layout.rows import day_of
 from strata_raft import Entry, EntryKind
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
+from strata_storage.base.config import EngineOptions
 from strata_storage.rows.machine import GroupMachine
 
 GROUP = 3
@@ -77,9 +78,9 @@ def machine_of(store: MemoryStore) -> GroupMachine:
         store,
         GROUP,
         Flusher(store, run_here),
-        queue_rows_max=1_000,
-        cq_cache_bytes=100_000,
-        broker_row_age_ms=DAY_MS,
+        options=EngineOptions(
+            queue_rows_max=1_000, cq_cache_bytes=100_000, broker_row_age_ms=DAY_MS
+        ),
         on_leader=lambda term: None,
         on_follower=lambda term, leader: None,
     )

@@ -10,10 +10,10 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.turns import Turns
 from strata_state.rows import ConsumerKey
 from strata_storage.base.config import EngineOptions
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.pending import PendingPorts
-from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.reader import LogReaders, MessageReader
 from strata_storage.rows.payloads import PayloadReader
 from tests.unit.storage.waiting_leader import (
     DEAD_LETTER_TOPIC_ID,
@@ -39,16 +39,18 @@ class ServingLeader(LeaderUnderTest):
     def __init__(self, options: EngineOptions | None = None) -> None:
         super().__init__()
         ports = PendingPorts(self.routes, None, run_here, PendingInstruments(self.metrics))
-        self.leading = Leader(
+        self.leading = GroupLeader(
             1,
             self.machine,
             self.replica,
-            MessageReader(self.log, 1, run_here, lambda index: None),
-            PayloadReader(self.log, 1, run_here),
-            self.clock,
-            options or EngineOptions(),
-            ports,
-            unlimited_turns(),
+            readers=LogReaders(
+                MessageReader(self.log, 1, run_here, on_corrupt=lambda index: None),
+                PayloadReader(self.log, 1, run_here),
+            ),
+            clock=self.clock,
+            options=options or EngineOptions(),
+            pending=ports,
+            turns=unlimited_turns(),
         )
         self.machine.listener = self.leading
 

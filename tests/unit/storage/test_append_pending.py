@@ -21,7 +21,7 @@ from strata_mq.layout.pending_rows import NO_QUEUE, PendingRef
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.dedupe import DedupeOptions, DedupeWindow
 from strata_storage.base.errors import Refused
-from strata_storage.leading.appends.append import Appender, AppendResult
+from strata_storage.leading.appends.append import AppendResult, GroupAppender
 from tests.unit.storage.pending_entries import (
     START_MS,
     TOPIC_ID,
@@ -73,7 +73,7 @@ class Leader:
         self.log = Log()
         self.log.add(encode_own(OwnCommand([SlotGrant(0, 4096, True)])))
         self.proposer = FakeProposer(self.log)
-        self.appender = Appender(self.log.machine, self.proposer, EngineOptions())  # type: ignore[arg-type]
+        self.appender = GroupAppender(self.log.machine, self.proposer, EngineOptions())  # type: ignore[arg-type]
         self.appender.adopt(DedupeWindow(DedupeOptions()))
         self.sequence = 0
 
@@ -130,7 +130,7 @@ async def test_a_repeat_of_a_batch_knows_the_entry_after_a_change_of_leader(
     leader.proposer.apply()
     index = await result.wait()
     options = EngineOptions()
-    later = Appender(leader.log.machine, leader.proposer, options)  # type: ignore[arg-type]
+    later = GroupAppender(leader.log.machine, leader.proposer, options)  # type: ignore[arg-type]
     batch, _ = resolved(leader.log.machine, [(part_key(), [due(1)])])
     again = later.submit(batch, BOOT_ID, 1)
     assert (await again.wait(), list(again.parts)) == (index, list(result.parts))
@@ -181,7 +181,7 @@ async def test_whoever_may_repeat_is_looked_up_in_the_rows(leader: Leader) -> No
     leader.submit(plain, boot_id=0, sequence=0)
     leader.proposer.apply()
     options = EngineOptions()
-    later = Appender(leader.log.machine, leader.proposer, options)  # type: ignore[arg-type]
+    later = GroupAppender(leader.log.machine, leader.proposer, options)  # type: ignore[arg-type]
     # A window that was filled from too little of the log.
     later.adopt(DedupeWindow(DedupeOptions()))
     batch, _ = resolved(leader.log.machine, [plain])

@@ -14,7 +14,7 @@ from strata_mq.layout.columns import pack_longs, pack_words
 from strata_mq.layout.cq_rows import CqRow, encode_cq_row
 from strata_mq.leases.queue_leases import QueueLeases, TakeRequest
 from strata_storage.base.config import EngineOptions
-from strata_storage.leading.pops.candidates import Budget, Candidates
+from strata_storage.leading.pops.candidates import Candidates, LookBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet
 from strata_storage.leading.pops.matches import Matches
 from strata_storage.reads.reader import Location
@@ -128,7 +128,7 @@ class Consumer:
         self.given: list[int] = []
 
     async def pop(self, max_messages: int) -> None:
-        budget = Budget(self._options)
+        budget = LookBudget(self._options)
         arguments = (self.lease_set, self._queue.end, self._wanted, max_messages, budget)
         if self._wanted.needs_messages:
             await self.candidates.read_ahead(*arguments)
@@ -258,6 +258,6 @@ def test_gaps_alone_move_the_head() -> None:
     consumer = Consumer(empty, Wanted(None, needs_messages=False), EngineOptions())
     everything = Wanted(None, needs_messages=False)
     (run,) = consumer.candidates.columns(
-        consumer.lease_set, 9, everything, 1, Budget(EngineOptions())
+        consumer.lease_set, 9, everything, 1, LookBudget(EngineOptions())
     )
     assert (run.base_offset, run.message_count, run.selected) == (0, 9, ())

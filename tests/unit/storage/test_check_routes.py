@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from strata_storage.base.errors import Refused
-from strata_storage.base.watchers import TransactionCheck, Watchers, WatchOptions, WatchUpdate
+from strata_storage.base.watchers import TransactionCheck, WatcherOptions, Watchers, WatchUpdate
 from strata_storage.leading.pending.check_routes import CheckRoutes
 
 TOPIC, OTHER_TOPIC = 7, 8
@@ -77,7 +77,7 @@ async def test_reports_are_limited() -> None:
 
 async def test_a_check_goes_to_a_broker_that_has_room() -> None:
     """A full queue sends it to the next broker; when all are full it is not sent."""
-    watchers = Watchers(WatchOptions(checks_max=1))
+    watchers = Watchers(WatcherOptions(checks_max=1))
     routes = CheckRoutes(watchers, silence_s=15)
     streams = await watching(watchers, 1, 2)
     for boot_id in (1, 2):
@@ -94,7 +94,7 @@ async def test_a_check_goes_to_a_broker_that_has_room() -> None:
 
 async def test_the_bytes_of_waiting_checks_are_limited() -> None:
     """One message always fits; a second one only below the limit."""
-    watchers = Watchers(WatchOptions(check_bytes_max=100))
+    watchers = Watchers(WatcherOptions(check_bytes_max=100))
     streams = await watching(watchers, 1)
     assert watchers.offer(1, check(1, b"x" * 200))
     assert not watchers.offer(1, check(2, b"x"))
@@ -105,7 +105,7 @@ async def test_the_bytes_of_waiting_checks_are_limited() -> None:
 
 async def test_a_stream_tells_leaderships_and_checks_as_they_come() -> None:
     """Many checks come in several answers; a change of leadership does not wait behind them."""
-    watchers = Watchers(WatchOptions(checks_per_answer=2))
+    watchers = Watchers(WatcherOptions(checks_per_answer=2))
     (stream,) = await watching(watchers, 1)
     for number in range(3):
         watchers.offer(1, check(number))
@@ -124,7 +124,7 @@ async def test_a_stream_tells_leaderships_and_checks_as_they_come() -> None:
 
 async def test_streams_are_limited() -> None:
     """One watcher too many is refused; a place becomes free when one leaves."""
-    watchers = Watchers(WatchOptions(watchers_max=1))
+    watchers = Watchers(WatcherOptions(watchers_max=1))
     streams = await watching(watchers, 1)
     with pytest.raises(Refused):
         await anext(watchers.updates(2))

@@ -97,7 +97,9 @@ class Node:
         self.small = FakeEngine(self.log, 2, row_count=1)
         options = RetentionOptions(checkpoint_log_bytes=DUE_BYTES)
         self.counted = 0
-        self.checkpointer = Checkpointer(cast(CommitLog, self.log), options, run_read, self._count)
+        self.checkpointer = Checkpointer(
+            cast(CommitLog, self.log), options, run_read, on_written=self._count
+        )
         engines = (self.large, self.small)
         for engine in engines:
             self.checkpointer.opened(engine.replica_id)

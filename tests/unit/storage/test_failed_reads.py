@@ -62,7 +62,7 @@ def test_rows_are_rebuilt_when_the_disk_reads_again(
 
     monkeypatch.setattr(row_preparer, "rebuild_if_needed", rebuild)
     instruments = SimpleNamespace(corrupt=SimpleNamespace(add=lambda count: None))
-    preparer = RowPreparer(MemoryStore(), log, instruments, waited.append)  # type: ignore[arg-type]
+    preparer = RowPreparer(MemoryStore(), log, instruments, pause=waited.append)  # type: ignore[arg-type]
     prepared = preparer.prepare(HostedGroup(1, 11))
     assert damage in prepared.damage
     assert bool(prepared.damage) is bool(damage)

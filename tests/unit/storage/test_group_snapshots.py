@@ -8,6 +8,7 @@ from strata_mq.layout.rows import AppliedRow, LocalRow, QueueRow
 from strata_raft import Configuration, SnapshotMetadata
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
+from strata_storage.base.config import EngineOptions
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep.group_snapshots import GroupSnapshots, claim_rows
 
@@ -24,9 +25,7 @@ def machine_of(store: MemoryStore) -> GroupMachine:
         store,
         GROUP,
         Flusher(store, run_here),
-        queue_rows_max=10,
-        cq_cache_bytes=1_000,
-        broker_row_age_ms=1,
+        options=EngineOptions(queue_rows_max=10, cq_cache_bytes=1_000, broker_row_age_ms=1),
         on_leader=lambda term: None,
         on_follower=lambda term, leader: None,
     )

@@ -117,7 +117,7 @@ async def test_rows_are_durable_before_a_replica_is_hosted_because_of_them() -> 
     async def keep_rows() -> None:
         hosted_at.append(sorted(host.groups))
 
-    hosting = Hosting(host, view, ME, keep_rows)
+    hosting = Hosting(host, view, ME, keep_rows=keep_rows)
     await hosting.settle()
     assert (hosted_at, sorted(host.groups)) == ([[]], [1])
     await hosting.settle()

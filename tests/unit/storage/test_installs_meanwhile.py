@@ -64,7 +64,14 @@ async def needed(engine: FakeEngine, replica_id: int = 1) -> list[bool]:
     log = SimpleNamespace()
     checkpointer = SimpleNamespace(indexes={1: 80})
     unused = cast(Any, None)
-    reclaimer = Reclaimer(cast(Any, log), unused, cast(Any, checkpointer), unused, unused, unused)
+    reclaimer = Reclaimer(
+        cast(Any, log),
+        unused,
+        cast(Any, checkpointer),
+        run_write=unused,
+        run_read=unused,
+        instruments=unused,
+    )
     segment = cast(SegmentInfo, SimpleNamespace(replicas={1: (1, 95)}))
     is_needed = await reclaimer._needed(engine.as_list(), segment)
     return [is_needed(replica_id, 10), is_needed(replica_id, 95)]

@@ -27,7 +27,7 @@ async def _now(job: ReadJob) -> list[bytes | None]:
 async def test_the_mark_of_the_log_is_never_taken_for_a_message() -> None:
     """A message that is not in the log is missing there, whatever the log keeps at that index."""
     corrupt: list[int] = []
-    reader = MessageReader(MarkedLog(), 7, _now, corrupt.append)
+    reader = MessageReader(MarkedLog(), 7, _now, on_corrupt=corrupt.append)
     checksum = google_crc32c.value(MESSAGE)
     assert await reader.read([Location(NOT_IN_LOG, 0, len(MESSAGE), checksum)]) == [None]
     assert corrupt == [NOT_IN_LOG]

@@ -49,7 +49,7 @@ class FakeNode:
         self.unheard: list[str] = []
         self.told: list[meta.StorageHealth] = []
         self.health = NodeHealth(
-            self, lambda: ([], self.unheard), cast(Any, self), self.told.append
+            self, lambda: ([], self.unheard), cast(Any, self), tell=self.told.append
         )
 
     def replicas(self) -> dict[int, Replica]:

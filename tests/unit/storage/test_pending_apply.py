@@ -292,18 +292,29 @@ def test_retracting_what_is_trimmed_does_nothing() -> None:
     assert queue_of(log)[-1] == (2, 1, 2)
 
 
-def test_what_was_taken_back_is_forgotten_with_its_offset_and_with_its_topic() -> None:
-    """A trim removes the rows below it, a drop all of the topic."""
+def test_what_was_taken_back_is_known_for_a_day_after_its_offset_is_trimmed() -> None:
+    """However soon that is: a repeat of the recall gets the answer of the first one (rule 37)."""
     log = Log()
     log.append((part_key(PartKind.PLAIN), [message(n) for n in range(6)]))
     log.retract((TOPIC_ID, 0, 1), (TOPIC_ID, 0, 2), (TOPIC_ID, 0, 4))
     log.trim(TrimCommand(1, START_MS, [TrimmedQueue(TOPIC_ID, 0, 3)]))
     retracted = log.machine.rows.retracted
+    assert list(retracted.all()) == [(TOPIC_ID, 0, at) for at in (1, 2, 4)]
+    assert not retracted.has(TOPIC_ID, 0, 5)
+    two_days_ms = 2 * 86_400_000
+    later = part_key(PartKind.PLAIN), [message(9)]
+    log.append(later, now_ms=START_MS + two_days_ms)
+    log.trim(TrimCommand(1, START_MS, [TrimmedQueue(TOPIC_ID, 0, 4)]))
     assert list(retracted.all()) == [(TOPIC_ID, 0, 4)]
     assert retracted.has(TOPIC_ID, 0, 4)
-    assert not retracted.has(TOPIC_ID, 0, 5)
+
+
+def test_a_dropped_topic_forgets_what_was_taken_back() -> None:
+    log = Log()
+    log.append((part_key(PartKind.PLAIN), [message(n) for n in range(6)]))
+    log.retract((TOPIC_ID, 0, 1), (TOPIC_ID, 0, 4))
     log.drop_topic(TOPIC_ID)
-    assert list(retracted.all()) == []
+    assert list(log.machine.rows.retracted.all()) == []
 
 
 def test_a_trim_removes_the_pins_it_names() -> None:

@@ -26,7 +26,7 @@ async def leader() -> LeaderUnderTest:
 
 
 def list_of(leader: LeaderUnderTest, pop_max_bytes: int = 1024 * 1024) -> PendingList:
-    reader = MessageReader(leader.log, 1, run_here, lambda index: None)
+    reader = MessageReader(leader.log, 1, run_here, on_corrupt=lambda index: None)
     return PendingList(leader.machine, reader, EngineOptions(pop_max_bytes=pop_max_bytes))
 
 

@@ -35,9 +35,9 @@ def left(log: Log) -> list[int]:
     return [ref.raft_index for ref, _ in log.machine.rows.pins.scan()]
 
 
-async def sweep_and_trim(log: Log, sweep: PinSweep, min_offset: int) -> int | None:
+async def sweep_and_trim(log: Log, sweep: PinSweep, min_offset: int, now_ms: int = 0) -> int | None:
     """Sweep as if the queue were trimmed to an offset; remove what may go."""
-    found = await sweep.sweep(log.machine, {QUEUE: min_offset})
+    found = await sweep.sweep(log.machine, {QUEUE: min_offset}, now_ms)
     low_index = found.low_index or 0
     log.trim(TrimCommand(low_index, 0, [], found.runs, found.pending))
     return found.low_index
@@ -67,7 +67,7 @@ async def test_long_runs_are_ranges_and_short_ones_single_pins() -> None:
     pins = {index: placed(index) for index in range(1, 30)}
     pins |= {4: WAITING, 8: WAITING}
     log = log_with(pins)
-    found = await PinSweep().sweep(log.machine, {QUEUE: 25})
+    found = await PinSweep().sweep(log.machine, {QUEUE: 25}, 0)
     single = [PinRun(PendingRef(n, 0), PendingRef(n, 1)) for n in (1, 2, 3, 5, 6, 7)]
     assert sorted(found.runs) == [*single, PinRun(PendingRef(9, 0), PendingRef(24, 1))]
 
@@ -76,7 +76,7 @@ async def test_what_waits_of_a_dropped_topic_goes_with_its_pin() -> None:
     """Its rows are named; what was placed in its queues has no queue any more."""
     log = log_with({3: WAITING, 4: placed(4), 5: PinRow.pending(PartKind.HALF, 99, 7)})
     log.machine.dropped.add((DropKind.TOPIC, 99))
-    found = await PinSweep().sweep(log.machine, {})
+    found = await PinSweep().sweep(log.machine, {}, 0)
     assert (found.low_index, found.pending) == (3, [PendingKey(7, 5, 0)])
     assert found.runs == [PinRun(PendingRef(5, 0), PendingRef(5, 1))]
 
@@ -129,7 +129,50 @@ async def test_one_trim_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch
     pins = {index: placed(index) if index % 2 else WAITING for index in range(2, 200)}
     log, sweep = log_with(pins), PinSweep()
     for _ in range(60):
-        found = await sweep.sweep(log.machine, {QUEUE: 500})
+        found = await sweep.sweep(log.machine, {QUEUE: 500}, 0)
         assert len(found.runs) <= 11
         log.trim(TrimCommand(2, 0, [], found.runs, found.pending))
     assert left(log) == list(range(2, 200, 2))
+
+
+async def test_pins_of_committed_messages_stay_for_a_time_and_keep_no_entry() -> None:
+    """A commit is repeated after minutes; of delayed messages nobody asks. No later one is lost."""
+    pins = {index: placed(index) for index in range(10, 40)}
+    pins[15] = PinRow.placed(PartKind.DELAYED, TOPIC_ID, 0, 15)
+    pins[35] = WAITING
+    log, sweep = log_with(pins), PinSweep(committed_ms=1_000)
+
+    async def trim(min_offset: int, now_ms: int) -> int | None:
+        low_index = await sweep_and_trim(log, sweep, min_offset, now_ms)
+        batch = log.store.new_batch()
+        log.machine.rows.queues.put(batch, TOPIC_ID, 0, QueueRow(1_000, min_offset, 0, 0))
+        log.store.write(batch)
+        return low_index
+
+    assert await trim(30, 0) == 30
+    assert left(log) == [*range(10, 15), *range(16, 40)]
+    assert await trim(34, 999) == 34
+    assert left(log) == [*range(10, 15), *range(16, 40)]
+    assert await trim(34, 1_000) == 34
+    assert left(log) == list(range(30, 40))
+    assert await trim(34, 2_000) == 34
+    assert left(log) == list(range(34, 40))
+    assert await trim(40, 9_000) == 35
+    assert await trim(40, 10_000) == 35
+    assert left(log) == [35]
+
+
+async def test_pins_of_committed_messages_that_a_new_leader_finds_have_their_time() -> None:
+    """It cannot know since when they are trimmed; a queue that is gone keeps none."""
+    log = log_with({index: placed(index) for index in range(10, 20)}, min_offset=15)
+    sweep = PinSweep(committed_ms=1_000)
+    assert await sweep_and_trim(log, sweep, 15, 5_000) == 15
+    assert left(log) == list(range(10, 20))
+    assert await sweep_and_trim(log, sweep, 15, 6_000) == 15
+    assert left(log) == list(range(15, 20))
+    gone = Log()
+    batch = gone.store.new_batch()
+    gone.machine.rows.pins.put(batch, PendingRef(7, 0), placed(3))
+    gone.store.write(batch)
+    found = await PinSweep(committed_ms=1_000).sweep(gone.machine, {}, 0)
+    assert (found.low_index, len(found.runs)) == (None, 1)

@@ -16,7 +16,7 @@ from strata_raft.progress import ProgressState
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import Tasks
 from strata_storage.base.directory import Directory
-from strata_storage.cluster.heartbeats import Heartbeats
+from strata_storage.cluster.heartbeats import Heartbeats, HeartbeatSources
 from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions, desired_of
 from strata_storage.process.metrics import METRICS
 from strata_storage.upkeep.instruments import Instruments
@@ -108,10 +108,10 @@ class Setup:
             {each.raft_group: each for each in replicas},  # type: ignore[misc]
             view,
             Directory(view),
-            self.tasks,
-            self.clock,
-            ReconcilerOptions(max_steps_in_flight=2, **options),
-            metrics,
+            tasks=self.tasks,
+            clock=self.clock,
+            options=ReconcilerOptions(max_steps_in_flight=2, **options),
+            metrics=metrics,
         )
 
     async def look(self) -> None:
@@ -266,11 +266,13 @@ def test_a_heartbeat_tells_changes_and_a_full_one_everything() -> None:
         "me",
         7,
         node,
-        lambda: (["a"], ["b"]),
-        ManualClock(),
-        lambda: [99],
-        clock_is_off=lambda: node.appended > 1_000,
-        answer_latencies=lambda: {"a": 1.5},
+        heard_nodes=lambda: (["a"], ["b"]),
+        clock=ManualClock(),
+        sources=HeartbeatSources(
+            refused=lambda: [99],
+            clock_is_off=lambda: node.appended > 1_000,
+            answer_latencies=lambda: {"a": 1.5},
+        ),
     )
     first = heartbeats.make(True)
     assert not first.clock_is_off

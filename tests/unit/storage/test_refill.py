@@ -12,8 +12,11 @@ from strata_mq.layout.cq_rows import encode_cq_row
 from strata_mq.layout.rows import QueueRow
 from strata_state.memory_store import MemoryStore
 from strata_state.rows import GroupRows
-from strata_storage.tiering.refill import Hole, holes
+from strata_storage.tiering.refill import Hole, Later, holes, refill
+from strata_tier.objects import BlockColumns
+from strata_tier.objects.layout import BlockEntry, BlockFlag, checksum
 from strata_tier.objects.state import TieredQueue
+from strata_tier.ranges import TierMetadata
 from strata_tier.ranges.metadata_rows import RowTierMetadata
 
 RAFT_GROUP, TOPIC_ID, QUEUE = 3, 7, 1
@@ -37,7 +40,7 @@ def found(
         columns = pack_words([5] * count) * 2 + pack_longs([0] * count) * 2
         rows.cq.put(batch, TOPIC_ID, QUEUE, base, encode_cq_row(0, 1, 1, columns, count))
     for offset in retracted:
-        rows.retracted.put(batch, TOPIC_ID, QUEUE, offset)
+        rows.retracted.put(batch, TOPIC_ID, QUEUE, offset, day=1)
     store.write(batch)
     return list(holes(rows, metadata))
 
@@ -87,3 +90,47 @@ def test_every_offset_is_in_a_row_or_in_a_hole(round_: int) -> None:
     in_rows = {offset for base, count in runs for offset in range(base, base + count)}
     in_holes = [offset for each in missing for offset in range(each.first, each.end)]
     assert in_holes == sorted(set(range(min_offset, commit_offset)) - in_rows)
+
+
+class EmptyBlocks:
+    """A tier that has a block for each offset, and in it no message."""
+
+    async def columns(
+        self, metadata: TierMetadata, topic_id: int, queue: int, offset: int
+    ) -> BlockColumns:
+        entry = BlockEntry(
+            topic_id,
+            queue,
+            offset,
+            offset + 5,
+            0,
+            BlockFlag.SPARSE,
+            0,
+            0,
+            checksum(b""),
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+        return BlockColumns(entry, b"", "object")
+
+
+async def test_what_the_log_gave_up_is_below_the_local_offset() -> None:
+    """A retraction that is applied again finds no row there, which is no fault then."""
+    store = MemoryStore()
+    rows, metadata = GroupRows(store, RAFT_GROUP), RowTierMetadata(store, RAFT_GROUP)
+    batch = store.new_batch()
+    rows.queues.put(batch, TOPIC_ID, QUEUE, QueueRow(20, 2, 0, 0))
+    metadata.put_queue(batch, (TOPIC_ID, QUEUE), TieredQueue(2, 14))
+    rows.tier.local.put(batch, TOPIC_ID, QUEUE, 6)
+    rows.unfinished.set(batch)
+    store.write(batch)
+
+    async def later() -> Later:
+        return Later({(TOPIC_ID, QUEUE): 15}, set(), metadata)
+
+    assert await refill(store, RAFT_GROUP, EmptyBlocks(), later) == ""
+    assert not rows.unfinished.is_set()
+    assert rows.tier.local.get(TOPIC_ID, QUEUE) == 14

@@ -58,7 +58,7 @@ def registration(nameserver: FakeNameserver) -> Registration:
         nameserver,
         "storage-a",
         ["inproc:storage"],
-        77,
+        boot_id=77,
         timeout_s=5,
     )
 

@@ -12,6 +12,7 @@ from strata_mq.commands.rare import OwnCommand, QueueGrant, QueuePlace, SlotGran
 from strata_mq.layout.rows import QueueRow
 from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
+from strata_storage.base.config import EngineOptions
 from strata_storage.cluster.slot_plan import (
     first_slots,
     grants_of,
@@ -39,9 +40,7 @@ class Setup:
             self.store,
             GROUP,
             Flusher(self.store, run_here),
-            queue_rows_max=10,
-            cq_cache_bytes=1_000,
-            broker_row_age_ms=1,
+            options=EngineOptions(queue_rows_max=10, cq_cache_bytes=1_000, broker_row_age_ms=1),
             on_leader=lambda term: None,
             on_follower=lambda term, leader: None,
         )

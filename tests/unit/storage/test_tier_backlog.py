@@ -79,7 +79,7 @@ class Queues:
 
 
 def backlog_of(queues: Queues) -> Backlog:
-    return Backlog(queues, queues, lambda topic_id: topic_id == TOPIC_ID, OPTIONS)  # type: ignore[arg-type]
+    return Backlog(queues, queues, lambda topic_id: topic_id == TOPIC_ID, options=OPTIONS)  # type: ignore[arg-type]
 
 
 def look_at_all(backlog: Backlog, rows_at_once: int = 2) -> None:
@@ -193,7 +193,7 @@ def test_topics_without_a_tier_are_left_alone() -> None:
     """What is not to be uploaded does not count; what is not known yet is looked at again."""
     queues = Queues()
     answers: dict[int, bool | None] = {TOPIC_ID: None, OTHER_TOPIC_ID: False}
-    backlog = Backlog(queues, queues, answers.get, OPTIONS)  # type: ignore[arg-type]
+    backlog = Backlog(queues, queues, answers.get, options=OPTIONS)  # type: ignore[arg-type]
     for topic_id in answers:
         queues.append(topic_id, 0, 5, 1)
         backlog.appended(topic_id, 0)
@@ -209,7 +209,7 @@ def test_an_object_is_of_one_space() -> None:
     """Spaces share no object; one that waited for too long goes before one that is full."""
     queues = Queues()
     spaces = {TOPIC_ID: "", OTHER_TOPIC_ID: "acme"}
-    backlog = Backlog(queues, queues, lambda _: True, OPTIONS, spaces.__getitem__)  # type: ignore[arg-type]
+    backlog = Backlog(queues, queues, lambda _: True, options=OPTIONS, space_of=spaces.__getitem__)  # type: ignore[arg-type]
     queues.append(OTHER_TOPIC_ID, 0, 1, 1_000)
     queues.append(TOPIC_ID, 0, 10, 1_100)
     for topic_id in spaces:
@@ -229,7 +229,7 @@ def test_many_queues_share_objects() -> None:
     """Of 100,000 queues come no more objects than their bytes fill, and one for the flush."""
     options = UploadOptions()
     queues = Queues(message_bytes=1_000)
-    backlog = Backlog(queues, queues, lambda _: True, options)  # type: ignore[arg-type]
+    backlog = Backlog(queues, queues, lambda _: True, options=options)  # type: ignore[arg-type]
     queues.append(TOPIC_ID, 0, 1, 1_000)
     runs = queues.runs[TOPIC_ID, 0]
     for queue in range(100_000):

@@ -24,7 +24,7 @@ class _Setup:
         self.clock = ManualClock(0.0)
         self.end = 0
         self.rests_ms: list[float] = []
-        self.pace = UploadPace(options, lambda: self.end, self.clock, self.rests_ms.append)
+        self.pace = UploadPace(options, lambda: self.end, self.clock, on_rest=self.rests_ms.append)
         self._paced = self.pace.paced(self._run)
 
     @staticmethod

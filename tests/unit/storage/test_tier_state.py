@@ -46,7 +46,7 @@ class State:
         self.rows = GroupRows(self.store, RAFT_GROUP)
         self.dropped: set[tuple[int, int]] = set()
         metadata = RowTierMetadata(self.store, RAFT_GROUP)
-        self.tier = TierState(metadata, self.rows.tier, 0, self.dropped)
+        self.tier = TierState(metadata, self.rows.tier, 0, dropped=self.dropped)
         self.index = 0
 
     def apply(self, kind: CommandKind, payload: bytes) -> bool:

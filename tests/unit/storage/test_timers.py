@@ -235,7 +235,7 @@ class Producer:
 
 async def test_a_half_is_checked_at_its_times_and_then_exhausted() -> None:
     """First when it is due, then in intervals, so often as configured; then it is told as over."""
-    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, transaction_checks_max=3))
+    leader = LeaderUnderTest(PendingOptions(turn_interval_ms=0, max_transaction_checks=3))
     producer = await Producer(leader).connect(TOPIC_ID)
     got = []
     async with running(leader):

@@ -8,7 +8,7 @@ import pytest
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pops.waiters import Waiters
+from strata_storage.leading.pops.waiters import ParkedPop, Waiters
 
 
 def park(waiters: Waiters, group: int = 5, queue: int = -1) -> asyncio.Task[bool]:
@@ -92,3 +92,47 @@ async def test_requests_of_parked_pops_are_limited_by_their_bytes() -> None:
     parked[1].cancel()
     await turn()
     assert (len(waiters), waiters.parked_bytes) == (0, 0)
+
+
+async def test_a_wake_up_looks_at_one_pop_of_a_queue_however_many_are_parked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pops that wait for other queues, or are awake already, cost a wake-up nothing."""
+    looks = []
+
+    class Watched(ParkedPop):
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> object:
+            looks.append(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr("strata_storage.leading.pops.waiters.ParkedPop", Watched)
+    waiters = Waiters(1_000, 1_000)
+    others = [park(waiters, queue=3) for _ in range(500)]
+    wanted = [park(waiters, queue=1) for _ in range(50)]
+    await turn()
+    looks.clear()
+    for _ in range(50):
+        waiters.wake_topic(7, 1)
+    assert len(looks) < 50 * 20
+    await turn()
+    assert all(pop.done() for pop in wanted)
+    assert not any(pop.done() for pop in others)
+    for pop in others:
+        pop.cancel()
+
+
+async def test_the_longest_waiting_pop_comes_first_whatever_queue_it_waits_for() -> None:
+    """One for a queue, one for all, another for the queue: in the order in which they came."""
+    waiters = Waiters(10, 1_000)
+    pops = [park(waiters, queue=3), park(waiters), park(waiters, queue=3), park(waiters, queue=4)]
+    await turn()
+    order = []
+    for _ in pops:
+        waiters.wake_group(7, 5)
+        await turn()
+        order.append([pop.done() for pop in pops].count(True))
+        assert [pop.done() for pop in pops] == [True] * len(order) + [False] * (4 - len(order))
+    assert order == [1, 2, 3, 4]
+    assert len(waiters) == 0

@@ -9,7 +9,7 @@ from strata_mq.layout.rows import QueueRow
 from strata_runtime.metrics import Metrics
 from strata_storage.process.metrics import METRICS
 from strata_storage.rows.traffic import Traffic
-from strata_storage.servicers.window_meter import WindowMeter, WindowOptions
+from strata_storage.servicers.window_meter import WindowMeter, WindowMeterOptions
 from strata_testing import ManualClock
 
 
@@ -66,9 +66,9 @@ class _Node:
 def _meter(*engines: _Engine, max_rows: int = 10) -> tuple[WindowMeter, ManualClock, Metrics]:
     clock, metrics = ManualClock(50.003, wall_offset_ms=0), Metrics(METRICS)
     latency = metrics.histogram("strata_storage_append_ms")
-    options = WindowOptions(10_000, max_rows, max_kept=3)
+    options = WindowMeterOptions(10_000, max_rows, max_kept=3)
     node: Any = _Node(*engines)
-    return WindowMeter(node, metrics, latency, clock, options), clock, metrics
+    return WindowMeter(node, metrics, latency, clock=clock, options=options), clock, metrics
 
 
 def test_a_window_says_what_was_led_here() -> None:

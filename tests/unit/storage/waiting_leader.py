@@ -28,16 +28,17 @@ from strata_state.flush import Flusher
 from strata_state.memory_store import MemoryStore
 from strata_storage.base.config import EngineOptions, PendingOptions
 from strata_storage.base.watchers import Watchers
-from strata_storage.leading.appends.append import Appender, AppendResult
+from strata_storage.leading.appends.append import AppendResult, GroupAppender
 from strata_storage.leading.pending.check_routes import CheckRoutes
-from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.leading.pending.forwarding import QueueForwarder
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.pending import Pending, PendingPorts
 from strata_storage.leading.pops.lease_sets import LeaseSets
+from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Payload, Proposer
 from strata_storage.process.metrics import METRICS
-from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.reader import LogReaders, MessageReader
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.payloads import PayloadReader
 from strata_testing import ManualClock
@@ -105,7 +106,7 @@ class LeaderUnderTest:
     """One leader in one term; what it proposes is committed and applied when the test says so."""
 
     def __init__(
-        self, options: PendingOptions | None = None, forwarder: Forwarder | None = None
+        self, options: PendingOptions | None = None, forwarder: QueueForwarder | None = None
     ) -> None:
         self.clock = ManualClock(0.0, wall_offset_ms=NOW_MS)
         self.replica = FakeReplica()
@@ -117,9 +118,9 @@ class LeaderUnderTest:
             store,
             GROUP,
             Flusher(store, run_here),
-            queue_rows_max=100,
-            cq_cache_bytes=1_000_000,
-            broker_row_age_ms=1,
+            options=EngineOptions(
+                queue_rows_max=100, cq_cache_bytes=1_000_000, broker_row_age_ms=1
+            ),
             on_leader=lambda term: None,
             on_follower=lambda term, leader: None,
         )
@@ -129,20 +130,21 @@ class LeaderUnderTest:
         self.watchers = Watchers()
         self.routes = CheckRoutes(self.watchers, silence_s=100)
         self.proposer = Proposer(self.replica, self.clock, NOW_MS)
-        self.appender = Appender(self.machine, self.proposer, engine_options)
+        self.appender = GroupAppender(self.machine, self.proposer, engine_options)
         self.waiters = Waiters(10, 1_000)
         self.sets = LeaseSets(self.machine, self.proposer, 10)
         self.pending = Pending(
             self.machine,
             self.proposer,
             self.appender,
-            self.sets,
-            self.waiters,
-            MessageReader(self.log, 1, run_here, lambda index: None),
-            PayloadReader(self.log, 1, run_here),
-            self.clock,
-            engine_options.pending,
-            PendingPorts(self.routes, forwarder, run_here, PendingInstruments(self.metrics)),
+            leases=TermLeases(self.sets, self.waiters),
+            readers=LogReaders(
+                MessageReader(self.log, 1, run_here, on_corrupt=lambda index: None),
+                PayloadReader(self.log, 1, run_here),
+            ),
+            clock=self.clock,
+            options=engine_options.pending,
+            ports=PendingPorts(self.routes, forwarder, run_here, PendingInstruments(self.metrics)),
         )
         self.resolver = self.pending.resolver
         self.transactions = self.pending.transactions

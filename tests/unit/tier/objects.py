@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from strata_mq.layout.hashing import key_hash, text_hash
-from strata_state.memory_store import MemoryStore as MemoryRows
+from strata_state.memory_store import MemoryStore
 from strata_tier.objects.blocks import MessageRun, SearchTerms
 from strata_tier.objects.layout import ObjectKind, checksum
 from strata_tier.objects.plan import (
@@ -23,7 +23,7 @@ from strata_tier.objects.writer import BlockData, ObjectWriter
 from strata_tier.ranges.manifest import Manifest, encode_manifest
 from strata_tier.ranges.metadata import apply_change
 from strata_tier.ranges.metadata_rows import RowTierMetadata
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.store.ports import ObjectStore
 
 HOME = "cafe0001cafe0001"
@@ -112,8 +112,8 @@ def written(plan: ObjectPlan) -> tuple[bytes, ObjectRef]:
 class Tier:
     """A store, and the tier state of one raft group."""
 
-    store: ObjectStore = field(default_factory=MemoryStore)
-    rows: MemoryRows = field(default_factory=MemoryRows)
+    store: ObjectStore = field(default_factory=MemoryObjectStore)
+    rows: MemoryStore = field(default_factory=MemoryStore)
     block_bytes: int = 400
     author: Author = field(default_factory=lambda: Author(HOME, RAFT_GROUP))
 

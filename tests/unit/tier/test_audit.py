@@ -20,7 +20,7 @@ from strata_tier.ranges.manifest import (
     seal_json,
     unseal_json,
 )
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.upkeep import bucket
 from strata_tier.upkeep.audit import AuditOptions, AuditReport, verify
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Tier, messages_of, put_manifest, queue_of
@@ -44,7 +44,7 @@ async def _filled(tier: Tier) -> Manifest:
     return manifest
 
 
-async def _verified(store: MemoryStore, *, is_deep: bool = True) -> AuditReport:
+async def _verified(store: MemoryObjectStore, *, is_deep: bool = True) -> AuditReport:
     return await verify(Stores(store), HOME, AuditOptions(is_deep=is_deep))
 
 
@@ -102,7 +102,7 @@ async def test_every_changed_byte_of_an_archive_is_found() -> None:
 
 async def test_a_whole_bucket_is_verified() -> None:
     """Without damage there is no finding, and all of it was looked at."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     await _filled(tier)
     report = await _verified(tier.store)  # type: ignore[arg-type]
     assert report.is_whole
@@ -112,7 +112,7 @@ async def test_a_whole_bucket_is_verified() -> None:
 
 async def test_every_flipped_byte_in_the_bucket_is_found() -> None:
     """Whatever object's byte is flipped, verification names that object."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     await _filled(Tier(store))
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -132,7 +132,7 @@ async def test_every_flipped_byte_in_the_bucket_is_found() -> None:
 
 async def test_what_only_older_manifests_name_is_verified_while_it_is_there() -> None:
     """A dropped object may be gone; a flipped byte in it, or in an older archive, is found."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     older = await _filled(tier)
     tier.apply(DropRanges([(1, 0, 20), (2, 3, 6)], 10_000))
@@ -152,7 +152,7 @@ async def test_what_only_older_manifests_name_is_verified_while_it_is_there() ->
 
 async def test_missing_and_cut_objects_are_found() -> None:
     """An object that is gone or shorter is a finding, also when bodies are not read."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     await _filled(Tier(store))
     first, second = [key for key in store.bucket.objects if "/sets/" in key]
     data, modified_ms = store.bucket.objects[first]
@@ -164,7 +164,7 @@ async def test_missing_and_cut_objects_are_found() -> None:
 
 async def test_a_gap_in_a_queue_is_found() -> None:
     """A manifest whose queue has a hole, or names an object that it does not list, is a finding."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     manifest = await _filled(tier)
     (queue, other) = manifest.queues
     holed = replace(
@@ -183,7 +183,7 @@ async def test_a_gap_in_a_queue_is_found() -> None:
 
 async def test_the_newest_valid_manifest_wins() -> None:
     """A damaged newest manifest is reported, and the one before it serves."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     manifest = await _filled(tier)
     tier.apply(DropRanges([(1, 0, 9)], 10_000))
@@ -201,7 +201,7 @@ async def test_the_newest_valid_manifest_wins() -> None:
 
 async def test_a_manifest_under_another_name_is_refused() -> None:
     """A valid manifest of another raft group or number under a name is damage."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     manifest = await _filled(Tier(store))
     other = ManifestName(RAFT_GROUP, 9, 9)
     await store.put(replace(manifest, name=other).key, encode_manifest(manifest))
@@ -211,7 +211,7 @@ async def test_a_manifest_under_another_name_is_refused() -> None:
 
 async def test_homes_are_found() -> None:
     """A bucket says which clusters wrote to it; with several, one must be named."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     with pytest.raises(TierError, match="holds no tier"):
         await bucket.one_home(store)
     await _filled(Tier(store))
@@ -227,7 +227,7 @@ async def test_homes_are_found() -> None:
 
 async def test_a_space_is_a_folder_of_the_default_store() -> None:
     """Keys of a space are the same as elsewhere; in the default store they have its prefix."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     space = PrefixedStore.of_space(store, "acme")
     info = await space.put("home/a.set", b"12345")
     assert (info.key, await store.get("spaces/acme/home/a.set", 1, 2)) == ("home/a.set", b"23")

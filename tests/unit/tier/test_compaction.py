@@ -26,10 +26,10 @@ from strata_tier.ranges.compaction import (
 )
 from strata_tier.ranges.manifest import manifest_of
 from strata_tier.ranges.metadata import ChangeError
-from strata_tier.ranges.retention import RetentionOptions, plan_deletes
+from strata_tier.ranges.retention import TierRetentionOptions, plan_deletes
 from strata_tier.reads.read_options import TierReadOptions
 from strata_tier.reads.reader import TierFetch, TierReader
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.upkeep.compact import (
     CompactOptions,
     delete_objects,
@@ -67,7 +67,9 @@ async def _compact(tier: Tier, options: CompactionOptions = OPTIONS) -> int:
 
 async def _all_of(tier: Tier, topic_id: int, queue: int) -> dict[int, bytes]:
     """Return offset -> message, as a reader gets them."""
-    reader = TierReader(Stores(tier.store), TierReadOptions(), Metrics.disabled(), SystemClock())
+    reader = TierReader(
+        Stores(tier.store), TierReadOptions(), Metrics.disabled(), clock=SystemClock()
+    )
     found: dict[int, bytes] = {}
     known = tier.metadata.queue(topic_id, queue)
     assert known is not None
@@ -82,7 +84,7 @@ async def _all_of(tier: Tier, topic_id: int, queue: int) -> dict[int, bytes]:
 
 async def test_small_ranges_become_one() -> None:
     """Queues with little data come side by side, one with much gets an object of its own."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     for first in range(0, 40, 10):
         queues = [queue_of(messages_of(1, queue, range(first, first + 10))) for queue in range(5)]
         heavy = messages_of(2, 0, range(first, first + 10), body_bytes=100)
@@ -103,7 +105,7 @@ async def test_small_ranges_become_one() -> None:
 
 async def test_what_never_meets_is_not_written_again() -> None:
     """Sets whose ranges have others between them are left alone, so that compaction ends."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     for number in range(6):
         first = number * 10
         body_bytes = 40 if number % 2 else 2_000
@@ -114,7 +116,7 @@ async def test_what_never_meets_is_not_written_again() -> None:
 
 async def test_compaction_comes_to_an_end() -> None:
     """Repeated compaction without new data stops by itself."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     for first in range(0, 300, 10):
         offsets = range(first, first + 10)
         await tier.add([queue_of(messages_of(1, queue, offsets)) for queue in (0, 1)])
@@ -128,7 +130,7 @@ async def test_compaction_comes_to_an_end() -> None:
 
 async def test_a_set_that_is_mostly_dead_is_written_again() -> None:
     """Retention of one topic frees the bytes that another topic's messages hold in place."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     big = messages_of(1, 0, range(50), body_bytes=400)
     await tier.add([queue_of(big), queue_of(messages_of(2, 0, range(3)))])
     assert plan_compaction(tier.metadata, OPTIONS) is None
@@ -141,7 +143,7 @@ async def test_a_set_that_is_mostly_dead_is_written_again() -> None:
 
 async def test_a_damaged_input_is_not_laundered() -> None:
     """A flipped byte in an input stops the compaction; nothing is written over it."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     refs = [
         await tier.add([queue_of(messages_of(1, 0, range(first, first + 10)))])
@@ -158,7 +160,7 @@ async def test_a_damaged_input_is_not_laundered() -> None:
 
 async def test_a_replacement_that_came_too_late_is_left_out() -> None:
     """What retention changed meanwhile is not put back; the change as it is would be refused."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     for first in (0, 10, 20):
         offsets = range(first, first + 10)
         await tier.add([queue_of(messages_of(1, queue, offsets)) for queue in (0, 1)])
@@ -179,7 +181,7 @@ async def test_a_replacement_that_came_too_late_is_left_out() -> None:
 
 async def test_a_replacement_that_is_there_already_is_left_out() -> None:
     """Asked once more, nothing is counted twice."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     for first in (0, 10, 20):
         await tier.add([queue_of(messages_of(1, 0, range(first, first + 10)))])
     plan = plan_compaction(tier.metadata, OPTIONS)
@@ -200,7 +202,7 @@ async def test_a_replacement_that_is_there_already_is_left_out() -> None:
 
 async def test_compactions_side_by_side_share_no_object() -> None:
     """As many as are wanted or worth it; done in any order, every message is read back."""
-    tier = Tier(MemoryStore())
+    tier = Tier(MemoryObjectStore())
     for first in range(0, 120, 10):
         offsets = range(first, first + 10)
         queues = [queue_of(messages_of(1, queue, offsets)) for queue in (0, 1)]
@@ -265,7 +267,7 @@ async def test_any_life_of_a_tier_keeps_what_is_kept(
 ) -> None:
     """Uploads, compactions, drops and sweeps in any order: each kept message is read back."""
     chance = random.Random(seed)
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     model: dict[int, dict[int, bytes]] = {}
     firsts: dict[int, int] = {}
@@ -292,7 +294,7 @@ async def test_any_life_of_a_tier_keeps_what_is_kept(
             firsts[queue] = min(firsts[queue] + chance.randint(1, 20), ends[queue])
             tier.apply(DropRanges([(1, queue, firsts[queue])], now_ms))
         elif what == "sweep":
-            dead = plan_deletes(tier.metadata, now_ms, RetentionOptions(grace_ms=2_000))
+            dead = plan_deletes(tier.metadata, now_ms, TierRetentionOptions(grace_ms=2_000))
             ids = await delete_objects(Stores(store), HOME, dead)
             tier.apply(ForgetObjects(ids, now_ms))
     for queue, messages_by_offset in model.items():
@@ -304,12 +306,12 @@ async def test_any_life_of_a_tier_keeps_what_is_kept(
 
 async def test_dropped_objects_are_deleted_after_a_grace_time() -> None:
     """Only dropped objects go, the oldest first, not before their time, and then their rows."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     refs = [await tier.add([queue_of(messages_of(1, queue, [0]))]) for queue in range(3)]
     tier.apply(DropRanges([(1, 1, 1)], 5_000))
     tier.apply(DropRanges([(1, 0, 1)], 6_000))
-    options = RetentionOptions(grace_ms=1_000, deletes_max=1)
+    options = TierRetentionOptions(grace_ms=1_000, deletes_max=1)
     assert plan_deletes(tier.metadata, 5_999, options) == []
     dead = plan_deletes(tier.metadata, 7_000, options)
     assert [held.ref for held in dead] == [refs[1]]
@@ -320,18 +322,18 @@ async def test_dropped_objects_are_deleted_after_a_grace_time() -> None:
 
 async def test_objects_of_another_home_are_never_deleted() -> None:
     """A restored cluster forgets what it dropped of the old one, and leaves it in the store."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     ref = await tier.add([queue_of(messages_of(1, 0, [0]))])
     tier.apply(DropRanges([(1, 0, 1)], 5_000))
-    dead = plan_deletes(tier.metadata, 7_000, RetentionOptions(grace_ms=0))
+    dead = plan_deletes(tier.metadata, 7_000, TierRetentionOptions(grace_ms=0))
     assert await delete_objects(Stores(store), "restored", dead) == [ref.object_id]
     assert list(store.bucket.objects) == [ref.key]
 
 
 async def test_orphans_go_when_they_are_old() -> None:
     """Old objects that no state knows are deleted; young ones, known ones and others' are not."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier = Tier(store)
     known = await tier.add([queue_of(messages_of(1, 0, [0]))])
     plan = plan_object(tier.author, [queue_of(messages_of(9, 0, [0]))], PlanOptions())
@@ -341,7 +343,7 @@ async def test_orphans_go_when_they_are_old() -> None:
     for key, modified_ms in ((plan.key, 1_000), (young, 9_000), (other, 1_000), (compacted, 1_000)):
         store.bucket.objects[key] = b"bytes", modified_ms
     store.bucket.objects[known.key] = store.bucket.objects[known.key][0], 1_000
-    options = RetentionOptions(orphan_ms=5_000)
+    options = TierRetentionOptions(orphan_ms=5_000)
     gone = await delete_orphans(store, tier.metadata, HOME, RAFT_GROUP, 10_000, options)
     assert gone == [plan.key, compacted]
     assert sorted(store.bucket.objects) == sorted((known.key, young, other))
@@ -350,13 +352,13 @@ async def test_orphans_go_when_they_are_old() -> None:
 async def test_an_object_is_compared_after_its_upload() -> None:
     """A store that shows other bytes than were sent is found before anything is committed."""
 
-    class Lying(MemoryStore):
+    class Lying(MemoryObjectStore):
         async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:
             data = await super().get(key, position, length)
             return data[:-1] + bytes([data[-1] ^ 1])
 
     nothing = QueueRuns(1, 0, 5, 9, ())
     plan = plan_object(Author(HOME, RAFT_GROUP), [nothing], PlanOptions())
-    assert (await put_object(MemoryStore(), plan)).key == plan.key
+    assert (await put_object(MemoryObjectStore(), plan)).key == plan.key
     with pytest.raises(DamagedObjectError, match="not what was sent"):
         await put_object(Lying(), plan)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_tier.store.drivers.bodies import parts_in
-from strata_tier.store.drivers.listing import Entry, listing
+from strata_tier.store.drivers.listing import FolderEntry, listing
 from strata_tier.store.drivers.s3_errors import UploadGoneError, translated
 from strata_tier.store.ports import (
     Body,
@@ -43,11 +43,15 @@ keys = st.lists(segments, min_size=1, max_size=4).map(lambda parts: "/".join(par
 def page_of(all_keys: set[str], prefix: str, after: str, limit: int) -> ObjectPage:
     """A page of a tree that holds these keys; whole folders, as a file system lists them."""
 
-    def children(folder: str) -> list[Entry]:
+    def children(folder: str) -> list[FolderEntry]:
         names = {key[len(folder) :] for key in all_keys if key.startswith(folder)}
-        files = [Entry(name, 1, 0) for name in names if "/" not in name]
+        files = [FolderEntry(name, 1, 0) for name in names if "/" not in name]
         folders = {name.split("/")[0] for name in names if "/" in name}
-        return [*files, *(Entry(name, None, 0) for name in folders), Entry(".mark", 1, 0)]
+        return [
+            *files,
+            *(FolderEntry(name, None, 0) for name in folders),
+            FolderEntry(".mark", 1, 0),
+        ]
 
     steps = listing(prefix, after, limit)
     folder = next(steps)

@@ -14,7 +14,7 @@ from strata_tier.objects.plan import Author
 from strata_tier.objects.spaces import PrefixedStore, Stores
 from strata_tier.reads.read_options import TierReadOptions
 from strata_tier.reads.reader import TierFetch, TierRead, TierReader
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from tests.unit.tier.objects import HOME, RAFT_GROUP, Message, Tier, messages_of, queue_of
 
 SPACE = "acme"
@@ -22,7 +22,7 @@ QUEUES = ((1, 0), (1, 1), (2, 0))
 POSITIONS = 60
 
 
-async def _filled(store: MemoryStore) -> tuple[Tier, dict[tuple[int, int], list[Message]]]:
+async def _filled(store: MemoryObjectStore) -> tuple[Tier, dict[tuple[int, int], list[Message]]]:
     """Store two objects in the default place and one in that of a namespace."""
     tier = Tier(store)
     stored = {key: messages_of(*key, range(24), keys=(f"key {key}",)) for key in QUEUES}
@@ -35,7 +35,7 @@ async def _filled(store: MemoryStore) -> tuple[Tier, dict[tuple[int, int], list[
 
 
 async def _read_everything(
-    store: MemoryStore, tier: Tier, stored: dict[tuple[int, int], list[Message]]
+    store: MemoryObjectStore, tier: Tier, stored: dict[tuple[int, int], list[Message]]
 ) -> int:
     """Read in all ways there are with nothing in memory; return how many reads found damage.
 
@@ -46,7 +46,7 @@ async def _read_everything(
     for (topic_id, queue), messages in stored.items():
         bodies = [message.stored for message in messages]
         for way in ("scan", "pieces", "fetch", "search"):
-            reader = TierReader(Stores(store), options, Metrics.disabled(), ManualClock(0.0))
+            reader = TierReader(Stores(store), options, Metrics.disabled(), clock=ManualClock(0.0))
             try:
                 match way:
                     case "scan":
@@ -74,7 +74,7 @@ async def _read_everything(
 
 async def test_a_reader_finds_every_flipped_bit() -> None:
     """Whatever bit of whatever object is flipped behind its header, some read says so."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier, stored = await _filled(store)
     assert await _read_everything(store, tier, stored) == 0
     seed = random.randrange(2**32)
@@ -95,7 +95,7 @@ async def test_a_reader_finds_every_flipped_bit() -> None:
 
 async def test_an_index_from_memory_is_that_of_the_object() -> None:
     """Last bytes of an object give its index without a request; other bytes are refused."""
-    store = MemoryStore()
+    store = MemoryObjectStore()
     tier, stored = await _filled(store)
     (held, *_) = [each for each in tier.metadata.objects() if not each.ref.space]
     data, _ = store.bucket.objects[held.ref.key]
@@ -110,7 +110,9 @@ async def test_an_index_from_memory_is_that_of_the_object() -> None:
         except DamagedObjectError:
             continue
         raise AssertionError("damage was not seen")
-    reader = TierReader(Stores(store), TierReadOptions(), Metrics.disabled(), ManualClock(0.0))
+    reader = TierReader(
+        Stores(store), TierReadOptions(), Metrics.disabled(), clock=ManualClock(0.0)
+    )
     reader.remember(held.ref, data)
     del store.bucket.objects[held.ref.key]
     columns = reader._source.open(held.ref, 1)

@@ -26,7 +26,7 @@ from strata_tier.objects.open_objects import OpenObject
 from strata_tier.objects.plan import Author, PlanOptions, QueueRuns, plan_object
 from strata_tier.objects.state import ObjectRef
 from strata_tier.objects.writer import BlockData, BodyDamagedError, ObjectWriter
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.store.ports import check_key
 from tests.unit.tier.objects import (
     HOME,
@@ -43,7 +43,7 @@ AUTHOR = Author(HOME, RAFT_GROUP)
 
 
 async def _opened(data: bytes, ref: ObjectRef, tail_bytes: int = 64 * 1024) -> OpenObject:
-    store = MemoryStore()
+    store = MemoryObjectStore()
     await store.put(ref.key, data)
     return await OpenObject.open(store, ref, tail_bytes)
 

@@ -20,12 +20,12 @@ from strata_tier.reads.block_source import BusyError
 from strata_tier.reads.read_ahead import ReadAhead, ReaderKey
 from strata_tier.reads.read_options import TierReadOptions
 from strata_tier.reads.reader import TierFetch, TierRead, TierReader
-from strata_tier.store.drivers.memory import MemoryStore
+from strata_tier.store.drivers.memory import MemoryObjectStore
 from strata_tier.store.ports import ObjectNotFoundError
 from tests.unit.tier.objects import Message, Tier, messages_of, queue_of
 
 
-class _CountingStore(MemoryStore):
+class _CountingStore(MemoryObjectStore):
     """Counts ranged reads; can hold them up, and damage what they return."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _Setup:
             Stores(self.store),
             TierReadOptions(**options),  # type: ignore[arg-type]
             self.metrics,
-            self.clock,
+            clock=self.clock,
         )
 
     async def settle(self) -> None:

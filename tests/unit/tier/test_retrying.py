@@ -18,7 +18,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     ThrottledError,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 from strata_tier.store.store_options import StoreOptions
 
 STORE = "s3://bucket"
@@ -41,7 +41,7 @@ def gate(
     time: Time, metrics: Metrics | None = None, options: StoreOptions | None = None
 ) -> RequestGate:
     """A gate whose pauses are exactly three quarters of their length."""
-    return RequestGate(STORE, options, metrics, time, lambda: 0.5, time.sleep)
+    return RequestGate(STORE, options, metrics, clock=time, random=lambda: 0.5, sleep=time.sleep)
 
 
 def failing(times: int, error: StoreError) -> Callable[[], Awaitable[str]]:
@@ -62,7 +62,7 @@ async def test_errors_that_may_pass_are_repeated_with_growing_pauses() -> None:
     time = Time()
     options = StoreOptions(attempts=6, first_pause_ms=1000, max_pause_ms=4000)
     throttled = ThrottledError(STORE, "k", "SlowDown")
-    done = await gate(time, options=options).run(Operation.GET, "k", failing(5, throttled))
+    done = await gate(time, options=options).run(StoreOperation.GET, "k", failing(5, throttled))
     assert done == "done"
     assert time.slept_s == [0.75, 1.5, 3.0, 3.0, 3.0]
 
@@ -73,7 +73,7 @@ async def test_the_last_error_is_the_callers() -> None:
     unavailable = StoreUnavailableError(STORE, "k", "down")
     options = StoreOptions(attempts=3)
     with pytest.raises(StoreUnavailableError):
-        await gate(time, metrics, options).run(Operation.PUT, "k", failing(3, unavailable))
+        await gate(time, metrics, options).run(StoreOperation.PUT, "k", failing(3, unavailable))
     labels = {"store": STORE, "operation": "put"}
     assert len(time.slept_s) == 2
     assert metrics.counter("strata_tier_store_retries_total").value(labels) == 2
@@ -85,7 +85,7 @@ async def test_errors_that_stay_are_not_repeated(kind: type[StoreError]) -> None
     """What another try cannot change is the caller's at once."""
     time = Time()
     with pytest.raises(kind):
-        await gate(time).run(Operation.GET, "k", failing(1, kind(STORE, "k", "no")))
+        await gate(time).run(StoreOperation.GET, "k", failing(1, kind(STORE, "k", "no")))
     assert time.slept_s == []
 
 
@@ -94,7 +94,7 @@ async def test_requests_and_bytes_are_counted() -> None:
     metrics = Metrics()
     passing = gate(Time(), metrics)
     down = StoreUnavailableError(STORE, "k", "down")
-    await passing.run(Operation.PUT_PART, "k", failing(1, down), upload_bytes=10)
+    await passing.run(StoreOperation.PUT_PART, "k", failing(1, down), upload_bytes=10)
     await passing.received(7, 7)
     total = metrics.counter("strata_tier_store_requests_total")
     labels = {"store": STORE, "operation": "put_part"}
@@ -116,7 +116,7 @@ async def test_requests_and_bytes_are_counted() -> None:
 
 async def test_a_request_without_answer_is_ended() -> None:
     """A request that outlives its time is a timeout and gives its turn back."""
-    options = StoreOptions(requests_in_flight=1, attempts=1, request_timeout_ms=1)
+    options = StoreOptions(max_requests_in_flight=1, attempts=1, request_timeout_ms=1)
     passing = gate(Time(), options=options)
 
     async def silent() -> None:
@@ -124,12 +124,12 @@ async def test_a_request_without_answer_is_ended() -> None:
 
     for _ in range(2):
         with pytest.raises(StoreTimeoutError):
-            await passing.run(Operation.GET, "k", silent)
+            await passing.run(StoreOperation.GET, "k", silent)
 
 
 async def test_turns_are_bounded_and_in_order() -> None:
     """No more requests run than there are turns, first come first served."""
-    passing = gate(Time(), options=StoreOptions(requests_in_flight=2))
+    passing = gate(Time(), options=StoreOptions(max_requests_in_flight=2))
     running, most, order = 0, 0, []
 
     async def call(number: int) -> None:
@@ -141,22 +141,22 @@ async def test_turns_are_bounded_and_in_order() -> None:
 
     async with asyncio.TaskGroup() as group:
         for number in range(10):
-            group.create_task(passing.run(Operation.GET, "k", partial(call, number)))
+            group.create_task(passing.run(StoreOperation.GET, "k", partial(call, number)))
     assert most == 2
     assert order == list(range(10))
 
 
 async def test_too_many_waiting_are_refused() -> None:
     """A call that finds the waiting room full is refused, and the others are served."""
-    options = StoreOptions(requests_in_flight=1, requests_waiting=1, attempts=1)
+    options = StoreOptions(max_requests_in_flight=1, requests_waiting=1, attempts=1)
     passing, release = gate(Time(), options=options), asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(passing.run(Operation.GET, "a", release.wait))
-        second = group.create_task(passing.run(Operation.GET, "b", release.wait))
+        first = group.create_task(passing.run(StoreOperation.GET, "a", release.wait))
+        second = group.create_task(passing.run(StoreOperation.GET, "b", release.wait))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         with pytest.raises(ThrottledError, match="requests_waiting"):
-            await passing.run(Operation.GET, "c", release.wait)
+            await passing.run(StoreOperation.GET, "c", release.wait)
         release.set()
     assert first.result() is True
     assert second.result() is True
@@ -169,7 +169,7 @@ async def test_budgets_hold_on_average() -> None:
     done = failing(0, ThrottledError(STORE, "", ""))
     # The unused second before the first one is spent first.
     for _ in range(10):
-        await passing.run(Operation.PUT, "k", done, upload_bytes=1000)
+        await passing.run(StoreOperation.PUT, "k", done, upload_bytes=1000)
     assert time.now_s - 100 == pytest.approx(17)
 
 
@@ -180,18 +180,18 @@ async def test_bytes_that_were_not_announced_are_paid_after() -> None:
     await passing.received(300, 0)
     assert time.slept_s == []
     done = failing(0, ThrottledError(STORE, "", ""))
-    await passing.run(Operation.GET, "k", done, download_bytes=1)
+    await passing.run(StoreOperation.GET, "k", done, download_bytes=1)
     assert time.slept_s == [pytest.approx(2.0)]
 
 
 async def test_a_cancelled_request_gives_its_turn_back() -> None:
     """Cancelling waiting and running requests leaves every turn free."""
-    passing = gate(Time(), options=StoreOptions(requests_in_flight=1))
+    passing = gate(Time(), options=StoreOptions(max_requests_in_flight=1))
     never = asyncio.Event()
-    tasks = [asyncio.ensure_future(passing.run(Operation.GET, "k", never.wait)) for _ in "ab"]
+    tasks = [asyncio.ensure_future(passing.run(StoreOperation.GET, "k", never.wait)) for _ in "ab"]
     await asyncio.sleep(0)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     done = failing(0, ThrottledError(STORE, "", ""))
-    assert await passing.run(Operation.GET, "k", done) == "done"
+    assert await passing.run(StoreOperation.GET, "k", done) == "done"

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from strata_mq.leases.batch import TakeBatch
-from strata_mq.leases.rows import LeaseRows
+from strata_mq.leases.rows import QueueLeaseRows
 from strata_mq.leases.types import (
     Columns,
     Lease,
@@ -52,8 +52,8 @@ _BLOCKED = LeaseState.BLOCKED
 _GONE = Lease(_WAITING, 0, 0, 0, 0, 0, 0, 0, 0, 0, False)
 
 
-class QueueLeases(LeaseRows):
-    """See the module docstring; state and attributes are those of `LeaseRows`."""
+class QueueLeases(QueueLeaseRows):
+    """See the module docstring; state and attributes are those of `QueueLeaseRows`."""
 
     __slots__ = ("_lost", "_max_blocked", "_max_changes", "_max_in_flight")
 
@@ -72,8 +72,8 @@ class QueueLeases(LeaseRows):
         """Take up state as stored.
 
         Args:
-            head: See `LeaseRows`.
-            generation: See `LeaseRows`.
+            head: See `QueueLeaseRows`.
+            generation: See `QueueLeaseRows`.
             rows: (offset, lease) below head, in any order.
             max_blocked: BLOCKED rows at which a FIFO head stops.
             max_in_flight: LEASED and WAITING rows at which the head stops; rows in all are at most
@@ -85,7 +85,7 @@ class QueueLeases(LeaseRows):
                 be undelivered: such a lease that runs out was no attempt. Whoever gives it keeps
                 it up to date.
         """
-        super().__init__(head, generation, rows, auto_renew_limit_ms)
+        super().__init__(head, generation, rows, auto_renew_limit_ms=auto_renew_limit_ms)
         self._lost = {} if lost is None else lost
         self._max_blocked = max_blocked
         self._max_in_flight = max_in_flight

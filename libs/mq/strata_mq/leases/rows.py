@@ -21,7 +21,7 @@ _WAITING = LeaseState.WAITING
 _BLOCKED = LeaseState.BLOCKED
 
 
-class LeaseRows:
+class QueueLeaseRows:
     """The state of `QueueLeases`, which adds the decisions.
 
     Attributes:
@@ -55,6 +55,7 @@ class LeaseRows:
         head: int,
         generation: int,
         rows: Iterable[tuple[int, Lease]],
+        *,
         auto_renew_limit_ms: int,
     ) -> None:
         self.head = head

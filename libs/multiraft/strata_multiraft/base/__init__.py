@@ -1,7 +1,7 @@
 """Options, errors, ports and other common parts."""
 
 from strata_multiraft.base.errors import (
-    DiskFull,
+    LogFull,
     MembershipRefused,
     NotLeader,
     Overloaded,
@@ -13,8 +13,8 @@ from strata_multiraft.base.ports import Envelope, RunBlocking, TrafficClass, Tra
 from strata_multiraft.base.snapshots import SnapshotFetch, SnapshotPart, SnapshotRows
 
 __all__ = [
-    "DiskFull",
     "Envelope",
+    "LogFull",
     "MembershipRefused",
     "NotLeader",
     "Overloaded",

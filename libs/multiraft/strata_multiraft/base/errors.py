@@ -22,7 +22,7 @@ class ReadOnly(Exception):
     """The replica takes no entries for good: it is damaged, or apply failed (rules 8, 11)."""
 
 
-class DiskFull(Exception):
+class LogFull(Exception):
     """The log has no room; reads go on. A proposal is tried again after a while (rule 11)."""
 
 

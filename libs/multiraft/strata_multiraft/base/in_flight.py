@@ -8,17 +8,21 @@ from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
 
 
-class InFlight:
+class InFlightLimits:
     """Limits on proposals, their bytes, and waiting reads."""
 
     __slots__ = ("_bytes", "_proposals", "_reads")
 
     def __init__(self, options: MultiRaftOptions, metrics: Metrics) -> None:
         self._proposals = Limit(
-            "max_proposals_in_flight", options.max_proposals_in_flight, "proposals", metrics
+            "max_proposals_in_flight", options.max_proposals_in_flight, "proposals", metrics=metrics
         )
-        self._bytes = Limit("max_bytes_in_flight", options.max_bytes_in_flight, "bytes", metrics)
-        self._reads = Limit("max_waiting_reads", options.max_waiting_reads, "reads", metrics)
+        self._bytes = Limit(
+            "max_bytes_in_flight", options.max_bytes_in_flight, "bytes", metrics=metrics
+        )
+        self._reads = Limit(
+            "max_waiting_reads", options.max_waiting_reads, "reads", metrics=metrics
+        )
 
     def take_proposal(self, size_bytes: int) -> None:
         """Admit a proposal.

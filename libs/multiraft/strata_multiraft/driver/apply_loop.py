@@ -42,6 +42,7 @@ class Applier:
         log: Log,
         run_reads: RunBlocking,
         options: MultiRaftOptions,
+        *,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
     ) -> None:

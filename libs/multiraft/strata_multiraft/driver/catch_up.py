@@ -17,7 +17,7 @@ from strata_multiraft.base.pace import Pace
 from strata_multiraft.base.ports import Log, RunBlocking
 from strata_multiraft.replica.read_failures import ReadFailures
 from strata_multiraft.replica.replica import Replica
-from strata_multiraft.replica.stored_log import StoredLog, Wanted
+from strata_multiraft.replica.stored_log import StoredLog, WantedEntries
 from strata_multiraft.replica.writes import as_entry
 from strata_raft import Entry, Role
 from strata_runtime.clock import Clock
@@ -42,6 +42,7 @@ class CatchUp:
         log: Log,
         run_reads: RunBlocking,
         clock: Clock,
+        *,
         options: MultiRaftOptions,
         metrics: Metrics,
         fetched: Callable[[Replica], None],
@@ -101,7 +102,7 @@ class CatchUp:
         self._fetched(replica)
         stored.forget_fetched()
 
-    async def _read(self, replica: Replica, wanted: Wanted) -> list[Entry]:
+    async def _read(self, replica: Replica, wanted: WantedEntries) -> list[Entry]:
         """Return a range's entries; none: they were trimmed, or a frame is damaged (rule 8).
 
         Raises:

@@ -19,26 +19,23 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-from strata_multiraft.base.errors import DiskFull, NotLeader, Overloaded, ReadOnly
-from strata_multiraft.base.in_flight import InFlight
+from strata_multiraft.base.errors import Overloaded
+from strata_multiraft.base.in_flight import InFlightLimits
 from strata_multiraft.base.metrics import METRICS
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.base.ports import (
     Envelope,
     Log,
-    NodeOf,
-    RunBlocking,
-    SnapshotFetcher,
     SnapshotStore,
     StateMachine,
-    Transport,
 )
 from strata_multiraft.base.snapshots import SnapshotFetch, SnapshotPart
 from strata_multiraft.driver.apply_loop import Applier
 from strata_multiraft.driver.catch_up import CatchUp
+from strata_multiraft.driver.links import LogThreads, PeerLinks
 from strata_multiraft.driver.liveness_port import Liveness, NoLiveness
 from strata_multiraft.driver.opening import Opener
-from strata_multiraft.driver.outbox import Outbox, place_nowhere
+from strata_multiraft.driver.outbox import Outbox
 from strata_multiraft.driver.replica_gauges import observe_replicas
 from strata_multiraft.driver.ticker import Ticker
 from strata_multiraft.driver.write_loop import Writer
@@ -51,33 +48,22 @@ from strata_raft import (
     Campaign,
     Effects,
     EntriesFetched,
+    EventRefused,
+    LogWriteFailed,
     PeerUnreachable,
     Persisted,
     Propose,
     Receive,
-    Refused,
     Role,
     SnapshotSent,
     StepDown,
     TransferLeadership,
-    WriteFailed,
 )
 from strata_raft.messages import AppendRequest, TimeoutNow
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
 from strata_seglog.frames import Frame
-
-__all__ = [
-    "DiskFull",
-    "MultiRaft",
-    "MultiRaftOptions",
-    "NotLeader",
-    "Overloaded",
-    "ReadOnly",
-    "Replica",
-    "ReplicaSpec",
-]
 
 # Tasks that always run; the others are as many as limits of `MultiRaftOptions` allow.
 _LOOPS = 7
@@ -91,14 +77,10 @@ class MultiRaft:
         clock: monotonic time.
         options: limits and times.
         metrics: where they show.
-        run_blocking: runs log writes off the event loop, in order (`writer.WriterThread`).
+        threads: run the log's calls off the event loop.
         on_fatal: called when the process must end: a task failed, above all the writer because
             the log did (rule 7). Nothing is answered after that.
-        transport: the way to other nodes; None: there are none.
-        node_of: node id of a replica id, by which messages are placed.
-        run_reads: a thread for reads (catch-up, snapshots), so that they do not hold up writes;
-            it must take every call. None: the writer's.
-        fetcher: gets snapshots from other nodes; None: none are installed here.
+        peers: the other nodes; None: there are none.
         random_ticks: gives a number between two, both included, for election timeouts.
 
     Attributes:
@@ -113,56 +95,67 @@ class MultiRaft:
         log: Log,
         clock: Clock,
         options: MultiRaftOptions,
-        metrics: Metrics,
-        run_blocking: RunBlocking,
         *,
+        metrics: Metrics,
+        threads: LogThreads,
         on_fatal: OnFatal,
-        transport: Transport | None = None,
-        node_of: NodeOf = place_nowhere,
-        run_reads: RunBlocking | None = None,
-        fetcher: SnapshotFetcher | None = None,
+        peers: PeerLinks | None = None,
         random_ticks: Callable[[int, int], int] = random.randint,
     ) -> None:
         metrics.declare(METRICS)
-        run_reads = run_reads or run_blocking
+        run_blocking, run_reads = threads.writes, threads.reads or threads.writes
+        transport, node_of, fetcher = peers or PeerLinks()
         self.options = options
         self.clock = clock
-        self.in_flight = InFlight(options, metrics)
+        self.in_flight = InFlightLimits(options, metrics)
         self.marks = DiskMarks(node_of)
         self._log = log
-        self._opener = Opener(
-            log,
-            options,
-            lambda: random_ticks(options.election_ticks_min, options.election_ticks_max),
-        )
+        least, most = options.election_ticks_min, options.election_ticks_max
+        self._opener = Opener(log, options, lambda: random_ticks(least, most))
         self.liveness: Liveness = NoLiveness()
         self._node_of = node_of
-        self._outbox = Outbox(transport, node_of, lambda: self.liveness.may_campaign(), metrics)
+        self._outbox = Outbox(
+            transport, node_of, lambda: self.liveness.may_campaign(), metrics=metrics
+        )
         tasks = _LOOPS + 2 * options.max_snapshots_open + options.max_snapshot_installs
         self._tasks = Tasks("multiraft", on_fatal, max_tasks=tasks + options.max_raft_groups)
         self._replicas: dict[int, Replica] = {}
         self._queued: list[Replica] = []
         self._synced_sequences: dict[int, int] = {}
         self._write_task: asyncio.Task[None] | None = None
-        self._turn_scheduled = False
-        self._is_stopping = False
-        self._writer = Writer(log, run_blocking, clock, options, metrics, self)
-        self.unsynced_bytes = self._writer.unsynced_bytes
-        self._applier = Applier(log, run_reads, options, clock, metrics)
-        self._catch_up = CatchUp(log, run_reads, clock, options, metrics, self._entries_fetched)
-        self.ticker = Ticker(
-            clock, options.tick_ms / 1000, self.tick, lambda replica: self.liveness.woken(replica)
+        self._turn_scheduled = self._is_stopping = False
+        self._writer = Writer(
+            log, run_blocking, clock, options=options, metrics=metrics, owner=self
         )
-        self._installs = Installs(self, fetcher, node_of, run_reads, options, metrics, self._tasks)
+        self.unsynced_bytes = self._writer.unsynced_bytes
+        self._applier = Applier(log, run_reads, options, clock=clock, metrics=metrics)
+        self._catch_up = CatchUp(
+            log, run_reads, clock, options=options, metrics=metrics, fetched=self._entries_fetched
+        )
+        self.ticker = Ticker(
+            clock,
+            options.tick_ms / 1000,
+            self.tick,
+            woken=lambda replica: self.liveness.woken(replica),
+        )
+        self._installs = Installs(
+            self,
+            fetcher,
+            node_of,
+            run_reads=run_reads,
+            options=options,
+            metrics=metrics,
+            tasks=self._tasks,
+        )
         self._source = SnapshotSource(
             log,
             self._replicas,
             run_reads,
-            clock,
-            options,
-            metrics,
-            self._tasks,
-            self._snapshot_sent,
+            clock=clock,
+            options=options,
+            metrics=metrics,
+            tasks=self._tasks,
+            sent=self._snapshot_sent,
         )
         self._elections_total = metrics.counter("strata_raft_elections_total")
         self._refused_total = metrics.counter("strata_raft_refused_total")
@@ -204,8 +197,8 @@ class MultiRaft:
             spec,
             machine,
             opened.node,
-            opened.stored,
-            self,
+            stored=opened.stored,
+            driver=self,
             damage=opened.damage,
             snapshots=snapshots,
         )
@@ -224,7 +217,7 @@ class MultiRaft:
 
         Raises:
             KeyError: the raft group is not hosted.
-            DiskFull: the log had no room.
+            LogFull: the log had no room.
         """
         replica = self._replicas[raft_group]
         if replica.role is Role.LEADER and not replica.is_sole():
@@ -438,7 +431,7 @@ class MultiRaft:
                 continue
             try:
                 effects = replica.node.step(Propose(payloads))
-            except Refused:
+            except EventRefused:
                 replica.propose_refused(len(payloads))
             else:
                 self.perform(replica, effects)
@@ -490,7 +483,7 @@ class MultiRaft:
             if replica.role is Role.LEADER and not replica.is_sole():
                 self.perform(replica, replica.node.step(StepDown(replica.successor())))
             self._outbox.write_failed(replica)
-            effects = replica.node.step(WriteFailed())
+            effects = replica.node.step(LogWriteFailed())
             # The step may have produced something to write again: a lost hard state.
             self._synced_sequences[replica_id] = effects.sequence - effects.must_sync()
             replica.write_failed(reason)

@@ -23,7 +23,7 @@ from strata_raft import (
     RawNode,
     SnapshotMetadata,
 )
-from strata_raft.membership import decode_configuration
+from strata_raft.membership import Membership, decode_configuration
 from strata_seglog.index import VOID_INDEX, ReplicaLog
 
 
@@ -93,7 +93,7 @@ class Opener:
             return OpenedReplica(opened.node, opened.stored, "", floor, is_interrupted=True)
         ends, damage = _log_ends(found, machine)
         damage = known_damage or damage
-        stored = StoredLog(self.log, spec.replica_id, ends, offer)
+        stored = StoredLog(self.log, spec.replica_id, ends, offer=offer)
         base_index, base = machine.configuration() or (0, Configuration(spec.voters))
         later: list[tuple[int, Configuration]] = []
         if found is not None and not damage:
@@ -101,11 +101,9 @@ class Opener:
         node = RawNode(
             spec.replica_id,
             stored,
-            base,
+            Membership(base, later, base_index=base_index),
             election_timeout_ticks=self.election_timeout_ticks,
             hard_state=_hard_state(found),
-            configuration_index=base_index,
-            configurations=later,
             floor=floor,
             options=self._raft_options(),
         )
@@ -125,11 +123,11 @@ class Opener:
         floor: Floor,
         offer: Callable[[], SnapshotMetadata | None],
     ) -> OpenedReplica:
-        stored = StoredLog(self.log, spec.replica_id, EMPTY_LOG, offer)
+        stored = StoredLog(self.log, spec.replica_id, EMPTY_LOG, offer=offer)
         node = RawNode(
             spec.replica_id,
             stored,
-            Configuration(spec.voters),
+            Membership(Configuration(spec.voters)),
             election_timeout_ticks=self.election_timeout_ticks,
             hard_state=hard_state,
             floor=floor,

@@ -65,6 +65,7 @@ class Outbox:
         transport: Transport | None,
         node_of: NodeOf,
         may_campaign: Callable[[], bool],
+        *,
         metrics: Metrics,
     ) -> None:
         self._transport = transport

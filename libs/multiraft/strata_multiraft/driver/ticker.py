@@ -47,6 +47,7 @@ class Ticker:
         clock: Clock,
         interval_s: float,
         on_tick: Callable[[], None],
+        *,
         woken: Callable[[Replica], None],
     ) -> None:
         self._clock = clock

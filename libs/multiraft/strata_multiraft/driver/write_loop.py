@@ -14,16 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from strata_multiraft.base.errors import DiskFull
+from strata_multiraft.base.errors import LogFull
 from strata_multiraft.base.options import FRAME_OVERHEAD_BYTES, MultiRaftOptions
 from strata_multiraft.base.ports import Log, RunBlocking
 from strata_multiraft.driver.idle_mark import IdleMark
 from strata_multiraft.replica.writes import Write
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
-from strata_seglog.errors import DiskFull as LogDiskFull
-from strata_seglog.errors import WriteFailed as LogWriteFailed
-from strata_seglog.errors import WriteTooLarge
+from strata_seglog.errors import DiskFull, WriteFailed, WriteTooLarge
 from strata_seglog.frames import Frame
 
 
@@ -61,6 +59,7 @@ class Writer:
         log: Log,
         run_blocking: RunBlocking,
         clock: Clock,
+        *,
         options: MultiRaftOptions,
         metrics: Metrics,
         owner: WriterOwner,
@@ -93,7 +92,7 @@ class Writer:
 
         Returns:
             A future with the log position up to which everything is durable; it fails with
-            DiskFull.
+            LogFull.
         """
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         size_bytes = sum(len(part) for frame in frames for part in frame.payload)
@@ -156,7 +155,7 @@ class Writer:
             self._under_way = writes
             try:
                 position, thread_s = await self._run_blocking(self._work(frames))
-            except (LogDiskFull, LogWriteFailed, WriteTooLarge) as error:
+            except (DiskFull, WriteFailed, WriteTooLarge) as error:
                 # Too large only if limits and segments do not fit each other (`for_log`).
                 self._failed(writes, str(error))
                 return False
@@ -188,7 +187,7 @@ class Writer:
         self._writes.clear()
         for write in lost:
             if write.future is not None and not write.future.done():
-                write.future.set_exception(DiskFull(reason))
+                write.future.set_exception(LogFull(reason))
         self.is_disk_full = True
         self._owner.write_failed(lost, reason)
 

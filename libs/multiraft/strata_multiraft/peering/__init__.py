@@ -2,7 +2,7 @@
 
 from strata_multiraft.peering.angelia_transport import PeerIdentity
 from strata_multiraft.peering.peer_queue import PeerQueue
-from strata_multiraft.peering.peering import Peering
+from strata_multiraft.peering.peering import Peering, PeerPlaces
 from strata_multiraft.peering.peering_options import LivenessOptions, TransportOptions
 from strata_multiraft.peering.raft_servicer import RAFT_SERVICE
 from strata_multiraft.peering.store_liveness import StoreLiveness
@@ -11,6 +11,7 @@ __all__ = [
     "RAFT_SERVICE",
     "LivenessOptions",
     "PeerIdentity",
+    "PeerPlaces",
     "PeerQueue",
     "Peering",
     "StoreLiveness",

@@ -64,11 +64,11 @@ class AngeliaTransport:
         identity: PeerIdentity,
         endpoint_of: EndpointOf,
         open_channel: OpenChannel,
+        *,
         clock: Clock,
         random: Random,
         options: TransportOptions,
         metrics: Metrics,
-        *,
         on_fatal: OnFatal,
     ) -> None:
         metrics.declare(METRICS)
@@ -142,7 +142,9 @@ class AngeliaTransport:
         if peer is None:
             options = self.options
             pauses = Backoff(options.reconnect_first_ms, options.reconnect_max_ms, self._random)
-            peer = self._peers[node_id] = _Peer(node_id, PeerQueue(options), pauses, self._frame_ms)
+            peer = self._peers[node_id] = _Peer(
+                node_id, PeerQueue(options), pauses, frame_ms=self._frame_ms
+            )
         return peer
 
     def _pump_soon(self, peer: _Peer) -> None:
@@ -280,7 +282,7 @@ class _Peer:
     )
 
     def __init__(
-        self, node_id: str, queue: PeerQueue, pauses: Backoff, frame_ms: Histogram
+        self, node_id: str, queue: PeerQueue, pauses: Backoff, *, frame_ms: Histogram
     ) -> None:
         self.node_id = node_id
         self.queue = queue

@@ -1,7 +1,7 @@
 """Everything between the nodes of one tier, composed: transport, liveness, service, snapshots.
 
-    peering = Peering(identity, endpoint_of=..., node_of=..., ...)
-    multiraft = MultiRaft(..., transport=peering.transport, fetcher=peering.fetcher, node_of=...)
+    peering = Peering(identity, directory=..., ...)
+    multiraft = MultiRaft(..., peers=peering.links)
     peering.attach(multiraft)
     server.register(RAFT_SERVICE, peering.servicer)
 
@@ -13,18 +13,20 @@ from __future__ import annotations
 import asyncio
 import random as system_random
 from collections.abc import Callable
+from typing import Protocol
 
 from strata_angelia.factory import open_channel
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import Channel
+from strata_multiraft.driver.links import PeerLinks
 from strata_multiraft.driver.node import MultiRaft
 from strata_multiraft.peering.angelia_snapshots import AngeliaSnapshotFetcher
-from strata_multiraft.peering.angelia_transport import AngeliaTransport, EndpointOf, PeerIdentity
+from strata_multiraft.peering.angelia_transport import AngeliaTransport, PeerIdentity
 from strata_multiraft.peering.bounded_clock import BoundedClock
 from strata_multiraft.peering.peering_options import PeeringOptions
 from strata_multiraft.peering.raft_groups import DrivenRaftGroups
 from strata_multiraft.peering.raft_servicer import RaftServicer
-from strata_multiraft.peering.store_liveness import NodeOf, StoreLiveness
+from strata_multiraft.peering.store_liveness import StoreLiveness
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -34,23 +36,31 @@ from strata_runtime.tasks import OnFatal, Tasks
 _BEATS_COMPARED = 16
 
 
+class PeerPlaces(Protocol):
+    """Knows where nodes are."""
+
+    def endpoint_of(self, node_id: str, /) -> str | None:
+        """Return where a node's RaftService is reached; None: not known."""
+
+    def node_of(self, replica_id: int, /) -> str | None:
+        """Return the node that hosts a replica; None: not known."""
+
+
 class Peering:
     """One node's side of the traffic between nodes.
 
     Args:
         identity: node id and boot id.
-        endpoint_of: where a node's RaftService is reached; asked anew for every frame.
-        node_of: the node of a replica id; asked anew each time.
+        directory: asked anew for every frame.
         clock: time.
         metrics: where limits and states show.
         on_fatal: told when a task failed by a mistake in here.
         options: times and limits.
-        transport: of Angelia: "tcp" or "http2".
-        codec: of Angelia: "protobuf", "json" or "avro".
         random: spreads the pauses before reconnects.
-        connect: makes a channel to an endpoint; None: by `transport` and `codec`.
+        connect: makes a channel to an endpoint; None: by TCP, in protobuf.
 
     Attributes:
+        links: the driver's way to the other nodes.
         group_clock: this node's clock within bounds of the others', for stamps of leaders.
     """
 
@@ -58,14 +68,11 @@ class Peering:
         self,
         identity: PeerIdentity,
         *,
-        endpoint_of: EndpointOf,
-        node_of: NodeOf,
+        directory: PeerPlaces,
         clock: Clock,
         metrics: Metrics,
         on_fatal: OnFatal,
         options: PeeringOptions | None = None,
-        transport: str = "tcp",
-        codec: str = "protobuf",
         random: Random = system_random.random,
         connect: Callable[[str], Channel] | None = None,
     ) -> None:
@@ -76,23 +83,24 @@ class Peering:
         )
 
         def connect_by_name(endpoint: str) -> Channel:
-            return open_channel(endpoint, transport, codec, options=angelia)
+            return open_channel(endpoint, "tcp", "protobuf", options=angelia)
 
         connect = connect or connect_by_name
         self.transport = AngeliaTransport(
             identity,
-            endpoint_of,
+            directory.endpoint_of,
             connect,
-            clock,
-            random,
-            self.options.transport,
-            metrics,
+            clock=clock,
+            random=random,
+            options=self.options.transport,
+            metrics=metrics,
             on_fatal=on_fatal,
         )
-        self.fetcher = AngeliaSnapshotFetcher(endpoint_of, connect)
+        self.fetcher = AngeliaSnapshotFetcher(directory.endpoint_of, connect)
         self.servicer = RaftServicer(identity.node_id)
         self._identity = identity
-        self._node_of = node_of
+        self._node_of = directory.node_of
+        self.links = PeerLinks(self.transport, directory.node_of, self.fetcher)
         self._clock = clock
         self._metrics = metrics
         self._tasks = Tasks("peering", on_fatal, max_tasks=64)
@@ -114,10 +122,10 @@ class Peering:
             self._identity,
             DrivenRaftGroups(multiraft, self._tasks),
             self.transport,
-            self._node_of,
-            self._clock,
-            self.options.liveness,
-            self._metrics,
+            node_of=self._node_of,
+            clock=self._clock,
+            options=self.options.liveness,
+            metrics=self._metrics,
         )
         self._liveness.on_compared = self.group_clock.compared
         self.transport.on_lost = multiraft.unreachable

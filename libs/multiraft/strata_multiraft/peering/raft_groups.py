@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from strata_multiraft.base.errors import NotLeader, TransferFailed
 from strata_multiraft.driver.node import MultiRaft
 from strata_multiraft.replica.replica import Replica
-from strata_raft import Campaign, ForgetLeader, Refused
+from strata_raft import Campaign, EventRefused, ForgetLeader
 from strata_runtime.tasks import Tasks
 
 
@@ -49,7 +49,7 @@ class DrivenRaftGroups:
             replica = self.replicas()[raft_group]
             try:
                 self._multiraft.perform(replica, replica.node.step(Campaign()))
-            except Refused:
+            except EventRefused:
                 continue  # no voter any more
         self._multiraft.end_turn()
 

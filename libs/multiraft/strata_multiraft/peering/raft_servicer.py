@@ -21,7 +21,7 @@ from strata_multiraft.snapshots.snapshot_messages import as_fetch, as_response
 RAFT_SERVICE = raft_pb2.DESCRIPTOR.services_by_name["RaftService"]
 
 
-class Receiver(Protocol):
+class RaftReceiver(Protocol):
     """The driver, `MultiRaft`."""
 
     def receive(self, envelopes: Sequence[Envelope]) -> None:
@@ -50,10 +50,10 @@ class RaftServicer:
 
     def __init__(self, node_id: str) -> None:
         self._node_id = node_id
-        self._receiver: Receiver | None = None
+        self._receiver: RaftReceiver | None = None
         self._beats: BeatReceiver | None = None
 
-    def attach(self, receiver: Receiver, beats: BeatReceiver) -> None:
+    def attach(self, receiver: RaftReceiver, beats: BeatReceiver) -> None:
         """Serve from now on; before, calls fail with UNAVAILABLE."""
         self._receiver, self._beats = receiver, beats
 

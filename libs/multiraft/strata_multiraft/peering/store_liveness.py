@@ -100,6 +100,7 @@ class StoreLiveness:
         identity: PeerIdentity,
         groups: RaftGroups,
         beats: Beats,
+        *,
         node_of: NodeOf,
         clock: Clock,
         options: LivenessOptions,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from strata_multiraft.base.in_flight import InFlight
+from strata_multiraft.base.in_flight import InFlightLimits
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.replica.disk_marks import DiskMarks
 from strata_raft import Effects
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Driver(Protocol):
     """What a replica asks of the driver."""
 
-    in_flight: InFlight
+    in_flight: InFlightLimits
     options: MultiRaftOptions
     marks: DiskMarks
     clock: Clock

@@ -15,8 +15,8 @@ from strata_raft import (
     Configuration,
     Effects,
     Event,
+    EventRefused,
     RawNode,
-    Refused,
     ReplicaProgress,
     Role,
     TransferLeadership,
@@ -58,7 +58,7 @@ class MembershipCalls:
         try:
             self._step(ChangeMembership(voters, learners))
             await self._change
-        except Refused as refused:
+        except EventRefused as refused:
             raise MembershipRefused(str(refused)) from refused
         finally:
             self._change = None
@@ -74,7 +74,7 @@ class MembershipCalls:
         try:
             self._step(TransferLeadership(target))
             await self._transfer
-        except Refused as refused:
+        except EventRefused as refused:
             raise TransferFailed(str(refused)) from refused
         finally:
             self._transfer = None

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata_multiraft.base.in_flight import InFlight
+from strata_multiraft.base.in_flight import InFlightLimits
 from strata_multiraft.base.options import FRAME_OVERHEAD_BYTES
 from strata_raft import Payload
 
@@ -33,7 +33,7 @@ class Proposals:
 
     __slots__ = ("_in_flight", "_queued", "_waiting")
 
-    def __init__(self, in_flight: InFlight) -> None:
+    def __init__(self, in_flight: InFlightLimits) -> None:
         self._in_flight = in_flight
         self._queued: list[_Proposal] = []
         self._waiting: deque[_Proposal] = deque()

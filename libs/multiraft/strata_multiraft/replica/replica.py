@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata_multiraft.base.errors import (
-    DiskFull,
+    LogFull,
     NotLeader,
     ReadOnly,
     TransferFailed,
@@ -33,10 +33,10 @@ from strata_raft import (
     Effects,
     Entry,
     Event,
+    EventRefused,
     Payload,
     RawNode,
     Read,
-    Refused,
     ReplicaProgress,
     Role,
     RoleChange,
@@ -76,9 +76,9 @@ class Replica:
         spec: ReplicaSpec,
         machine: StateMachine,
         node: RawNode,
+        *,
         stored: StoredLog,
         driver: Driver,
-        *,
         damage: str,
         snapshots: SnapshotStore | None = None,
     ) -> None:
@@ -159,10 +159,10 @@ class Replica:
 
         Returns:
             A future with the entry's index once it is committed, before it is applied. It fails
-            with NotLeader (outcome unknown) or DiskFull (not stored).
+            with NotLeader (outcome unknown) or LogFull (not stored).
 
         Raises:
-            NotLeader, Overloaded, ReadOnly, DiskFull: nothing was proposed.
+            NotLeader, Overloaded, ReadOnly, LogFull: nothing was proposed.
             ValueError: the payload is above `max_proposal_bytes`.
         """
         self._check_writable()
@@ -285,7 +285,7 @@ class Replica:
 
         Returns:
             A future with the log position up to which everything is durable; it fails with
-            DiskFull.
+            LogFull.
         """
         return self._driver.write_control(frames)
 
@@ -328,13 +328,13 @@ class Replica:
             return None
         try:
             return self.node.step(Read(context))
-        except Refused:
+        except EventRefused:
             self._reads.fail(NotLeader(self.leader_replica_id))
             return None
 
     def write_failed(self, reason: str) -> None:
         """Everything in flight is void: the log could not take it (rule 11)."""
-        self._proposals.fail(DiskFull(reason))
+        self._proposals.fail(LogFull(reason))
         self._decide_anew()
 
     def _decide_anew(self) -> None:
@@ -492,10 +492,10 @@ class Replica:
             raise NotLeader(self.leader_replica_id)
         if self._driver.is_disk_full():
             self._driver.refused("disk_full")
-            raise DiskFull("the log has no room")
+            raise LogFull("the log has no room")
         if self._driver.marks.worst >= MARK_FULL and self.disk_mark >= MARK_FULL:
             self._driver.refused("disk_full")
-            raise DiskFull("too many replicas of the raft group have no room")
+            raise LogFull("too many replicas of the raft group have no room")
 
     async def _confirmed_index(self) -> int:
         if self.node.role is not Role.LEADER:

@@ -16,7 +16,7 @@ from strata_raft import Compacted, Entry, EntryKind, SnapshotMetadata
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedEntries:
     """A range of entries to read from disk."""
 
     first: int
@@ -80,6 +80,7 @@ class StoredLog:
         log: Log,
         replica_id: int,
         ends: LogEnds,
+        *,
         offer: Callable[[], SnapshotMetadata | None] = no_offer,
     ) -> None:
         self._log = log
@@ -87,7 +88,7 @@ class StoredLog:
         self._offer = offer
         self._fetched: dict[int, Entry] = {}
         # By first index: one range per follower that is behind what memory holds.
-        self._wanted: dict[int, Wanted] = {}
+        self._wanted: dict[int, WantedEntries] = {}
         self._being_read: set[int] = set()
         self.restored(ends)
 
@@ -160,7 +161,7 @@ class StoredLog:
         """Tell whether the core asked for entries that are not in memory."""
         return bool(self._wanted)
 
-    def take_wanted(self) -> list[Wanted]:
+    def take_wanted(self) -> list[WantedEntries]:
         """Return what the core could not read from memory; not again until `fetched`."""
         wanted = list(self._wanted.values())
         self._being_read.update(self._wanted)
@@ -206,7 +207,7 @@ class StoredLog:
             chosen.append(entry)
         if not chosen:
             if first not in self._being_read:
-                self._wanted[first] = Wanted(first, last, max_bytes)
+                self._wanted[first] = WantedEntries(first, last, max_bytes)
             return None
         return chosen
 

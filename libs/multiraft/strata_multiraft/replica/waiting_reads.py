@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from itertools import count
 
-from strata_multiraft.base.in_flight import InFlight
+from strata_multiraft.base.in_flight import InFlightLimits
 
 
 class WaitingReads:
@@ -22,7 +22,7 @@ class WaitingReads:
 
     __slots__ = ("_appliers", "_asked", "_gathered", "_in_flight", "_ticket")
 
-    def __init__(self, in_flight: InFlight) -> None:
+    def __init__(self, in_flight: InFlightLimits) -> None:
         self._in_flight = in_flight
         self._ticket = count(1)
         # Not yet asked for; then by the context of the question.

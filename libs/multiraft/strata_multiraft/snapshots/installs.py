@@ -22,7 +22,7 @@ import contextlib
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from strata_multiraft.base.errors import DiskFull, SnapshotBroken, SnapshotRefused
+from strata_multiraft.base.errors import LogFull, SnapshotBroken, SnapshotRefused
 from strata_multiraft.base.options import MultiRaftOptions
 from strata_multiraft.base.ports import (
     NodeOf,
@@ -77,6 +77,7 @@ class Installs:
         owner: InstallOwner,
         fetcher: SnapshotFetcher | None,
         node_of: NodeOf,
+        *,
         run_reads: RunBlocking,
         options: MultiRaftOptions,
         metrics: Metrics,
@@ -106,7 +107,9 @@ class Installs:
             or len(self._running) >= self._options.max_snapshot_installs
         ):
             return
-        install = _Install(replica, replica.snapshots, offer, self._owner, self._run_reads)
+        install = _Install(
+            replica, replica.snapshots, offer, owner=self._owner, run_reads=self._run_reads
+        )
         self._spawn(replica, self._run(install, self._fetcher))
 
     def reset(self, replica: Replica) -> None:
@@ -146,7 +149,7 @@ class Installs:
                 failures = failures + 1 if install.received_bytes == received_bytes else 1
                 await asyncio.sleep(self._options.snapshot_retry_ms / 1000 * failures)
                 continue
-            except (SnapshotRefused, DiskFull):
+            except (SnapshotRefused, LogFull):
                 break
             if install.is_done:
                 self._installed_total.add(1)
@@ -170,7 +173,7 @@ class Installs:
                     [void_frame(replica.replica_id, replica.raft_group, replica.floor)]
                 )
                 break
-            except DiskFull:
+            except LogFull:
                 await asyncio.sleep(self._options.disk_full_retry_ms / 1000)
         await self._run_reads(replica.snapshots.abandon_install)
         replica.snapshots.installed()
@@ -186,6 +189,7 @@ class _Install:
         replica: Replica,
         store: SnapshotStore,
         offer: InstallSnapshot,
+        *,
         owner: InstallOwner,
         run_reads: RunBlocking,
     ) -> None:
@@ -215,7 +219,7 @@ class _Install:
         Returns with `is_done` unset if the snapshot is not needed any more.
 
         Raises:
-            SnapshotBroken, SnapshotRefused, DiskFull: it did not come to its end.
+            SnapshotBroken, SnapshotRefused, LogFull: it did not come to its end.
         """
         rows = entries = 0
         async with contextlib.aclosing(fetcher.fetch(node_id, self._request())) as parts:

@@ -68,6 +68,7 @@ class SnapshotSource:
         log: Log,
         replicas: Mapping[int, Replica],
         run_reads: RunBlocking,
+        *,
         clock: Clock,
         options: MultiRaftOptions,
         metrics: Metrics,

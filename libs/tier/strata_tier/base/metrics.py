@@ -51,7 +51,7 @@ STORE_METRICS: tuple[MetricSpec, ...] = (
         "strata_tier_store_requests_in_flight_limit",
         "gauge",
         "1",
-        "`StoreOptions.requests_in_flight`.",
+        "`StoreOptions.max_requests_in_flight`.",
         _STORE,
     ),
     MetricSpec(

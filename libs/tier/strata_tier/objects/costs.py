@@ -51,6 +51,7 @@ class TopicCosts:
         metrics: Metrics,
         names: Callable[[], Mapping[str, str]],
         clock: Clock,
+        *,
         topics_max: int = 1_000,
     ) -> None:
         metrics.declare(COST_METRICS)

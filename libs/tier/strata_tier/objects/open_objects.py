@@ -42,7 +42,7 @@ class OpenObject:
         root: its contents at a glance.
     """
 
-    def __init__(self, store: ObjectStore, ref: ObjectRef, root: Root, tail: bytes) -> None:
+    def __init__(self, store: ObjectStore, ref: ObjectRef, root: Root, *, tail: bytes) -> None:
         self._store = store
         self.ref = ref
         self.root = root
@@ -72,7 +72,7 @@ class OpenObject:
             data = tail[in_tail:-TRAILER_BYTES]
         else:
             data = await store.get(ref.key, position, length)
-        return cls(store, ref, decode_root(data, ref.root_checksum, ref.key), tail)
+        return cls(store, ref, decode_root(data, ref.root_checksum, ref.key), tail=tail)
 
     @classmethod
     def of_tail(cls, store: ObjectStore, ref: ObjectRef, tail: bytes) -> OpenObject | None:
@@ -86,7 +86,7 @@ class OpenObject:
         if in_tail < 0:
             return None
         root = decode_root(tail[in_tail:-TRAILER_BYTES], ref.root_checksum, ref.key)
-        return cls(store, ref, root, tail)
+        return cls(store, ref, root, tail=tail)
 
     async def find(self, tiered: TieredRange, offset: int) -> int:
         """Return the number of the block of a range that holds an offset.

@@ -14,7 +14,7 @@ from strata_tier.ranges.metadata import ChangeError, TierMetadata, apply_change
 from strata_tier.ranges.metadata_memory import MemoryTierMetadata
 from strata_tier.ranges.metadata_mirrored import MirroredTierMetadata
 from strata_tier.ranges.metadata_rows import RowTierMetadata
-from strata_tier.ranges.retention import RetentionOptions, plan_deletes
+from strata_tier.ranges.retention import TierRetentionOptions, plan_deletes
 
 __all__ = [
     "ChangeError",
@@ -24,9 +24,9 @@ __all__ = [
     "Manifest",
     "MemoryTierMetadata",
     "MirroredTierMetadata",
-    "RetentionOptions",
     "RowTierMetadata",
     "TierMetadata",
+    "TierRetentionOptions",
     "apply_change",
     "encode_manifest",
     "manifest_of",

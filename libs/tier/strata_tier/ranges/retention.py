@@ -17,7 +17,7 @@ from strata_tier.store.ports import ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionOptions:
+class TierRetentionOptions:
     """Limits of a sweep.
 
     Attributes:
@@ -33,7 +33,7 @@ class RetentionOptions:
 
 
 def plan_deletes(
-    metadata: TierMetadata, now_ms: int, options: RetentionOptions
+    metadata: TierMetadata, now_ms: int, options: TierRetentionOptions
 ) -> list[TieredObject]:
     """Decide which dropped objects are deleted now, the oldest drops first."""
     dead = [
@@ -49,7 +49,7 @@ def plan_orphans(
     infos: Iterable[ObjectInfo],
     known_keys: frozenset[str],
     now_ms: int,
-    options: RetentionOptions,
+    options: TierRetentionOptions,
 ) -> list[str]:
     """Decide which objects in a raft group's own folder nobody will ever commit.
 

@@ -59,6 +59,7 @@ class BlockCache:
         limit_bytes: int,
         ttl_s: float,
         clock: Clock,
+        *,
         on_wasted: Callable[[ReaderKey], None],
     ) -> None:
         self._limit_bytes = limit_bytes

@@ -67,6 +67,7 @@ class BlockSource:
         stores: Stores,
         options: TierReadOptions,
         metrics: Metrics,
+        *,
         clock: Clock,
         on_wasted: Callable[[ReaderKey], None],
         costs: TopicCosts | None = None,
@@ -79,7 +80,9 @@ class BlockSource:
         self._flights: dict[BlockKey, asyncio.Task[Landed | StrataError]] = {}
         self._shared: dict[Hashable, asyncio.Task[Any]] = {}
         self._indexes: OrderedDict[int, OpenObject] = OrderedDict()
-        self._cache = BlockCache(options.cache_bytes, options.cache_ttl_s, clock, self._wasted)
+        self._cache = BlockCache(
+            options.cache_bytes, options.cache_ttl_s, clock, on_wasted=self._wasted
+        )
         metrics.declare(READ_METRICS)
         self._blocks = metrics.counter("strata_tier_read_blocks_total")
         self._fetched = metrics.counter("strata_tier_read_fetched_bytes_total")

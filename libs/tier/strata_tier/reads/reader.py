@@ -124,13 +124,16 @@ class TierReader:
         stores: Stores,
         options: TierReadOptions,
         metrics: Metrics,
+        *,
         clock: Clock,
         costs: TopicCosts | None = None,
     ) -> None:
         self._options = options
         self._clock = clock
         self._ahead = ReadAhead(options)
-        self._source = BlockSource(stores, options, metrics, clock, self._ahead.wasted, costs)
+        self._source = BlockSource(
+            stores, options, metrics, clock=clock, on_wasted=self._ahead.wasted, costs=costs
+        )
         self._places = TierPlaces(self._source)
         self.search = TierSearch(self._source)
         self._tasks = Tasks("tier-read-ahead", _seen, max_tasks=_AHEAD_TASKS_MAX)

@@ -13,7 +13,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     parts_of,
 )
-from strata_tier.store.retrying import Operation
+from strata_tier.store.retrying import StoreOperation
 from strata_tier.store.store_options import StoreOptions
 from strata_tier.store.url import StoreUrl, parse
 
@@ -24,10 +24,10 @@ __all__ = [
     "ObjectStore",
     "ObjectTooShortError",
     "OpenWith",
-    "Operation",
     "S3Credentials",
     "StoreError",
     "StoreMissingError",
+    "StoreOperation",
     "StoreOptions",
     "StoreUnavailableError",
     "StoreUrl",

@@ -7,6 +7,7 @@ package, and each takes a while to import.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import ConfigError
 from strata_runtime.metrics import Metrics
 from strata_tier.store.credentials import S3Credentials
-from strata_tier.store.drivers.memory import MemoryBucket, MemoryStore
+from strata_tier.store.drivers.memory import MemoryBucket, MemoryObjectStore
 from strata_tier.store.drivers.posix import PosixStore
 from strata_tier.store.ports import ObjectStore
 from strata_tier.store.retrying import RequestGate
@@ -32,6 +33,7 @@ class OpenWith:
         clock: time.
         credentials: of S3; None, as with all others: the usual chain of the driver's library.
         memory: buckets of `memory://NAME`; whoever shares the mapping shares the objects.
+        random: spreads the pauses before requests are repeated.
     """
 
     options: StoreOptions = field(default_factory=StoreOptions)
@@ -39,6 +41,7 @@ class OpenWith:
     clock: Clock = field(default_factory=SystemClock)
     credentials: S3Credentials | None = None
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
+    random: Callable[[], float] = random.random
 
 
 async def open_store(url: StoreUrl | str, opened_with: OpenWith | None = None) -> ObjectStore:
@@ -54,9 +57,13 @@ async def open_store(url: StoreUrl | str, opened_with: OpenWith | None = None) -
     if isinstance(url, str):
         url = parse(url)
     given = opened_with or OpenWith()
-    gate = RequestGate(url.name, given.options, given.metrics, given.clock, random.random)
+    gate = RequestGate(
+        url.name, given.options, given.metrics, clock=given.clock, random=given.random
+    )
     if url.scheme == "memory":
-        return MemoryStore(given.memory.setdefault(url.name, MemoryBucket()), gate, given.clock)
+        return MemoryObjectStore(
+            given.memory.setdefault(url.name, MemoryBucket()), gate, given.clock
+        )
     if url.scheme == "posix":
         return await PosixStore.open(Path(url.path), gate)
     try:

@@ -6,8 +6,8 @@ bills.
 
 Invariants:
 
-- At most `requests_in_flight` requests run, at most `requests_waiting` wait; waiting requests run
-  in the order of their arrival.
+- At most `max_requests_in_flight` requests run, at most `requests_waiting` wait; waiting requests
+  run in the order of their arrival.
 - A request is retried only on retryable errors (`StoreError.retryable`), after a pause that doubles
   and is spread, at most `attempts` times. The caller gets the last error.
 - Errors of a driver pass unchanged; only a request that exceeds its time raises `StoreTimeoutError`
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class Operation(StrEnum):
+class StoreOperation(StrEnum):
     """What a request does; label `operation`. Clouds bill `put` to `list` as writes."""
 
     PUT = "put"
@@ -68,6 +68,7 @@ class RequestGate:
         store: str,
         options: StoreOptions | None = None,
         metrics: Metrics | None = None,
+        *,
         clock: Clock | None = None,
         random: Random = system_random.random,
         sleep: Sleep = asyncio.sleep,
@@ -77,7 +78,7 @@ class RequestGate:
         self._clock = clock or SystemClock()
         self._random = random
         self._sleep = sleep
-        self._turns = asyncio.Semaphore(self.options.requests_in_flight)
+        self._turns = asyncio.Semaphore(self.options.max_requests_in_flight)
         self._in_flight = 0
         self._waiting = 0
         self.requests = Budget(self.options.requests_per_s, self._clock)
@@ -101,14 +102,16 @@ class RequestGate:
         name, options, label = "strata_tier_store_requests", self.options, {"store": self.store}
         self._gauges: tuple[Gauge, ...] = (
             metrics.gauge(f"{name}_in_flight", lambda: [(self._in_flight, label)]),
-            metrics.gauge(f"{name}_in_flight_limit", lambda: [(options.requests_in_flight, label)]),
+            metrics.gauge(
+                f"{name}_in_flight_limit", lambda: [(options.max_requests_in_flight, label)]
+            ),
             metrics.gauge(f"{name}_waiting", lambda: [(self._waiting, label)]),
             metrics.gauge(f"{name}_waiting_limit", lambda: [(options.requests_waiting, label)]),
         )
 
     async def run(
         self,
-        operation: Operation,
+        operation: StoreOperation,
         key: str,
         call: Callable[[], Awaitable[Result]],
         *,
@@ -138,7 +141,9 @@ class RequestGate:
             ),
         )
 
-    async def repeat(self, operation: Operation, call: Callable[[], Awaitable[Result]]) -> Result:
+    async def repeat(
+        self, operation: StoreOperation, call: Callable[[], Awaitable[Result]]
+    ) -> Result:
         """Repeat something that is made of several `once`: an upload that must begin anew."""
         labels = {"store": self.store, "operation": operation.value}
         backoff = Backoff(self.options.first_pause_ms, self.options.max_pause_ms, self._random)
@@ -159,7 +164,7 @@ class RequestGate:
 
     async def once(
         self,
-        operation: Operation,
+        operation: StoreOperation,
         key: str,
         call: Callable[[], Awaitable[Result]],
         *,
@@ -189,7 +194,7 @@ class RequestGate:
             self._upload_bytes.record(upload_bytes, {"operation": operation.value})
         return result
 
-    def _ended(self, operation: Operation, took_ms: float, outcome: str) -> None:
+    def _ended(self, operation: StoreOperation, took_ms: float, outcome: str) -> None:
         labels = {"store": self.store, "operation": operation.value}
         self._request_ms.record(took_ms, labels)
         self._requests_total.add(1, {**labels, "outcome": outcome})
@@ -199,7 +204,7 @@ class RequestGate:
     async def received(self, length: int, announced: int) -> None:
         """Count a body that came; pay for what was not announced as `download_bytes`."""
         self._downloaded.add(length, {"store": self.store})
-        self._download_bytes.record(length, {"operation": Operation.GET.value})
+        self._download_bytes.record(length, {"operation": StoreOperation.GET.value})
         await self._pay("download", self.download, max(0, length - announced))
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ class StoreOptions:
     """Limits of one opened store.
 
     Attributes:
-        requests_in_flight: requests at once; also the number of threads of a driver that blocks.
+        max_requests_in_flight: requests at once, also the threads of a driver that blocks.
         requests_waiting: calls that wait for a turn; one more is refused as throttled.
         requests_per_s: budget of requests; None: as many as there are turns.
         upload_bytes_per_s: budget of bytes sent; None: no budget.
@@ -28,7 +28,7 @@ class StoreOptions:
         parts_in_flight: parts of one upload sent at once, where the store takes them so.
     """
 
-    requests_in_flight: int = 16
+    max_requests_in_flight: int = 16
     requests_waiting: int = 1024
     requests_per_s: float | None = None
     upload_bytes_per_s: float | None = None
@@ -43,7 +43,7 @@ class StoreOptions:
     parts_in_flight: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("requests_in_flight", "attempts", "part_bytes", "parts_in_flight"):
+        for name in ("max_requests_in_flight", "attempts", "part_bytes", "parts_in_flight"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 

@@ -28,7 +28,7 @@ from strata_tier.objects.state import ObjectRef, ReplaceRanges, TieredObject, Ti
 from strata_tier.objects.writer import BlockData, ObjectWriter
 from strata_tier.ranges.compaction import CompactedQueue, CompactionOutput
 from strata_tier.ranges.metadata import TierMetadata
-from strata_tier.ranges.retention import RetentionOptions, plan_orphans
+from strata_tier.ranges.retention import TierRetentionOptions, plan_orphans
 from strata_tier.store.ports import Buffer, ObjectStore
 from strata_tier.upkeep import bucket
 
@@ -153,7 +153,7 @@ async def delete_orphans(
     home: str,
     raft_group: int,
     now_ms: int,
-    options: RetentionOptions,
+    options: TierRetentionOptions,
 ) -> list[str]:
     """Delete what a raft group wrote into a store and never committed; return the keys.
 

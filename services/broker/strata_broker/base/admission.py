@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strata_broker.base import errors
-from strata_broker.base.shares import Owner, Shares
+from strata_broker.base.shares import Owner, OwnerShares
 from strata_mq.requests import Code, RequestError
 from strata_runtime.limits import Limit
 from strata_runtime.metrics import Metrics
@@ -104,11 +104,11 @@ class Admission:
     def __init__(self, options: AdmissionOptions, metrics: Metrics) -> None:
         self._options = options
         of = options.of
-        self._limit = Limit(of, options.most, of, metrics)
-        self._bytes = Limit(f"requests of {of}", options.most_bytes, "bytes", metrics)
-        self.calls = Shares(of, options.most_each, metrics)
+        self._limit = Limit(of, options.most, of, metrics=metrics)
+        self._bytes = Limit(f"requests of {of}", options.most_bytes, "bytes", metrics=metrics)
+        self.calls = OwnerShares(of, options.most_each, metrics)
         each = dict.fromkeys(options.most_each, options.most_bytes_each)
-        self._byte_shares = Shares(f"bytes of {of}", each, metrics)
+        self._byte_shares = OwnerShares(f"bytes of {of}", each, metrics)
 
     @property
     def used(self) -> int:

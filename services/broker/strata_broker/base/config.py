@@ -6,7 +6,8 @@ the same sections beside its own.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
@@ -211,6 +212,10 @@ class TelemetrySection(Section):
 class SessionSection(Section):
     """Clients that are connected."""
 
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "report_period_ms": "report_interval_ms",
+    }
+
     max_clients: int = Field(default=50_000, ge=1, description="Most clients to remember.")
     max_clients_per_address: int = Field(
         default=25_000, ge=1, description="Most clients from one address that are remembered."
@@ -231,7 +236,7 @@ class SessionSection(Section):
     expire_ms: int = Field(
         default=120_000, ge=1, description="Time after which any silent client counts as gone."
     )
-    report_period_ms: int = Field(
+    report_interval_ms: int = Field(
         default=5_000,
         ge=1,
         description="Time between two reports of live clients to storage nodes.",
@@ -245,6 +250,11 @@ class SessionSection(Section):
 
 class MetadataSection(Section):
     """Topics and consumer groups."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "drop_retry_period_ms": "drop_retry_interval_ms",
+        "rehash_period_ms": "rehash_interval_ms",
+    }
 
     auto_create_topic: bool = Field(
         default=False, description="Create unknown topics on first use, with type MIXED."
@@ -291,12 +301,12 @@ class MetadataSection(Section):
     deregister_timeout_ms: int = Field(
         default=1_000, ge=1, description="Time limit to leave the routes when the broker stops."
     )
-    drop_retry_period_ms: int = Field(
+    drop_retry_interval_ms: int = Field(
         default=30_000,
         ge=1,
         description="Time between two attempts to drop data of deleted topics and groups.",
     )
-    rehash_period_ms: int = Field(
+    rehash_interval_ms: int = Field(
         default=1_000,
         ge=1,
         description="Time between two attempts to move message groups to the queues of a topic's "

@@ -175,7 +175,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "counter",
         "1",
         "SQL92 expressions that were refused unread because of too many characters of new"
-        " expressions (receive.filter_characters_per_second).",
+        " expressions (receive.filter_characters_per_s).",
     ),
     MetricSpec(
         "strata_broker_quota_refused_total",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from pydantic import Field
 
 from strata_runtime.config import Section
@@ -9,6 +12,10 @@ from strata_runtime.config import Section
 
 class ReceiveSection(Section):
     """ReceiveMessage."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "filter_characters_per_second": "filter_characters_per_s",
+    }
 
     max_messages: int = Field(default=32, ge=1, description="Most messages of one answer.")
     max_bytes: int = Field(
@@ -115,7 +122,7 @@ class ReceiveSection(Section):
     max_cached_filter_characters: int = Field(
         default=1024 * 1024, ge=1, description="Most characters of these filters."
     )
-    filter_characters_per_second: int = Field(
+    filter_characters_per_s: int = Field(
         default=128 * 1024,
         ge=1,
         description="Most characters of new SQL92 expressions; more get TOO_MANY_REQUESTS.",
@@ -203,7 +210,7 @@ class AckSection(Section):
 class RefusalsSection(Section):
     """Calls that are refused because of what their client sent: bad handles, illegal messages."""
 
-    max_entries_per_second: int = Field(
+    max_entries_per_s: int = Field(
         default=10_000,
         ge=1,
         description="Refused entries of sends, receives and acks of one connection. Beyond it the "

@@ -76,6 +76,6 @@ class RefusalPace:
         if len(self._buckets) >= self._config.max_connections:
             # The oldest has had the longest time to pay.
             del self._buckets[next(iter(self._buckets))]
-        bucket = TokenBucket(self._config.max_entries_per_second, _BURST_S, now_s)
+        bucket = TokenBucket(self._config.max_entries_per_s, _BURST_S, now_s)
         self._buckets[peer] = bucket
         return bucket

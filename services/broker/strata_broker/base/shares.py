@@ -27,7 +27,7 @@ def owners_of(client_id: str, peer: str) -> tuple[Owner, ...]:
     return ("client", client_id), ("connection", peer)
 
 
-class Shares:
+class OwnerShares:
     """The use of one limit by each owner; used on the event loop only.
 
     Invariant: no owner holds more than the limit of its kind.

@@ -25,7 +25,7 @@ class ClientCommands:
     def __init__(self, telemetry: Telemetry, config: PeerSection, metrics: Metrics) -> None:
         self._telemetry = telemetry
         self._timeout_s = config.command_timeout_ms / 1000
-        self._limit = Limit("client commands", config.max_commands, "commands", metrics)
+        self._limit = Limit("client commands", config.max_commands, "commands", metrics=metrics)
         # nonce -> who waits for the answer
         self._waiting: dict[str, asyncio.Future[service_pb2.TelemetryCommand]] = {}
         telemetry.on_reply(self._replied)
@@ -45,7 +45,9 @@ class ClientCommands:
         nonce = uuid.uuid4().hex
         frame = _frame(command, nonce, message)
         if not self._limit.try_take():
-            raise errors.too_many_requests("too many commands to clients are under way")
+            raise errors.too_many_requests(
+                "too many commands to clients are under way (peer.max_commands)"
+            )
         reply = self._waiting[nonce] = asyncio.get_running_loop().create_future()
         try:
             stream.push(frame.SerializeToString())

@@ -48,6 +48,7 @@ class LivenessReporter:
         boot_id: int,
         view: MetadataView,
         channels: NodeChannels,
+        *,
         sessions: Sessions,
         producers: Producers,
         config: SessionSection,
@@ -57,7 +58,7 @@ class LivenessReporter:
         self._channels = channels
         self._sessions = sessions
         self._producers = producers
-        self._period_s = config.report_period_ms / 1000
+        self._period_s = config.report_interval_ms / 1000
         self._timeout_s = config.report_timeout_ms / 1000
         self._wake = asyncio.Event()
         # An absent node needs a full report.

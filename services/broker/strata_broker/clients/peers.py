@@ -31,7 +31,7 @@ _CODES = frozenset(map(int, Code))
 Response = TypeVar("Response", bound=Message)
 
 
-class Peers:
+class BrokerPeers:
     """See the module docstring.
 
     Args:
@@ -49,6 +49,7 @@ class Peers:
         node_id: str,
         view: MetadataView,
         channels: NodeChannels,
+        *,
         clients: ConnectedClients,
         commands: ClientCommands,
         config: PeerSection,

@@ -35,18 +35,23 @@ _COUNTED_AS = {"topic": TOPICS, "consumer group": CONSUMER_GROUPS}
 
 
 class Provisioner:
-    """Finds topics and consumer groups; creates them on first use where that is allowed."""
+    """Finds topics and consumer groups; creates them on first use where that is allowed.
+
+    Attributes:
+        view: what is known of them.
+    """
 
     def __init__(
         self,
         view: MetadataView,
         client: MetadataClient,
         quotas: Quotas,
+        *,
         config: MetadataSection,
         requests: RequestTasks,
         clock: Clock,
     ) -> None:
-        self._view = view
+        self.view = view
         self._client = client
         self._quotas = quotas
         self._config = config
@@ -60,7 +65,7 @@ class Provisioner:
         Raises:
             RequestError: ILLEGAL_TOPIC or TOPIC_NOT_FOUND.
         """
-        topic = self._view.topic(namespace, name)
+        topic = self.view.topic(namespace, name)
         if topic is None or topic.is_table:
             check_topic(name)
             raise topic_not_found(name)
@@ -72,7 +77,7 @@ class Provisioner:
         Raises:
             RequestError: ILLEGAL_TOPIC, TOPIC_NOT_FOUND, or the reason of a failed creation.
         """
-        if self._view.topic(namespace, name) is not None or not self._config.auto_create_topic:
+        if self.view.topic(namespace, name) is not None or not self._config.auto_create_topic:
             return self.topic(namespace, name)
         check_new_topic(name)
         await self._create_once("topic", (namespace, name))
@@ -85,7 +90,7 @@ class Provisioner:
             RequestError: ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND, or the reason of a
                 failed creation.
         """
-        group = self._view.consumer_group(namespace, name)
+        group = self.view.consumer_group(namespace, name)
         if group is not None:
             return group
         check_new_consumer_group(name)
@@ -103,12 +108,12 @@ class Provisioner:
         Raises:
             RequestError: the reason of a failed creation.
         """
-        group = self._view.consumer_group(namespace, name)
+        group = self.view.consumer_group(namespace, name)
         return group if group is not None else await self._created_group(namespace, name)
 
     async def _created_group(self, namespace: str, name: str) -> meta_pb2.ConsumerGroup:
         await self._create_once("consumer group", (namespace, name))
-        group = self._view.consumer_group(namespace, name)
+        group = self.view.consumer_group(namespace, name)
         if group is None:
             raise consumer_group_not_found(name)
         return group
@@ -119,7 +124,10 @@ class Provisioner:
         task = self._creating.get((kind, name))
         if task is None:
             if len(self._creating) >= self._config.max_creations_in_flight:
-                raise RequestError(Code.TOO_MANY_REQUESTS, f"too many {kind}s are being created")
+                raise RequestError(
+                    Code.TOO_MANY_REQUESTS,
+                    f"too many {kind}s are being created (metadata.max_creations_in_flight)",
+                )
             task = self._requests.spawn(f"create {kind}", self._create(kind, name))
             self._creating[kind, name] = task
             task.add_done_callback(lambda _: self._creating.pop((kind, name), None))
@@ -164,12 +172,12 @@ class Provisioner:
             else:
                 await self._create_consumer_group(*name)
             while not self._known(kind, name):
-                await self._view.wait_for_revision(self._view.revision + 1, timeout_s)
+                await self.view.wait_for_revision(self.view.revision + 1, timeout_s)
 
     def _known(self, kind: str, name: Name) -> bool:
         if kind == "topic":
-            return self._view.topic(*name) is not None
-        return self._view.consumer_group(*name) is not None
+            return self.view.topic(*name) is not None
+        return self.view.consumer_group(*name) is not None
 
     async def _create_topic(self, namespace: str, name: str) -> None:
         topic = meta_pb2.Topic(

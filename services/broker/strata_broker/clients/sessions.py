@@ -122,7 +122,9 @@ class Sessions:
     ) -> None:
         self._config = config
         self._clock = clock
-        self._kept = Limit("sessions", config.max_bytes, "bytes", metrics or Metrics.disabled())
+        self._kept = Limit(
+            "sessions", config.max_bytes, "bytes", metrics=metrics or Metrics.disabled()
+        )
         self._clients: dict[str, Client] = {}
         self._at_address: Counter[str] = Counter()
         self._purged_s = 0.0
@@ -264,9 +266,11 @@ class Sessions:
 
     def _welcome(self, client_id: str, address: str) -> Client:
         if len(self._clients) >= self._config.max_clients and not self._make_room():
-            raise too_many_requests("too many clients are connected")
+            raise too_many_requests("too many clients are connected (session.max_clients)")
         if address and self._at_address[address] >= self._config.max_clients_per_address:
-            raise too_many_requests("too many clients are connected from this address")
+            raise too_many_requests(
+                "too many clients are connected from this address (session.max_clients_per_address)"
+            )
         client = self._clients[client_id] = Client(client_id, address)
         self._at_address[address] += 1
         self._charge(client)

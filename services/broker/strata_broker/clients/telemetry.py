@@ -23,7 +23,7 @@ from strata_broker.base import errors
 from strata_broker.base.config import BrokerConfig, TelemetrySection
 from strata_broker.base.failures import passed_over, unexpected
 from strata_broker.base.parsing import parse
-from strata_broker.base.shares import Shares
+from strata_broker.base.shares import OwnerShares
 from strata_broker.clients import settings
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.sessions import Client, Sessions
@@ -60,6 +60,7 @@ class TelemetryStream:
         caller: Caller,
         client: Client,
         config: TelemetrySection,
+        *,
         on_idle: Callable[[], None],
     ) -> None:
         self.caller = caller
@@ -137,6 +138,7 @@ class Telemetry:
         view: MetadataView,
         sessions: Sessions,
         quotas: Quotas,
+        *,
         producers: Producers,
         filters: Filters,
         config: BrokerConfig,
@@ -159,9 +161,9 @@ class Telemetry:
         self._ending = False
         self._group_changed = asyncio.Event()
         maximum = config.telemetry.max_streams
-        self._limit = Limit("telemetry streams", maximum, "streams", metrics)
+        self._limit = Limit("telemetry streams", maximum, "streams", metrics=metrics)
         most = {"address": config.telemetry.max_streams_per_address}
-        self._shares = Shares("telemetry streams", most, metrics)
+        self._shares = OwnerShares("telemetry streams", most, metrics)
         self._pushed = metrics.counter("strata_broker_settings_pushed_total")
         metrics.gauge("strata_broker_settings_waiting", lambda: len(self._outdated))
         view.on_consumer_groups(self._on_consumer_groups)
@@ -179,10 +181,15 @@ class Telemetry:
         address = host_of(info.peer)
         owner = (("address", address),)
         if not self._shares.try_take(owner):
-            raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams from this address")
+            raise CallError(
+                "RESOURCE_EXHAUSTED",
+                "too many telemetry streams from this address (telemetry.max_streams_per_address)",
+            )
         if not self._limit.try_take():
             self._shares.give_back(owner)
-            raise CallError("RESOURCE_EXHAUSTED", "too many telemetry streams")
+            raise CallError(
+                "RESOURCE_EXHAUSTED", "too many telemetry streams (telemetry.max_streams)"
+            )
         try:
             client = self._sessions.heard(caller.client_id, info.peer)
             self._quotas.connected(caller.namespace)
@@ -191,7 +198,7 @@ class Telemetry:
             self._shares.give_back(owner)
             raise _stream_error(limit_reached) from limit_reached
         client.address = address
-        stream = TelemetryStream(caller, client, self._config.telemetry, self._stream_idle)
+        stream = TelemetryStream(caller, client, self._config.telemetry, on_idle=self._stream_idle)
         self._opened(stream)
         reader = None
         try:
@@ -293,7 +300,10 @@ class Telemetry:
         said = command.settings
         most = self._config.telemetry.max_settings_bytes
         if said.ByteSize() > most:
-            raise RequestError(Code.PAYLOAD_TOO_LARGE, f"settings have at most {most} bytes")
+            raise RequestError(
+                Code.PAYLOAD_TOO_LARGE,
+                f"settings have at most {most} bytes (telemetry.max_settings_bytes)",
+            )
         settings.check(said)
         self._count_in(stream, settings.namespace_of(said) or stream.caller.namespace)
         self._leave_group(stream)

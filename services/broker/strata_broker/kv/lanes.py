@@ -28,7 +28,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(slots=True)
-class Waiting(Generic[Wanted, Answer]):
+class WaitingRequest(Generic[Wanted, Answer]):
     """A request that waits for a call.
 
     Attributes:
@@ -55,11 +55,11 @@ class Waiting(Generic[Wanted, Answer]):
 
 @dataclass(slots=True)
 class _Lane(Generic[Wanted, Answer]):
-    waiting: deque[Waiting[Wanted, Answer]] = field(default_factory=deque)
+    waiting: deque[WaitingRequest[Wanted, Answer]] = field(default_factory=deque)
     runs: bool = False
 
 
-Exchange = Callable[[Key, "Sequence[Waiting[Wanted, Answer]]", float], Awaitable[None]]
+Exchange = Callable[[Key, "Sequence[WaitingRequest[Wanted, Answer]]", float], Awaitable[None]]
 """Makes one call for some of one lane, until a deadline, and settles each."""
 
 
@@ -80,8 +80,8 @@ class Lanes(Generic[Key, Wanted, Answer]):
         name: str,
         exchange: Exchange[Key, Wanted, Answer],
         requests: RequestTasks,
-        clock: Clock,
         *,
+        clock: Clock,
         max_batch: int,
         max_batch_bytes: int,
     ) -> None:
@@ -102,7 +102,7 @@ class Lanes(Generic[Key, Wanted, Answer]):
         """
         lane = self._lanes.setdefault(key, _Lane())
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        lane.waiting.append(Waiting(wanted, size_bytes, deadline_s, answer))
+        lane.waiting.append(WaitingRequest(wanted, size_bytes, deadline_s, answer))
         if not lane.runs:
             self._requests.spawn(self._name, self._run(key, lane), lambda _: self._failed(lane))
             lane.runs = True
@@ -143,8 +143,8 @@ class Lanes(Generic[Key, Wanted, Answer]):
                 return
             await asyncio.sleep(0)
 
-    def _next(self, lane: _Lane[Wanted, Answer]) -> list[Waiting[Wanted, Answer]]:
-        batch: list[Waiting[Wanted, Answer]] = []
+    def _next(self, lane: _Lane[Wanted, Answer]) -> list[WaitingRequest[Wanted, Answer]]:
+        batch: list[WaitingRequest[Wanted, Answer]] = []
         size_bytes = 0
         while lane.waiting and len(batch) < self._max_batch:
             one = lane.waiting[0]

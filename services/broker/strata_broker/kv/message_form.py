@@ -42,7 +42,7 @@ class MessageForm:
     """
 
     def __init__(
-        self, parts: PluginParts, tables: Tables, writes: Writes, config: KvSection
+        self, parts: PluginParts, tables: Tables, writes: Writes, *, config: KvSection
     ) -> None:
         self._parts = parts
         self._tables = tables

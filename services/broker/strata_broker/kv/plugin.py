@@ -16,7 +16,7 @@ from strata_broker.servicers.plugins import PluginParts
 from strata_edge.ports import HotCall
 
 
-class KvPlugin:
+class KvBrokerPlugin:
     """`strata_broker.servicers.plugins.BrokerPlugin`."""
 
     service = SERVICE
@@ -33,8 +33,10 @@ class KvPlugin:
         writes = Writes(parts, tables, config)
         reads = Reads(parts, tables, config)
         streams = self._streams = Streams(parts, config)
-        self._form = MessageForm(parts, tables, writes, config)
-        KvServicer(parts, tables, writes, reads, streams, config).register(edge)
+        self._form = MessageForm(parts, tables, writes, config=config)
+        KvServicer(parts, tables, writes, reads=reads, streams=streams, config=config).register(
+            edge
+        )
         used: dict[str, Callable[[], int]] = {
             "max_bytes_in_flight": lambda: writes.bytes_in_flight,
             "max_reads_in_flight": lambda: reads.in_flight,
@@ -54,8 +56,3 @@ class KvPlugin:
         """End all watches."""
         if self._streams is not None:
             self._streams.end_all()
-
-
-def load() -> KvPlugin:
-    """Make the plugin of a broker."""
-    return KvPlugin()

@@ -19,7 +19,7 @@ from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import AngeliaError
 from strata_broker.base import errors
 from strata_broker.base.config import KvSection
-from strata_broker.kv.lanes import Lanes, Waiting
+from strata_broker.kv.lanes import Lanes, WaitingRequest
 from strata_broker.kv.tables import Tables
 from strata_broker.kv.writes import SERVICE
 from strata_broker.metadata.metadata import TopicRow
@@ -43,7 +43,7 @@ class _Place(NamedTuple):
 Placed = kv_storage_pb2.ReadRequest | kv_storage_pb2.ScanRequest
 """A request that says where it may be answered."""
 
-_Read = Waiting[kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult]
+_Read = WaitingRequest[kv_storage_pb2.ReadKey, kv_storage_pb2.ReadResult]
 
 
 class Reads:
@@ -67,7 +67,7 @@ class Reads:
             "kv-read",
             self._exchange,
             parts.requests,
-            parts.clock,
+            clock=parts.clock,
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
         )
@@ -86,7 +86,7 @@ class Reads:
             RequestError: TOO_MANY_REQUESTS; PROXY_TIMEOUT: no replica answered in time.
         """
         if self.in_flight >= self._config.max_reads_in_flight:
-            raise errors.too_many_requests("too many reads are under way")
+            raise errors.too_many_requests("too many reads are under way (kv.max_reads_in_flight)")
         wanted = kv_storage_pb2.ReadKey(table=topic_ref(topic), key=key)
 
         async def at(raft_group: int) -> kv_storage_pb2.ReadResult:

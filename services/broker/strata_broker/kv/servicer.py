@@ -5,13 +5,14 @@ Single puts, deletes and compare-and-sets are batches of one operation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
 from strata.kv.v1 import kv_pb2, kv_storage_pb2
+from strata_angelia.methods import Rpc, rpcs_of
 from strata_angelia.ports import AngeliaError
 from strata_broker.base.config import KvSection
 from strata_broker.base.failures import Methods
@@ -26,13 +27,14 @@ from strata_broker.metadata.requests import time_for
 from strata_broker.receives.receive import topic_ref
 from strata_broker.servicers.errors import call_error
 from strata_broker.servicers.plugins import PluginParts
-from strata_edge.ports import CallError, CallInfo
+from strata_edge.ports import CallError, CallInfo, ServerStreamHandler, UnaryHandler
 from strata_kv.names import table_of
 from strata_metadata.errors import MetaRefused
 from strata_mq.layout import prefix_end
 from strata_mq.requests import Code, RequestError
 
-SERVICE = "strata.kv.v1.KvService"
+_SERVICE = kv_pb2.DESCRIPTOR.services_by_name["KvService"]
+SERVICE: str = _SERVICE.full_name
 
 Request = TypeVar("Request", bound=Message)
 
@@ -47,6 +49,7 @@ class KvServicer:
         parts: PluginParts,
         tables: Tables,
         writes: Writes,
+        *,
         reads: Reads,
         streams: Streams,
         config: KvSection,
@@ -60,18 +63,11 @@ class KvServicer:
 
     def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
-        self._add(edge, "Put", kv_pb2.PutRequest, self.put)
-        self._add(edge, "Get", kv_pb2.GetRequest, self.get)
-        self._add(edge, "Delete", kv_pb2.DeleteRequest, self.delete)
-        self._add(edge, "CompareAndSet", kv_pb2.CompareAndSetRequest, self.compare_and_set)
-        self._add(edge, "List", kv_pb2.ListRequest, self.list_)
-        self._add(edge, "Batch", kv_pb2.BatchRequest, self.batch)
-        self._add(edge, "CreateTable", kv_pb2.CreateTableRequest, self.create_table)
-        self._add(edge, "GetTable", kv_pb2.GetTableRequest, self.get_table)
-        self._add(edge, "ListTables", kv_pb2.ListTablesRequest, self.list_tables)
-        self._add(edge, "DeleteTable", kv_pb2.DeleteTableRequest, self.delete_table)
-        self._add_stream(edge, "Watch", kv_pb2.WatchRequest, self.watch)
-        self._add_stream(edge, "Export", kv_pb2.ExportRequest, self.export)
+        for rpc in rpcs_of(_SERVICE, self):
+            if rpc.streaming:
+                edge.add_server_stream(rpc.path, self._streaming(rpc))
+            else:
+                edge.add_unary(rpc.path, self._answering(rpc))
 
     # Items --------------------------------------------------------------------------------------
 
@@ -146,7 +142,7 @@ class KvServicer:
             versions=result.versions,
         )
 
-    async def list_(self, request: kv_pb2.ListRequest, deadline_s: float) -> kv_pb2.ListResponse:
+    async def list(self, request: kv_pb2.ListRequest, deadline_s: float) -> kv_pb2.ListResponse:
         """Read a page."""
         topic = self._tables.find(request.table)
         if topic is None:
@@ -258,40 +254,28 @@ class KvServicer:
 
     # On the edge --------------------------------------------------------------------------------
 
-    def _add(
-        self,
-        edge: Methods,
-        rpc: str,
-        request_type: type[Request],
-        answer: Callable[[Request, float], Awaitable[Message]],
-    ) -> None:
-        async def serve(data: bytes, info: CallInfo) -> bytes:
-            request = _parsed(request_type, data)
+    def _answering(self, rpc: Rpc) -> UnaryHandler:
+        async def answer(data: bytes, info: CallInfo) -> bytes:
+            request = _parsed(rpc.request_type, data)
             try:
-                response = await answer(request, self._deadline_s(info))
+                response = cast("Message", await rpc.function(request, self._deadline_s(info)))
             except _FAILURES as failure:
                 raise call_error(failure) from failure
             return response.SerializeToString()
 
-        edge.add_unary(f"/{SERVICE}/{rpc}", serve)
+        return answer
 
-    def _add_stream(
-        self,
-        edge: Methods,
-        rpc: str,
-        request_type: type[Request],
-        answer: Callable[[Request, float], AsyncGenerator[Message, None]],
-    ) -> None:
-        async def serve(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
-            request = _parsed(request_type, data)
+    def _streaming(self, rpc: Rpc) -> ServerStreamHandler:
+        async def answer(data: bytes, info: CallInfo) -> AsyncIterator[bytes]:
+            request = _parsed(rpc.request_type, data)
             try:
-                async with aclosing(answer(request, self._deadline_s(info))) as responses:
+                async with aclosing(rpc.function(request, self._deadline_s(info))) as responses:
                     async for response in responses:
                         yield response.SerializeToString()
             except _FAILURES as failure:
                 raise call_error(failure) from failure
 
-        edge.add_server_stream(f"/{SERVICE}/{rpc}", serve)
+        return answer
 
     def _deadline_s(self, info: CallInfo) -> float:
         """Return the end of a call's time, by the monotonic clock."""

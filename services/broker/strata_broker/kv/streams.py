@@ -89,7 +89,7 @@ class Streams:
                 cut; begin again.
         """
         if self.exports >= self._config.max_exports:
-            raise errors.too_many_requests("too many exports are under way")
+            raise errors.too_many_requests("too many exports are under way (kv.max_exports)")
         self.exports += 1
         has_begun = False
         try:
@@ -186,7 +186,7 @@ class Streams:
     @contextmanager
     def _counted_watch(self) -> Iterator[None]:
         if self.watches >= self._config.max_watches:
-            raise errors.too_many_requests("too many watches are open")
+            raise errors.too_many_requests("too many watches are open (kv.max_watches)")
         self.watches += 1
         try:
             yield

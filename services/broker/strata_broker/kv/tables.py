@@ -86,7 +86,9 @@ class Tables:
         task = self._creating.get(key)
         if task is None:
             if len(self._creating) >= self._parts.config.metadata.max_creations_in_flight:
-                raise errors.too_many_requests("too many tables are being created")
+                raise errors.too_many_requests(
+                    "too many tables are being created (metadata.max_creations_in_flight)"
+                )
             task = self._parts.requests.spawn("create table", self._create(key))
             self._creating[key] = task
             task.add_done_callback(lambda _: self._creating.pop(key, None))

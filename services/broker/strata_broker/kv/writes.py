@@ -14,7 +14,7 @@ from strata.kv.v1 import kv_pb2, kv_storage_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.config import KvSection
-from strata_broker.kv.lanes import Lanes, Waiting
+from strata_broker.kv.lanes import Lanes, WaitingRequest
 from strata_broker.kv.tables import Tables
 from strata_broker.metadata.metadata import TopicRow
 from strata_broker.receives.receive import topic_ref
@@ -26,7 +26,7 @@ SERVICE = "/strata.kv.v1.KvStorageService/"
 _MAX_BATCH = 512
 _MAX_BATCH_BYTES = 1024 * 1024
 
-_Write = Waiting[kv_storage_pb2.TableWrite, kv_storage_pb2.TableWriteResult]
+_Write = WaitingRequest[kv_storage_pb2.TableWrite, kv_storage_pb2.TableWriteResult]
 
 
 class Writes:
@@ -48,7 +48,7 @@ class Writes:
             "kv-write",
             self._exchange,
             parts.requests,
-            parts.clock,
+            clock=parts.clock,
             max_batch=_MAX_BATCH,
             max_batch_bytes=_MAX_BATCH_BYTES,
         )
@@ -74,9 +74,11 @@ class Writes:
         )
         size_bytes = write.ByteSize()
         if size_bytes > self._config.max_batch_bytes:
-            raise _bad(f"a batch has at most {self._config.max_batch_bytes} bytes")
+            raise _bad(
+                f"a batch has at most {self._config.max_batch_bytes} bytes (kv.max_batch_bytes)"
+            )
         if self.bytes_in_flight + size_bytes > self._config.max_bytes_in_flight:
-            raise errors.too_many_requests("too many writes are under way")
+            raise errors.too_many_requests("too many writes are under way (kv.max_bytes_in_flight)")
 
         async def at(raft_group: int) -> kv_storage_pb2.TableWriteResult:
             return await self._lanes.call(raft_group, write, size_bytes, deadline_s)
@@ -90,12 +92,16 @@ class Writes:
     def _check(self, operations: Sequence[kv_pb2.Operation]) -> None:
         config = self._config
         if len(operations) > config.max_operations:
-            raise _bad(f"a batch has at most {config.max_operations} operations")
+            raise _bad(
+                f"a batch has at most {config.max_operations} operations (kv.max_operations)"
+            )
         for operation in operations:
             if not 0 < len(operation.key) <= config.max_key_bytes:
-                raise _bad(f"a key has 1 to {config.max_key_bytes} bytes")
+                raise _bad(f"a key has 1 to {config.max_key_bytes} bytes (kv.max_key_bytes)")
             if len(operation.put) > config.max_value_bytes:
-                raise _bad(f"a value has at most {config.max_value_bytes} bytes")
+                raise _bad(
+                    f"a value has at most {config.max_value_bytes} bytes (kv.max_value_bytes)"
+                )
 
     async def _exchange(self, raft_group: int, batch: Sequence[_Write], deadline_s: float) -> None:
         """Send one batch until it is answered, or its time is over."""

@@ -39,7 +39,8 @@ class AutoGroups:
         most = self._config.max_auto_groups_per_namespace
         if self._view.consumer_group_count(namespace) >= most:
             raise too_many_requests(
-                f"the namespace has {most} consumer groups; an operator has to create further ones"
+                f"the namespace has {most} consumer groups; an operator has to create further ones "
+                "(metadata.max_auto_groups_per_namespace)"
             )
         now_s = self._clock.monotonic_s()
         bucket = self._buckets.pop(namespace, None)
@@ -49,5 +50,7 @@ class AutoGroups:
                 self._buckets.popitem(last=False)
         self._buckets[namespace] = bucket
         if not bucket.in_credit(now_s):
-            raise too_many_requests("too many consumer groups are being created")
+            raise too_many_requests(
+                "too many consumer groups are being created (metadata.auto_groups_per_s)"
+            )
         bucket.take(1)

@@ -25,7 +25,9 @@ class SendBudget:
     def __init__(self, config: SendSection, metrics: Metrics) -> None:
         self._config = config
         self._metrics = metrics
-        self._broker = Limit("sends in flight", config.max_bytes_in_flight, "bytes", metrics)
+        self._broker = Limit(
+            "sends in flight", config.max_bytes_in_flight, "bytes", metrics=metrics
+        )
         self._namespaces: dict[str, Limit] = {}
         self._raft_groups: dict[int, Limit] = {}
 
@@ -65,7 +67,7 @@ class SendBudget:
         if len(limits) >= _MAX_REMEMBERED:
             for idle in [known for known, limit in limits.items() if not limit.used]:
                 limits.pop(idle).close()
-        limit = limits[key] = Limit(name, most_bytes, "bytes", self._metrics)
+        limit = limits[key] = Limit(name, most_bytes, "bytes", metrics=self._metrics)
         return limit
 
 

@@ -26,9 +26,7 @@ class Filters:
 
     def __init__(self, config: ReceiveSection, clock: Clock, metrics: Metrics) -> None:
         self._clock = clock
-        self._unread = TokenBucket(
-            config.filter_characters_per_second, _BURST_S, clock.monotonic_s()
-        )
+        self._unread = TokenBucket(config.filter_characters_per_s, _BURST_S, clock.monotonic_s())
         self._refused = metrics.counter("strata_broker_unread_filters_total")
         self._known = FilterCache(config.max_cached_filters, config.max_cached_filter_characters)
         metrics.gauge(
@@ -54,7 +52,8 @@ class Filters:
             if not self._unread.in_credit(self._clock.monotonic_s()):
                 self._refused.add()
                 raise RequestError(
-                    Code.TOO_MANY_REQUESTS, "too many new filter expressions: try again"
+                    Code.TOO_MANY_REQUESTS,
+                    "too many new filter expressions: try again (receive.filter_characters_per_s)",
                 )
             self._unread.take(len(text))
         if self._known.of(kind, text) is EVERYTHING:

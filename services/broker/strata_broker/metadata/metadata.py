@@ -17,7 +17,7 @@ from zlib import crc32
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.metadata.tables import NO_RAFT_GROUP, Home, Name, Tables, TopicRow
+from strata_broker.metadata.tables import NO_RAFT_GROUP, Home, MetadataTables, Name, TopicRow
 from strata_mq.slots import SLOT_COUNT
 
 __all__ = ["LEADER_CHOOSES", "NO_RAFT_GROUP", "Home", "MetadataView", "Name", "TopicRow"]
@@ -34,9 +34,9 @@ class MetadataView:
         # Raised whenever slots, raft groups or nodes change: values derived from them are stale.
         self.placement_version = 0
         self._ready = False
-        self._tables = Tables()
+        self._tables = MetadataTables()
         # Parts of a snapshot that is not complete.
-        self._coming: Tables | None = None
+        self._coming: MetadataTables | None = None
         self._placement_listeners: list[Callable[[], None]] = []
         self._quota_listeners: list[Callable[[], None]] = []
         self._move_listeners: list[Callable[[int], None]] = []
@@ -235,7 +235,7 @@ class MetadataView:
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Apply one event of the watch (see `follower.MetadataSink`)."""
         if response.snapshot:
-            self._coming = Tables()
+            self._coming = MetadataTables()
         elif not response.snapshot_revision:
             # The rest of a snapshot never arrived.
             self._coming = None

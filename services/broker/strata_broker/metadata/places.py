@@ -18,7 +18,7 @@ ANY_QUEUE = -1
 """Queue number of a pop that takes from all queues of the topic that the raft group owns."""
 
 
-class Place(NamedTuple):
+class PopPlace(NamedTuple):
     """One possible pop.
 
     Attributes:
@@ -44,17 +44,17 @@ class Wanted(NamedTuple):
     queue: int
 
 
-def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[Place]:
+def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[PopPlace]:
     """Return where to pop for a public queue: the raft group of the name first.
 
     Empty when no raft group serves any of its queues.
     """
     home, queue = wanted
     if topic.is_dead_letter:
-        return (Place(home.raft_group, home.queues[0]),)
+        return (PopPlace(home.raft_group, home.queues[0]),)
     if queue != ANY_QUEUE:
         return _of_queue(view, topic, queue)
-    by_number: list[Place] = []
+    by_number: list[PopPlace] = []
     serves_any = False
     for one in home.queues:
         for place in _of_queue(view, topic, one):
@@ -63,14 +63,14 @@ def places_of(view: MetadataView, topic: TopicRow, wanted: Wanted) -> Sequence[P
             else:
                 by_number.append(place)
     if serves_any:
-        return (Place(home.raft_group, ANY_QUEUE), *by_number)
+        return (PopPlace(home.raft_group, ANY_QUEUE), *by_number)
     return by_number
 
 
-def _of_queue(view: MetadataView, topic: TopicRow, queue: int) -> Sequence[Place]:
+def _of_queue(view: MetadataView, topic: TopicRow, queue: int) -> Sequence[PopPlace]:
     override = view.overrides(topic).get(queue)
     if override is None:
         owner = view.slot_owner(topic, queue)
-        return (Place(owner, queue),) if owner else ()
+        return (PopPlace(owner, queue),) if owner else ()
     groups = tuple(epoch.raft_group for epoch in override.epochs)
-    return [Place(group, queue, groups[:number]) for number, group in enumerate(groups)]
+    return [PopPlace(group, queue, groups[:number]) for number, group in enumerate(groups)]

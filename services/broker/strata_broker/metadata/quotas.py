@@ -84,7 +84,7 @@ class Quotas:
     """
 
     def __init__(
-        self, view: MetadataView, config: QuotasSection, clock: Clock, metrics: Metrics
+        self, view: MetadataView, config: QuotasSection, clock: Clock, *, metrics: Metrics
     ) -> None:
         self._view = view
         self._config = config

@@ -98,7 +98,7 @@ class TopicRow:
         return meta_pb2.Topic.FromString(self.row)
 
 
-class Tables:
+class MetadataTables:
     """All rows at one revision, or the rows of a snapshot that have arrived so far.
 
     Attributes:
@@ -208,7 +208,7 @@ class Tables:
         self.new_placement = True
         return True
 
-    def replaces(self, others: Tables) -> None:
+    def replaces(self, others: MetadataTables) -> None:
         """Replace other tables; take over the epochs that they learned beyond the metadata."""
         for (topic_id, queue), (ended_in, epoch) in others._learned.items():
             if topic_id in self.topics_by_id:

@@ -39,6 +39,7 @@ class ClusterOperations:
         view: MetadataView,
         metadata: MetadataClient,
         storage: StorageClient,
+        *,
         leaders: LeaderMap,
         config: MetadataSection,
         watch: ClusterWatch,

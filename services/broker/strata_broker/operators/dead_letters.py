@@ -15,7 +15,7 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.clients.provision import consumer_group_not_found
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
-from strata_broker.operators.message_queries import MessageQueries, Page, Place
+from strata_broker.operators.message_queries import MessageQueries, PageInProgress, QueuePosition
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_mq.requests import REDRIVE_GROUP, Code, RequestError
@@ -38,7 +38,7 @@ class Letters(NamedTuple):
     next_page_token: str
 
 
-class Progress:
+class RedriveProgress:
     """The position of redrives on one queue of a dead-letter topic."""
 
     def __init__(self, state: storage_pb2.ConsumerQueueState) -> None:
@@ -108,10 +108,10 @@ class DeadLetters:
             for state in states.values()
         )
 
-    async def progress(self, topic: TopicRow) -> dict[int, Progress]:
+    async def progress(self, topic: TopicRow) -> dict[int, RedriveProgress]:
         """Return raft group -> progress of redrives on its queue."""
         states = await self._states(topic, max_open_offsets=_MAX_OPEN_OFFSETS)
-        return {raft_group: Progress(state) for raft_group, state in states.items()}
+        return {raft_group: RedriveProgress(state) for raft_group, state in states.items()}
 
     async def page(
         self, name: Name, max_messages: int, page_token: str, *, waiting_only: bool = False
@@ -122,18 +122,18 @@ class DeadLetters:
             RequestError: unknown names, or a bad token.
         """
         topic = self.topic_of(name)
-        first = Place.parse(page_token)
+        first = QueuePosition.parse(page_token)
         states = await self._states(topic, max_open_offsets=_MAX_OPEN_OFFSETS)
-        page = Page(max_messages)
+        page = PageInProgress(max_messages)
         letters: list[Letter] = []
         for raft_group, state in sorted(states.items()):
             if raft_group < first.queue:
                 continue
-            progress = Progress(state)
+            progress = RedriveProgress(state)
             offset = max(state.min_offset, first.offset if raft_group == first.queue else 0)
             while offset < state.next_offset:
                 if page.full:
-                    return Letters(letters, str(Place(raft_group, offset)))
+                    return Letters(letters, str(QueuePosition(raft_group, offset)))
                 offset = await self._read(
                     topic, raft_group, offset, progress, page, letters, waiting_only=waiting_only
                 )
@@ -144,8 +144,8 @@ class DeadLetters:
         topic: TopicRow,
         raft_group: int,
         offset: int,
-        progress: Progress,
-        page: Page,
+        progress: RedriveProgress,
+        page: PageInProgress,
         letters: list[Letter],
         *,
         waiting_only: bool,

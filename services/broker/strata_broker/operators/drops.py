@@ -42,6 +42,7 @@ class Dropper:
         view: MetadataView,
         meta: MetadataClient,
         storage: StorageClient,
+        *,
         config: MetadataSection,
         random: Random,
         metrics: Metrics,
@@ -50,7 +51,7 @@ class Dropper:
         self._meta = meta
         self._storage = storage
         self._timeout_s = config.call_timeout_ms / 1000
-        self._period_s = config.drop_retry_period_ms / 1000
+        self._period_s = config.drop_retry_interval_ms / 1000
         self._random = random
         self._log = get_logger("broker")
         metrics.gauge("strata_broker_pending_drops", lambda: len(view.pending_drops()))

@@ -52,14 +52,14 @@ class Found(NamedTuple):
     next_page_token: str
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """A queue and an offset; a page token is its text."""
 
     queue: int
     offset: int
 
     @classmethod
-    def parse(cls, token: str) -> Place:
+    def parse(cls, token: str) -> QueuePosition:
         """Read a page token; "" is the start.
 
         Raises:
@@ -87,7 +87,7 @@ class _Span(NamedTuple):
     end: int
 
 
-class Page:
+class PageInProgress:
     """A page being filled."""
 
     def __init__(self, max_messages: int) -> None:
@@ -129,8 +129,8 @@ class MessageQueries:
         tags = storage_pb2.Filter(kind=storage_pb2.FILTER_KIND_TAG, expression=request.tag)
         begin_ms = request.begin_ms if request.HasField("begin_ms") else None
         end_ms = request.end_ms if request.HasField("end_ms") else None
-        first = Place.parse(request.page_token)
-        page = Page(request.max_messages)
+        first = QueuePosition.parse(request.page_token)
+        page = PageInProgress(request.max_messages)
         by = request.WhichOneof("by")
         queue = request.queue if request.HasField("queue") else None
         if by is not None:
@@ -253,8 +253,8 @@ class MessageQueries:
         topic: TopicRow,
         spans: Mapping[int, Sequence[_Span]],
         tags: storage_pb2.Filter,
-        first: Place,
-        page: Page,
+        first: QueuePosition,
+        page: PageInProgress,
     ) -> Found:
         """Read spans in order from a place on until the page is full."""
         for queue, of_queue in spans.items():
@@ -264,7 +264,7 @@ class MessageQueries:
                 offset = max(span.first, first.offset if queue == first.queue else 0)
                 while offset < span.end:
                     if page.full:
-                        return Found(page.messages, str(Place(queue, offset)))
+                        return Found(page.messages, str(QueuePosition(queue, offset)))
                     offset = await self._read(topic, queue, span, offset, tags, page)
         return Found(page.messages, "")
 
@@ -275,7 +275,7 @@ class MessageQueries:
         span: _Span,
         offset: int,
         tags: storage_pb2.Filter,
-        page: Page,
+        page: PageInProgress,
     ) -> int:
         """Add messages of a span to the page; return where to continue."""
         page.left_fetches -= 1
@@ -345,7 +345,9 @@ class MessageQueries:
         return topic
 
 
-def _paged(messages: Iterable[storage_pb2.StoredMessage], first: Place, page: Page) -> Found:
+def _paged(
+    messages: Iterable[storage_pb2.StoredMessage], first: QueuePosition, page: PageInProgress
+) -> Found:
     for message in sorted(messages, key=_place_of):
         place = _place_of(message)
         if place < first:
@@ -356,8 +358,8 @@ def _paged(messages: Iterable[storage_pb2.StoredMessage], first: Place, page: Pa
     return Found(page.messages, "")
 
 
-def _place_of(message: storage_pb2.StoredMessage) -> Place:
-    return Place(message.queue, message.offset)
+def _place_of(message: storage_pb2.StoredMessage) -> QueuePosition:
+    return QueuePosition(message.queue, message.offset)
 
 
 def _is_meant(message: storage_pb2.StoredMessage, request: admin_pb2.FindMessagesRequest) -> bool:

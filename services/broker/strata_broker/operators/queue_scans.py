@@ -43,6 +43,7 @@ class QueueScans:
         view: MetadataView,
         storage: StorageClient,
         holders: HolderCalls,
+        *,
         limits: PullSection,
         metrics: Metrics,
     ) -> None:
@@ -51,7 +52,7 @@ class QueueScans:
         self._holders = holders
         self._limits = limits
         at_once = max(1, limits.max_bytes_in_flight // limits.max_bytes)
-        self._running = Limit("scans", at_once, "scans", metrics)
+        self._running = Limit("scans", at_once, "scans", metrics=metrics)
 
     async def spans(self, request: admin_pb2.ListQueueSpansRequest) -> list[admin_pb2.QueueSpan]:
         """Return the offsets that were stored between two times, by queue; also empty spans.

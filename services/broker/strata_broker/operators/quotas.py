@@ -16,7 +16,7 @@ class QuotaOperations:
     """See the module docstring."""
 
     def __init__(
-        self, view: MetadataView, meta: MetadataClient, quotas: Quotas, config: MetadataSection
+        self, view: MetadataView, meta: MetadataClient, quotas: Quotas, *, config: MetadataSection
     ) -> None:
         self._view = view
         self._meta = meta

@@ -18,24 +18,27 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import NamedTuple
 
+import google_crc32c
+
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.append_places import PendingPlace
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.wire import stored_message
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.metadata.budget import SendBudget
-from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.call_runtime import CallRuntime
+from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import milliseconds
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQueries
 from strata_broker.receives.receive import topic_ref
 from strata_broker.sends.send import Sender
-from strata_broker.storage_client.ack_lanes import Acker
-from strata_broker.storage_client.storage_client import StorageClient
+from strata_broker.storage_client.storage_tier import StorageTier
 from strata_mq.layout import (
     Checksum,
     OutgoingMessage,
@@ -46,9 +49,7 @@ from strata_mq.layout import (
 )
 from strata_mq.requests import REDRIVE_GROUP, Code, RequestError
 from strata_mq.traces import sender_fragment
-from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
-from strata_runtime.metrics import Metrics
 
 FROM_PROPERTY = "REDRIVE_DEAD_LETTER_TOPIC"
 """User property of a redriven message: the dead-letter topic it lay in."""
@@ -85,6 +86,7 @@ class _Run:
         topic: TopicRow,
         group: meta_pb2.ConsumerGroup,
         client: Client,
+        *,
         wanted: Mapping[int, set[int]] | None,
         left: int,
     ) -> None:
@@ -117,35 +119,31 @@ class Redriver:
 
     def __init__(
         self,
-        node_id: str,
-        boot_id: int,
-        view: MetadataView,
+        identity: BrokerIdentity,
         provisioner: Provisioner,
         dead_letters: DeadLetters,
+        *,
         queries: MessageQueries,
-        storage: StorageClient,
+        storage: StorageTier,
         sender: Sender,
-        acker: Acker,
         sessions: Sessions,
-        checksum: Checksum,
-        clock: Clock,
-        timeout_s: float,
-        metrics: Metrics,
+        runtime: CallRuntime,
     ) -> None:
-        self._node_id = node_id
-        self._boot_id = boot_id
-        self._view = view
+        metrics = runtime.metrics
+        self._node_id = identity.node_id
+        self._boot_id = identity.boot_id
+        self._view = provisioner.view
         self._provisioner = provisioner
         self._dead_letters = dead_letters
         self._queries = queries
-        self._storage = storage
+        self._storage = storage.client
         self._sender = sender
-        self._acker = acker
+        self._acker = storage.acker
         self._sessions = sessions
-        self._checksum = checksum
-        self._clock = clock
-        self._timeout_s = timeout_s
-        self._under_way = Limit("redrives", _MAX_REDRIVES, "calls", metrics)
+        self._checksum: Checksum = google_crc32c.value
+        self._clock = runtime.clock
+        self._timeout_s = runtime.config.send.timeout_ms / 1000
+        self._under_way = Limit("redrives", _MAX_REDRIVES, "calls", metrics=metrics)
         self._redriven = metrics.counter("strata_broker_redriven_total")
         self._numbers = itertools.count(1)
 
@@ -202,7 +200,7 @@ class Redriver:
         group = await self._provisioner.system_group(topic.namespace, REDRIVE_GROUP)
         left = min(request.max_messages or _DEFAULT_MESSAGES, MAX_PAGE_MESSAGES)
         with self._leasing_client() as client:
-            run = _Run(topic, group, client, wanted, left)
+            run = _Run(topic, group, client, wanted=wanted, left=left)
             for raft_group in self._view.holders(topic) if wanted is None else sorted(wanted):
                 await self._redrive_queue(run, raft_group)
         if wanted is not None and not run.results:

@@ -52,6 +52,7 @@ class Rehasher:
         view: MetadataView,
         groups: MessageGroups,
         meta: MetadataClient,
+        *,
         storage: StorageClient,
         consumers: TopicConsumers,
         config: MetadataSection,
@@ -64,7 +65,7 @@ class Rehasher:
         self._storage = storage
         self._consumers = consumers
         self._timeout_s = config.call_timeout_ms / 1000
-        self._period_s = config.rehash_period_ms / 1000
+        self._period_s = config.rehash_interval_ms / 1000
         self._random = random
         self._log = get_logger("broker")
         metrics.gauge("strata_broker_rehashing_topics", lambda: len(view.rehashing()))
@@ -74,6 +75,7 @@ class Rehasher:
         while True:
             await asyncio.sleep(self._period_s * (0.5 + self._random()))
             self._groups.forget_others(self._view.rehashing())
+            self._consumers.forget_others(self._view.rehashing())
             for topic in list(self._view.rehashing()):
                 await self.rehash(topic)
 

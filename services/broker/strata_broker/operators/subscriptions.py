@@ -12,7 +12,7 @@ from apache.rocketmq.v2 import admin_pb2, definition_pb2
 from strata.broker.v1 import peer_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.clients.peers import Peers
+from strata_broker.clients.peers import BrokerPeers
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
@@ -30,7 +30,7 @@ class Subscriptions:
     """See the module docstring."""
 
     def __init__(
-        self, view: MetadataView, operations: Operations, peers: Peers, clock: Clock
+        self, view: MetadataView, operations: Operations, peers: BrokerPeers, *, clock: Clock
     ) -> None:
         self._view = view
         self._operations = operations

@@ -4,17 +4,40 @@ A raft group knows the consumer groups that read the topic there. A consumer gro
 other raft groups only, or subscribes and has read nothing yet, still has all messages of the old
 queues before it (rule 23). All raft groups are asked: the only one that knows a consumer group may
 hold no queue of the topic any more.
+
+A topic may wait for a slow consumer group for hours, and is looked at every second. So what raft
+groups answered holds for a moment: a consumer group that begins to read later may find messages of
+a message group in old and new queues anyway, and one that subscribes is known by its clients at
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from strata.broker.v1 import peer_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.clients.peers import Peers
+from strata_broker.clients.peers import BrokerPeers
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_runtime.clock import Clock
+
+# How long answers of raft groups hold.
+_HOLDS_S = 10.0
+
+
+class _Stored(NamedTuple):
+    """Consumer groups that read a topic.
+
+    Attributes:
+        queue_count: of the topic when raft groups were asked: each growth asks anew.
+        until_s: monotonic time.
+    """
+
+    queue_count: int
+    until_s: float
+    consumer_group_ids: frozenset[int]
 
 
 class TopicConsumers:
@@ -24,10 +47,16 @@ class TopicConsumers:
         view: knows all consumer groups.
         holders: asks raft groups for the consumer groups that read a topic.
         peers: know the subscriptions of clients.
+        clock: ends what raft groups answered.
     """
 
-    def __init__(self, view: MetadataView, holders: HolderCalls, peers: Peers) -> None:
+    def __init__(
+        self, view: MetadataView, holders: HolderCalls, peers: BrokerPeers, *, clock: Clock
+    ) -> None:
         self._view = view
+        self._clock = clock
+        # By topic id; of topics that grow.
+        self._stored_of: dict[int, _Stored] = {}
         self._holders = holders
         self._peers = peers
 
@@ -44,6 +73,12 @@ class TopicConsumers:
             if group.fifo and group.consumer_group_id in found
         )
 
+    def forget_others(self, rehashing: Iterable[TopicRow]) -> None:
+        """Forget what is known of topics that do not grow any more."""
+        kept = {topic.topic_id for topic in rehashing}
+        for topic_id in self._stored_of.keys() - kept:
+            del self._stored_of[topic_id]
+
     async def _subscribed(self, topic: TopicRow) -> set[int]:
         wanted = peer_pb2.ListClientsRequest(namespace=topic.namespace, topic=topic.name)
         # A producer's topics are no subscriptions.
@@ -55,7 +90,17 @@ class TopicConsumers:
         groups = (self._view.consumer_group(topic.namespace, name) for name in names)
         return {group.consumer_group_id for group in groups if group is not None}
 
-    async def _stored(self, topic: TopicRow) -> set[int]:
+    async def _stored(self, topic: TopicRow) -> frozenset[int]:
+        """Return the consumer groups of which raft groups hold something, as known of late."""
+        now_s = self._clock.monotonic_s()
+        known = self._stored_of.get(topic.topic_id)
+        if known is None or known.queue_count != topic.queue_count or now_s >= known.until_s:
+            found = await self._ask(topic)
+            known = _Stored(topic.queue_count, now_s + _HOLDS_S, found)
+            self._stored_of[topic.topic_id] = known
+        return known.consumer_group_ids
+
+    async def _ask(self, topic: TopicRow) -> frozenset[int]:
         answers = await self._holders.of_raft_groups(
             [row.raft_group for row in self._view.raft_groups()],
             "GetConsumers",
@@ -64,4 +109,4 @@ class TopicConsumers:
                 raft_group=raft_group, topic_id=topic.topic_id
             ),
         )
-        return {number for _, answer in answers for number in answer.consumer_group_ids}
+        return frozenset(number for _, answer in answers for number in answer.consumer_group_ids)

@@ -13,7 +13,7 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base.config import BrokerConfig
-from strata_broker.clients.peers import Peers
+from strata_broker.clients.peers import BrokerPeers
 from strata_broker.clients.provision import consumer_group_not_found, topic_not_found
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.quotas import CONSUMER_GROUPS, TOPICS, Quotas
@@ -33,8 +33,9 @@ class Operations:
         view: MetadataView,
         meta: MetadataClient,
         holders: HolderCalls,
+        *,
         dropper: Dropper,
-        peers: Peers,
+        peers: BrokerPeers,
         quotas: Quotas,
         config: BrokerConfig,
     ) -> None:

@@ -39,6 +39,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.quantiles import HistogramWindow
+from strata_runtime.runtime import Runtime
 from strata_runtime.windows import (
     WINDOW_MS,
     WINDOWS_TOPIC,
@@ -80,25 +81,24 @@ class WindowCollector:
     def __init__(
         self,
         node_id: str,
-        rack: str,
         view: MetadataView,
+        *,
         channels: NodeChannels,
         operations: Operations,
         sends: InternalSends,
-        sessions: Sessions,
-        recorder: Recorder,
-        clock: Clock,
-        metrics: Metrics,
+        own: OwnWindows,
+        runtime: Runtime,
         options: WindowOptions,
     ) -> None:
+        metrics = runtime.metrics
         self._node_id = node_id
         self._view = view
         self._channels = channels
         self._operations = operations
         self._sends = sends
-        self._clock = clock
+        self._clock = runtime.clock
         self._options = options
-        self._own = _OwnWindows(node_id, rack, sessions, recorder, clock, metrics)
+        self._own = own
         # node -> start of the last window that it sent
         self._seen: dict[str, int] = {}
         self._consumers: dict[str, Sequence[Row]] = {}
@@ -309,7 +309,7 @@ _QUEUE_NUMBERS = (
 _CONSUMER_NUMBERS = ("messages_out", "lag_messages", "leases", "lag_ms", "queueing_ms")
 
 
-class _OwnWindows:
+class OwnWindows:
     """The windows of the broker's own process."""
 
     def __init__(
@@ -317,6 +317,7 @@ class _OwnWindows:
         node_id: str,
         rack: str,
         sessions: Sessions,
+        *,
         recorder: Recorder,
         clock: Clock,
         metrics: Metrics,

@@ -14,7 +14,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.parsing import parse
-from strata_broker.base.shares import SHARING, Owner, Shares, owners_of
+from strata_broker.base.shares import SHARING, Owner, OwnerShares, owners_of
 from strata_broker.clients.provision import Provisioner
 from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.recorder import Recorder
@@ -50,6 +50,7 @@ class Acknowledger:
         view: MetadataView,
         provisioner: Provisioner,
         acker: Acker,
+        *,
         config: BrokerConfig,
         clock: Clock,
         recorder: Recorder,
@@ -65,11 +66,11 @@ class Acknowledger:
         self._clock = clock
         self._recorder = recorder
         limits = config.ack
-        self._bytes = Limit("ack requests", limits.max_bytes_waiting, "bytes", metrics)
+        self._bytes = Limit("ack requests", limits.max_bytes_waiting, "bytes", metrics=metrics)
         most = limits.max_bytes_waiting_per_client
-        self._byte_shares = Shares("ack bytes", dict.fromkeys(SHARING, most), metrics)
+        self._byte_shares = OwnerShares("ack bytes", dict.fromkeys(SHARING, most), metrics)
         most = limits.max_waiting_per_client
-        self._entry_shares = Shares("acks", dict.fromkeys(SHARING, most), metrics)
+        self._entry_shares = OwnerShares("acks", dict.fromkeys(SHARING, most), metrics)
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered when storage has answered for every entry."""
@@ -118,7 +119,10 @@ class Acknowledger:
         size_bytes = len(pending.call.request)
         if size_bytes > self._config.max_request_bytes:
             most = self._config.max_request_bytes
-            raise RequestError(Code.PAYLOAD_TOO_LARGE, f"an AckMessage has at most {most} bytes")
+            raise RequestError(
+                Code.PAYLOAD_TOO_LARGE,
+                f"an AckMessage has at most {most} bytes (ack.max_request_bytes)",
+            )
         owners = owners_of(caller.client_id, pending.call.peer)
         if not self._byte_shares.try_take(owners, size_bytes):
             raise errors.too_many_requests()
@@ -142,7 +146,9 @@ class Acknowledger:
         except DecodeError as error:
             raise RequestError(Code.BAD_REQUEST, str(error)) from error
         if len(request.entries) > most:
-            raise RequestError(Code.BAD_REQUEST, f"an AckMessage has at most {most} entries")
+            raise RequestError(
+                Code.BAD_REQUEST, f"an AckMessage has at most {most} entries (ack.max_entries)"
+            )
         return request
 
 
@@ -251,6 +257,7 @@ class LeaseKeeper:
         view: MetadataView,
         provisioner: Provisioner,
         storage: StorageClient,
+        *,
         config: BrokerConfig,
     ) -> None:
         self._view = view

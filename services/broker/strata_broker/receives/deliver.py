@@ -60,6 +60,7 @@ class Deliverer:
         storage: StorageClient,
         store_host: str,
         clock: Clock,
+        *,
         recorder: Recorder,
         metrics: Metrics,
         traces: MessageTraces | None = None,

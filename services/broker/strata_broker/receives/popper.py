@@ -19,7 +19,7 @@ from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
-from strata_broker.metadata.places import Place, Wanted, places_of
+from strata_broker.metadata.places import PopPlace, Wanted, places_of
 from strata_broker.storage_client.attempts import Attempts
 from strata_broker.storage_client.pop_ends import PopTicket
 from strata_broker.storage_client.storage_client import StorageClient
@@ -27,7 +27,7 @@ from strata_mq.requests import Code, RequestError
 from strata_mq.slots import slot_of
 from strata_runtime.clock import Clock
 
-PopFor = Callable[[Place, int], storage_pb2.PopRequest]
+PopFor = Callable[[PopPlace, int], storage_pb2.PopRequest]
 """Makes the request of a pop at a place that waits for so many milliseconds."""
 
 
@@ -42,7 +42,7 @@ class Popper:
     """See the module docstring."""
 
     def __init__(
-        self, view: MetadataView, storage: StorageClient, config: ReceiveSection, clock: Clock
+        self, view: MetadataView, storage: StorageClient, config: ReceiveSection, *, clock: Clock
     ) -> None:
         self._view = view
         self._storage = storage
@@ -98,7 +98,7 @@ class Popper:
     async def _round(
         self,
         topic: TopicRow,
-        places: Sequence[Place],
+        places: Sequence[PopPlace],
         pop_for: PopFor,
         slice_ms: int,
         deadline_s: float,
@@ -174,7 +174,7 @@ class Popper:
                 self._moved(topic.topic_id)
 
     async def _may_serve(
-        self, topic: TopicRow, place: Place, request: storage_pb2.PopRequest
+        self, topic: TopicRow, place: PopPlace, request: storage_pb2.PopRequest
     ) -> bool:
         """Whether every older epoch of the queue is drained by the consumer group."""
         for raft_group in place.older:

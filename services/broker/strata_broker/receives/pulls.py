@@ -22,13 +22,12 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors, wire
 from strata_broker.base.admission import Admission, Admitted, options_of
-from strata_broker.base.config import BrokerConfig
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.clients.sessions import Sessions
+from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
-from strata_broker.metadata.metadata import MetadataView, TopicRow
-from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.metadata import TopicRow
 from strata_broker.metadata.requests import Caller, milliseconds, time_for
 from strata_broker.metadata.stored_messages import shown_message
 from strata_broker.receives.receive import topic_ref
@@ -38,8 +37,6 @@ from strata_broker.storage_client.holder_calls import HolderCalls
 from strata_broker.storage_client.replica_reads import ReplicaReads
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import Code, RequestError
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
 
 _STOPPING = "stopping"
 
@@ -78,20 +75,18 @@ class Puller:
 
     def __init__(
         self,
-        view: MetadataView,
         provisioner: Provisioner,
         storage: StorageClient,
+        *,
         reads: ReplicaReads,
         holders: HolderCalls,
         filters: Filters,
         sessions: Sessions,
-        config: BrokerConfig,
         store_host: str,
-        clock: Clock,
-        recorder: Recorder,
-        metrics: Metrics,
+        runtime: CallRuntime,
     ) -> None:
-        self._view = view
+        config, metrics = runtime.config, runtime.metrics
+        view = self._view = provisioner.view
         self._provisioner = provisioner
         self._storage = storage
         self._reads = reads
@@ -100,8 +95,8 @@ class Puller:
         self._sessions = sessions
         self._config = config
         self._store_host = store_host
-        self._clock = clock
-        self._recorder = recorder
+        self._clock = runtime.clock
+        self._recorder = runtime.recorder
         self._admission = Admission(options_of("pulls", config.pull), metrics)
         show_watermark(metrics, "lite_pull", lambda: self._admission.used)
         # Parked pulls by topic id, and all of them under one key.

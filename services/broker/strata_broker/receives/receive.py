@@ -9,6 +9,7 @@ is refused before it costs anything; a broker that stops lets nobody wait.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -20,17 +21,16 @@ from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import wire
 from strata_broker.base.admission import Admission, Admitted, options_of
-from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import unexpected
 from strata_broker.base.parsing import parse
 from strata_broker.base.watermarks import show_watermark
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.sessions import Client, Sessions
 from strata_broker.clients.settings import group_policy
+from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.filters import Filters
-from strata_broker.metadata.metadata import Home, MetadataView, Name, TopicRow
-from strata_broker.metadata.places import ANY_QUEUE, Place, Wanted
-from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.metadata import Home, Name, TopicRow
+from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.popper import Popper
@@ -48,9 +48,6 @@ from strata_mq.requests import (
     polling_ms,
     unsaid_polling_ms,
 )
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import RequestTasks
 
 RECEIVE = "ReceiveMessage"
 # The Go client's FIFO push consumer (5.1.4) goes on to the next message of a batch while it retries
@@ -61,7 +58,7 @@ _TROUBLES_MAX = 3
 _DAY_MS = 86_400_000
 
 
-class Receive(NamedTuple):
+class CheckedReceive(NamedTuple):
     """A checked request."""
 
     client_id: str
@@ -79,43 +76,54 @@ class Receive(NamedTuple):
     language: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pops:
+    """How messages are taken from storage nodes.
+
+    Attributes:
+        popper: takes leases.
+        reads: reads the bytes of leased messages, from any replica.
+        ender: ends pops whose client has gone.
+        takebacks: give back what a client did not get.
+    """
+
+    popper: Popper
+    reads: ReplicaReads
+    ender: PopEnder
+    takebacks: Takebacks
+
+
 class Receiver:
     """Serves ReceiveMessage."""
 
     def __init__(
         self,
         boot_id: int,
-        view: MetadataView,
         provisioner: Provisioner,
-        popper: Popper,
-        reads: ReplicaReads,
+        pops: Pops,
+        *,
         deliverer: Deliverer,
-        ender: PopEnder,
-        takebacks: Takebacks,
         filters: Filters,
         sessions: Sessions,
-        config: BrokerConfig,
-        clock: Clock,
-        requests: RequestTasks,
-        recorder: Recorder,
-        metrics: Metrics,
+        runtime: CallRuntime,
     ) -> None:
+        config, metrics = runtime.config, runtime.metrics
         self._boot_id = boot_id
         self._last_attempt = 0
-        self._view = view
+        self._view = provisioner.view
         self._provisioner = provisioner
-        self._popper = popper
-        self._reads = reads
+        self._popper = pops.popper
+        self._reads = pops.reads
         self._deliverer = deliverer
-        self._ender = ender
-        self._takebacks = takebacks
+        self._ender = pops.ender
+        self._takebacks = pops.takebacks
         self._filters = filters
         self._sessions = sessions
         self._config = config
         self._limits = config.limits()
-        self._clock = clock
-        self._requests = requests
-        self._recorder = recorder
+        self._clock = runtime.clock
+        self._requests = runtime.requests
+        self._recorder = runtime.recorder
         self._admission = Admission(options_of("receives", config.receive), metrics)
         show_watermark(metrics, "pull", lambda: self._admission.used)
         # Receives that are refused after a pause.
@@ -152,7 +160,9 @@ class Receiver:
             admitted.leave()
             raise
 
-    def _begin(self, call: HotCall, receive: Receive, admitted: Admitted, started_s: float) -> None:
+    def _begin(
+        self, call: HotCall, receive: CheckedReceive, admitted: Admitted, started_s: float
+    ) -> None:
         client = self._sessions.heard(receive.client_id, call.peer)
         client.language = client.language or receive.language
         topic = (receive.topic.namespace, receive.topic.name)
@@ -205,7 +215,7 @@ class Receiver:
     async def _serve(
         self,
         call: HotCall,
-        receive: Receive,
+        receive: CheckedReceive,
         client: Client,
         ticket: PopTicket,
         started_s: float,
@@ -285,7 +295,7 @@ class Receiver:
         self._recorder.answered(RECEIVE, failure.code, started_s)
         self._recorder.pace.refused(call.peer, (failure.code,))
 
-    def _check(self, call: HotCall, caller: Caller) -> Receive:
+    def _check(self, call: HotCall, caller: Caller) -> CheckedReceive:
         """Check a request and find out where it goes.
 
         Raises:
@@ -303,7 +313,7 @@ class Receiver:
         invisible_ms = milliseconds(request.invisible_duration)
         if not request.auto_renew:
             check_receive_invisible(self._limits, invisible_ms)
-        return Receive(
+        return CheckedReceive(
             client_id=caller.client_id,
             group=group,
             topic=topic,
@@ -365,10 +375,10 @@ class Receiver:
 
     def _pop(
         self,
-        receive: Receive,
+        receive: CheckedReceive,
         client: Client,
         group: meta_pb2.ConsumerGroup,
-        place: Place,
+        place: PopPlace,
         wait_ms: int,
     ) -> storage_pb2.PopRequest:
         latest = self._config.receive.start_from_latest

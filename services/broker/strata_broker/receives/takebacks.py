@@ -37,6 +37,7 @@ class Takebacks:
         deliverer: Deliverer,
         storage: StorageClient,
         timeout_s: float,
+        *,
         requests: RequestTasks,
         metrics: Metrics,
     ) -> None:

@@ -52,6 +52,7 @@ class TransactionChecker:
         view: MetadataView,
         producers: Producers,
         provisioner: Provisioner,
+        *,
         transactions: Transactions,
         config: TransactionSection,
         clock: Clock,
@@ -69,11 +70,15 @@ class TransactionChecker:
         # Oldest first; a topic stands here as long as there is one of it.
         self._waiting: dict[Name, deque[_Waiting]] = {}
         self._wake = asyncio.Event()
-        self._count = Limit("transaction checks", config.max_checks_waiting, "checks", metrics)
-        self._bytes = Limit("transaction checks", config.max_check_bytes_waiting, "bytes", metrics)
+        self._count = Limit(
+            "transaction checks", config.max_checks_waiting, "checks", metrics=metrics
+        )
+        self._bytes = Limit(
+            "transaction checks", config.max_check_bytes_waiting, "bytes", metrics=metrics
+        )
         self._given_up: deque[storage_pb2.TransactionCheck] = deque()
         self._given_up_count = Limit(
-            "transactions given up", config.max_given_up_waiting, "messages", metrics
+            "transactions given up", config.max_given_up_waiting, "messages", metrics=metrics
         )
         self._give_up_wake = asyncio.Event()
         self._checks = metrics.counter("strata_broker_transaction_checks_total")

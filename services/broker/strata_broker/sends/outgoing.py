@@ -157,7 +157,12 @@ class MessagePreparer:
     """Checks messages and makes them ready for a batch."""
 
     def __init__(
-        self, limits: Limits, transaction: TransactionSection, checksum: Checksum, clock: GroupClock
+        self,
+        limits: Limits,
+        transaction: TransactionSection,
+        checksum: Checksum,
+        *,
+        clock: GroupClock,
     ) -> None:
         self._limits = limits
         self._transaction = transaction

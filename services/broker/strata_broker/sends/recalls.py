@@ -38,6 +38,7 @@ class Recaller:
         view: MetadataView,
         provisioner: Provisioner,
         storage: StorageClient,
+        *,
         clock: Clock,
         metrics: Metrics,
     ) -> None:

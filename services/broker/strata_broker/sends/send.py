@@ -12,19 +12,20 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
+import google_crc32c
+
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors, wire
 from strata_broker.base.append_places import PendingPlace
-from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import unexpected
 from strata_broker.base.message_traces import MessageTraces
 from strata_broker.clients.producers import Producers
 from strata_broker.clients.provision import Provisioner, topic_not_found
 from strata_broker.metadata.budget import SendBudget
-from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
+from strata_broker.metadata.call_runtime import CallRuntime
+from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.quotas import Quotas
-from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.requests import caller_of, time_for
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.outgoing import (
@@ -36,15 +37,13 @@ from strata_broker.sends.outgoing import (
     with_transaction_id,
 )
 from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search, Searches
-from strata_broker.storage_client.append_lanes import Appender
 from strata_broker.storage_client.earlier_sends import EarlierSends
+from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import HotCall
 from strata_mq.layout import Checksum, OutgoingMessage, PartKey, PartKind
 from strata_mq.requests import Code, PendingHandle, RequestError, encode_pending_handle
 from strata_mq.slots import rendezvous
 from strata_mq.traces import sender_fragment
-from strata_runtime.clock import Clock
-from strata_runtime.tasks import RequestTasks
 from strata_runtime.tracing import Span
 
 SEND = "SendMessage"
@@ -55,36 +54,32 @@ class Sender:
 
     def __init__(
         self,
-        view: MetadataView,
         provisioner: Provisioner,
-        appender: Appender,
+        storage: StorageTier,
         message_groups: MessageGroups,
+        *,
         budget: SendBudget,
         quotas: Quotas,
         producers: Producers,
-        config: BrokerConfig,
-        checksum: Checksum,
-        clock: Clock,
-        requests: RequestTasks,
-        recorder: Recorder,
-        earlier: EarlierSends,
+        runtime: CallRuntime,
         traces: MessageTraces | None = None,
     ) -> None:
-        self._view = view
+        config, appender, checksum = runtime.config, storage.appender, google_crc32c.value
+        self._view = provisioner.view
         self._provisioner = provisioner
         self.appender = appender
         self._message_groups = message_groups
         self.budget = budget
         self._quotas = quotas
         self._producers = producers
-        self.checksum = checksum
-        self.clock = clock
-        self.recorder = recorder
-        self._requests = requests
-        self._earlier = earlier
-        self.searches = Searches(earlier, requests)
+        self.checksum: Checksum = checksum
+        self.clock = runtime.clock
+        self.recorder = runtime.recorder
+        self._requests = runtime.requests
+        self._earlier = storage.earlier
+        self.searches = Searches(storage.earlier, runtime.requests)
         self._preparer = MessagePreparer(
-            config.limits(), config.transaction, checksum, appender.group_clock
+            config.limits(), config.transaction, checksum, clock=appender.group_clock
         )
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
@@ -208,7 +203,16 @@ class Sender:
             self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
         wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
         deadline_s = started_s + wait_s
-        pending = PendingSend(self, call, parsed, outgoing, topic, started_s, deadline_s, span)
+        pending = PendingSend(
+            self,
+            call,
+            parsed,
+            outgoing=outgoing,
+            topic=topic,
+            started_s=started_s,
+            deadline_s=deadline_s,
+            span=span,
+        )
         parts = self.destinations(topic, outgoing, range(len(outgoing)))
         raft_group = parts[0][0].raft_group
         if not self.budget.try_take(topic.namespace, raft_group, pending.held_bytes):
@@ -260,6 +264,7 @@ class PendingSend:
         sender: Sender,
         call: HotCall,
         parsed: ParsedSend,
+        *,
         outgoing: Sequence[OutgoingMessage],
         topic: TopicRow,
         started_s: float,

@@ -8,12 +8,10 @@ from __future__ import annotations
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.broker.v1 import peer_pb2
-from strata_broker.base.failures import Methods
-from strata_broker.clients.peers import Peers
+from strata_broker.clients.peers import BrokerPeers
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
-from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 from strata_mq.requests import check_new_consumer_group, check_new_topic
 from strata_runtime.config import Config, to_json, to_toml
@@ -26,53 +24,14 @@ class AdminServicer:
         self,
         view: MetadataView,
         operations: Operations,
-        peers: Peers,
+        peers: BrokerPeers,
+        *,
         config: Config,
     ) -> None:
         self._view = view
         self._operations = operations
         self._peers = peers
         self._config = config
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "CreateTopic", admin_pb2.CreateTopicRequest, self.create_topic)
-        add(edge, "GetTopic", admin_pb2.GetTopicRequest, self.get_topic)
-        add(edge, "ListTopics", admin_pb2.ListTopicsRequest, self.list_topics)
-        add(edge, "UpdateTopic", admin_pb2.UpdateTopicRequest, self.update_topic)
-        add(edge, "DeleteTopic", admin_pb2.DeleteTopicRequest, self.delete_topic)
-        add(
-            edge,
-            "CreateConsumerGroup",
-            admin_pb2.CreateConsumerGroupRequest,
-            self.create_consumer_group,
-        )
-        add(edge, "GetConsumerGroup", admin_pb2.GetConsumerGroupRequest, self.get_consumer_group)
-        add(
-            edge,
-            "ListConsumerGroups",
-            admin_pb2.ListConsumerGroupsRequest,
-            self.list_consumer_groups,
-        )
-        add(
-            edge,
-            "UpdateConsumerGroup",
-            admin_pb2.UpdateConsumerGroupRequest,
-            self.update_consumer_group,
-        )
-        add(
-            edge,
-            "DeleteConsumerGroup",
-            admin_pb2.DeleteConsumerGroupRequest,
-            self.delete_consumer_group,
-        )
-        add(
-            edge,
-            "ResetConsumerGroup",
-            admin_pb2.ResetConsumerGroupRequest,
-            self.reset_consumer_group,
-        )
-        add(edge, "GetConfig", admin_pb2.GetConfigRequest, self.get_config)
 
     async def create_topic(
         self, request: admin_pb2.CreateTopicRequest

@@ -1,44 +1,50 @@
-"""Adds an RPC of `strata.admin.v1.AdminService` to an edge: bytes in, bytes out."""
+"""Serves `strata.admin.v1.AdminService` on an edge: bytes in, bytes out."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import cast
 
 from google.protobuf.message import DecodeError, Message
 
+from strata.admin.v1 import admin_pb2
+from strata_angelia.methods import Rpc, rpcs_of
 from strata_angelia.ports import AngeliaError
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.servicers.audit import audit
 from strata_broker.servicers.errors import call_error
-from strata_edge.ports import CallError, CallInfo
+from strata_edge.ports import CallError, CallInfo, UnaryHandler
 from strata_metadata.errors import MetaRefused
 from strata_mq.requests import RequestError
 
-SERVICE = "strata.admin.v1.AdminService"
+_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+SERVICE: str = _SERVICE.full_name
 
-Request = TypeVar("Request", bound=Message)
+
+def serve(edge: Methods, *servicers: object) -> None:
+    """Serve every RPC by the method of its name, in snake_case, that one of the servicers has.
+
+    A method takes the request and returns the response; what it raises becomes a gRPC status with
+    one line.
+
+    Raises:
+        TypeError: an RPC has no method, or two.
+    """
+    for rpc in rpcs_of(_SERVICE, *servicers):
+        edge.add_unary(rpc.path, _answering(rpc))
 
 
-def add(
-    edge: Methods,
-    rpc: str,
-    request_type: type[Request],
-    answer: Callable[[Request], Awaitable[Message]],
-) -> None:
-    """Serve an RPC by a method; its failures become gRPC statuses with one line."""
-
-    async def serve(data: bytes, info: CallInfo) -> bytes:
+def _answering(rpc: Rpc) -> UnaryHandler:
+    async def answer(data: bytes, info: CallInfo) -> bytes:
         try:
-            request = parse(request_type, data)
+            request = parse(rpc.request_type, data)
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", str(error)) from error
         try:
-            response = await answer(request)
+            response = cast("Message", await rpc.function(request))
         except (RequestError, MetaRefused, AngeliaError) as failure:
             raise call_error(failure) from failure
-        audit(rpc, request, info)
+        audit(rpc.name, request, info)
         return response.SerializeToString()
 
-    edge.add_unary(f"/{SERVICE}/{rpc}", serve)
+    return answer

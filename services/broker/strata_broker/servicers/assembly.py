@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import google_crc32c
-
 from strata_angelia.cluster_id import ClusterId
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import Methods
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
-from strata_broker.clients.peers import Peers
+from strata_broker.clients.peers import BrokerPeers
 from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
+from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.quotas import Quotas
-from strata_broker.metadata.recorder import Recorder
 from strata_broker.operators.cluster import ClusterOperations
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.drops import Dropper
@@ -43,10 +42,11 @@ from strata_broker.operators.transactions import TransactionOperations
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.send import Sender
 from strata_broker.sends.transactions import Transactions
+from strata_broker.servicers import admin_rpc, rocketmq_rpc
 from strata_broker.servicers.admin import AdminServicer
 from strata_broker.servicers.cluster_admin import ClusterAdminServicer
 from strata_broker.servicers.message_admin import MessageAdminServicer
-from strata_broker.servicers.peer import PeerServicer
+from strata_broker.servicers.peer import BrokerPeerServicer
 from strata_broker.servicers.placement_admin import PlacementAdminServicer
 from strata_broker.servicers.quota_admin import QuotaAdminServicer
 from strata_broker.servicers.rocketmq_admin import RocketmqAdminServicer
@@ -70,16 +70,15 @@ class OperatorParts:
     """Parts of a broker that operators' calls go through.
 
     Attributes:
-        node_id: its name among the nodes.
-        boot_id: names this life of it.
+        identity: who it is.
         version: of the package.
         broker_channels: makes a channel to another broker.
         cluster: that this broker belongs to; None: it is not checked.
         shown_config: configuration that `GetConfig` shows.
+        calls: what calls of clients run on.
     """
 
-    node_id: str
-    boot_id: int
+    identity: BrokerIdentity
     version: str
     view: MetadataView
     metadata: MetadataClient
@@ -91,14 +90,31 @@ class OperatorParts:
     routes: Routes
     quotas: Quotas
     transactions: Transactions
-    recorder: Recorder
     broker_channels: ChannelFactory
     cluster: ClusterId | None
-    config: BrokerConfig
     shown_config: Config
-    clock: Clock
     random: Random
-    metrics: Metrics
+    calls: CallRuntime
+
+    @property
+    def node_id(self) -> str:
+        """Name of the broker among the nodes."""
+        return self.identity.node_id
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Configuration of the broker."""
+        return self.calls.config
+
+    @property
+    def clock(self) -> Clock:
+        """Time."""
+        return self.calls.clock
+
+    @property
+    def metrics(self) -> Metrics:
+        """Where everything is counted."""
+        return self.calls.metrics
 
 
 class Operators:
@@ -114,34 +130,39 @@ class Operators:
         config, view, storage, metrics = parts.config, parts.view, parts.storage, parts.metrics
         self._parts = parts
         self.dropper = Dropper(
-            view, parts.metadata, storage.client, config.metadata, parts.random, metrics
+            view,
+            parts.metadata,
+            storage.client,
+            config=config.metadata,
+            random=parts.random,
+            metrics=metrics,
         )
-        self.stats = RuntimeStats(parts.recorder, parts.clock)
+        self.stats = RuntimeStats(parts.calls.recorder, parts.clock)
         self._holders = HolderCalls(
-            view, storage.client, parts.clock, config.metadata.call_timeout_ms / 1000
+            view, storage.client, parts.clock, timeout_s=config.metadata.call_timeout_ms / 1000
         )
         self._clients = ConnectedClients(parts.sessions, parts.telemetry, config.peer)
         self._commands = ClientCommands(parts.telemetry, config.peer, metrics)
-        self._peers = Peers(
+        self._peers = BrokerPeers(
             parts.node_id,
             view,
             NodeChannels(view, parts.broker_channels),
-            self._clients,
-            self._commands,
-            config.peer,
-            metrics,
+            clients=self._clients,
+            commands=self._commands,
+            config=config.peer,
+            metrics=metrics,
         )
         self._operations = Operations(
             view,
             parts.metadata,
             self._holders,
-            self.dropper,
-            self._peers,
-            parts.quotas,
-            config,
+            dropper=self.dropper,
+            peers=self._peers,
+            quotas=parts.quotas,
+            config=config,
         )
         self._queries = MessageQueries(view, storage.client, self._holders)
-        self.consumers = TopicConsumers(view, self._holders, self._peers)
+        self.consumers = TopicConsumers(view, self._holders, self._peers, clock=parts.clock)
 
     @property
     def operations(self) -> Operations:
@@ -152,7 +173,7 @@ class Operators:
         """Serve on an edge."""
         self._serve_strata(edge)
         self._serve_rocketmq(edge)
-        PeerServicer(self._clients, self._commands, self._parts.cluster).register(edge)
+        BrokerPeerServicer(self._clients, self._commands, self._parts.cluster).register(edge)
 
     def start(self, tasks: Tasks) -> None:
         """Start the background loops."""
@@ -166,63 +187,63 @@ class Operators:
     def _serve_strata(self, edge: Methods) -> None:
         parts = self._parts
         view, storage, config = parts.view, parts.storage, parts.config
-        AdminServicer(view, self._operations, self._peers, parts.shown_config).register(edge)
         cluster = ClusterOperations(
             view,
             parts.metadata,
             storage.client,
-            storage.leaders,
-            config.metadata,
-            storage.cluster,
+            leaders=storage.leaders,
+            config=config.metadata,
+            watch=storage.cluster,
         )
-        ClusterAdminServicer(cluster, parts.version, parts.node_id).register(edge)
         transactions = TransactionOperations(view, storage.client, parts.transactions)
-        TransactionAdminServicer(transactions).register(edge)
-        quotas = QuotaOperations(view, parts.metadata, parts.quotas, config.metadata)
-        QuotaAdminServicer(quotas).register(edge)
-        PlacementAdminServicer(PlacementOperations(parts.metadata)).register(edge)
+        quotas = QuotaOperations(view, parts.metadata, parts.quotas, config=config.metadata)
         tier = TierOperations(view, storage.client, config.metadata)
-        TierAdminServicer(tier).register(edge)
         dead_letters = DeadLetters(view, self._queries, self._holders)
         redriver = Redriver(
-            parts.node_id,
-            parts.boot_id,
-            view,
+            parts.identity,
             parts.provisioner,
             dead_letters,
-            self._queries,
-            storage.client,
-            parts.sender,
-            storage.acker,
-            parts.sessions,
-            google_crc32c.value,
-            parts.clock,
-            config.send.timeout_ms / 1000,
-            parts.metrics,
+            queries=self._queries,
+            storage=storage,
+            sender=parts.sender,
+            sessions=parts.sessions,
+            runtime=parts.calls,
         )
-        MessageAdminServicer(view, self._queries, dead_letters, redriver).register(edge)
-        scans = QueueScans(view, storage.client, self._holders, config.pull, parts.metrics)
-        ScanAdminServicer(scans).register(edge)
+        scans = QueueScans(
+            view, storage.client, self._holders, limits=config.pull, metrics=parts.metrics
+        )
+        admin_rpc.serve(
+            edge,
+            AdminServicer(view, self._operations, self._peers, config=parts.shown_config),
+            ClusterAdminServicer(cluster, parts.version, parts.node_id),
+            TransactionAdminServicer(transactions),
+            QuotaAdminServicer(quotas),
+            PlacementAdminServicer(PlacementOperations(parts.metadata)),
+            TierAdminServicer(tier),
+            MessageAdminServicer(view, self._queries, dead_letters, redriver=redriver),
+            ScanAdminServicer(scans),
+        )
 
     def _serve_rocketmq(self, edge: Methods) -> None:
         parts = self._parts
         view, config, node_id = parts.view, parts.config, parts.node_id
-        subscriptions = Subscriptions(view, self._operations, self._peers, parts.clock)
-        RocketmqAdminServicer(
+        subscriptions = Subscriptions(view, self._operations, self._peers, clock=parts.clock)
+        servicer = RocketmqAdminServicer(
             self._operations,
             subscriptions,
             parts.routes,
-            parts.sessions,
-            self.stats,
-            node_id,
-            parts.version,
-        ).register(edge)
-        RocketmqAdminClientServicer(
+            sessions=parts.sessions,
+            stats=self.stats,
+            node_id=node_id,
+            version=parts.version,
+        )
+        client_servicer = RocketmqAdminClientServicer(
             view,
             self._operations,
             subscriptions,
-            self._queries,
-            InternalSends(parts.sender, node_id, config.send.timeout_ms / 1000),
-            self._peers,
-            node_id,
-        ).register(edge)
+            queries=self._queries,
+            sends=InternalSends(parts.sender, node_id, config.send.timeout_ms / 1000),
+            peers=self._peers,
+            node_id=node_id,
+        )
+        rocketmq_rpc.serve(edge, servicer, client_servicer)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.operators.cluster import ClusterOperations
-from strata_broker.servicers.admin_rpc import add
 
 
 class ClusterAdminServicer:
@@ -15,20 +13,6 @@ class ClusterAdminServicer:
         self._operations = operations
         self._version = version
         self._node_id = node_id
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "GetCluster", admin_pb2.GetClusterRequest, self.get_cluster)
-        add(edge, "GetHealth", admin_pb2.GetHealthRequest, self.get_health)
-        add(edge, "GetRaftGroup", admin_pb2.GetRaftGroupRequest, self.get_raft_group)
-        add(edge, "DrainNode", admin_pb2.DrainNodeRequest, self.drain_node)
-        add(edge, "RemoveNode", admin_pb2.RemoveNodeRequest, self.remove_node)
-        add(edge, "ChangeReplicas", admin_pb2.ChangeReplicasRequest, self.change_replicas)
-        add(edge, "TransferLeader", admin_pb2.TransferLeaderRequest, self.transfer_leader)
-        add(edge, "GetQueue", admin_pb2.GetQueueRequest, self.get_queue)
-        add(edge, "MoveQueue", admin_pb2.MoveQueueRequest, self.move_queue)
-        add(edge, "ListSlots", admin_pb2.ListSlotsRequest, self.list_slots)
-        add(edge, "MoveSlots", admin_pb2.MoveSlotsRequest, self.move_slots)
 
     async def get_cluster(self, _: admin_pb2.GetClusterRequest) -> admin_pb2.GetClusterResponse:
         """Show nodes, raft groups and their state."""

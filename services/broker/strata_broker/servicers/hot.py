@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from apache.rocketmq.v2 import service_pb2
 from strata_broker.base import errors, wire
 from strata_broker.base.failures import unexpected
-from strata_broker.base.receive_config import RefusalsSection
-from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.receives.ack import ACK, Acknowledger
 from strata_broker.receives.receive import RECEIVE, Receiver
 from strata_broker.sends.send import SEND, Sender
@@ -20,9 +19,7 @@ from strata_broker.servicers.paced_calls import PacedCalls
 from strata_broker.servicers.plugins import TakesSends
 from strata_edge.ports import HotCall
 from strata_mq.requests import RequestError
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import RequestTasks, TooManyTasksError
+from strata_runtime.tasks import TooManyTasksError
 
 
 class HotCalls:
@@ -36,21 +33,19 @@ class HotCalls:
         sender: Sender,
         receiver: Receiver,
         acknowledger: Acknowledger,
-        requests: RequestTasks,
-        recorder: Recorder,
-        clock: Clock,
-        config: RefusalsSection,
-        metrics: Metrics,
+        *,
+        runtime: CallRuntime,
         plugins: Sequence[TakesSends] = (),
     ) -> None:
-        self._paced = PacedCalls(recorder.pace, self._take, config, metrics)
+        recorder, refusals = runtime.recorder, runtime.config.refusals
+        self._paced = PacedCalls(recorder.pace, self._take, refusals, metrics=runtime.metrics)
         self._plugins = tuple(plugins)
         self._sender = sender
         self._receiver = receiver
         self._acknowledger = acknowledger
-        self._requests = requests
+        self._requests = runtime.requests
         self._recorder = recorder
-        self._clock = clock
+        self._clock = runtime.clock
 
     def handle(self, calls: Sequence[HotCall]) -> None:
         """See `ports.HotHandler`."""

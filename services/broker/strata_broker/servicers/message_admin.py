@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.operators.dead_letters import DeadLetters
 from strata_broker.operators.message_queries import MessageQueries, found_message
 from strata_broker.operators.redrive import Redriver
-from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 from strata_broker.storage_client.holder_calls import gather
 
@@ -24,30 +22,13 @@ class MessageAdminServicer:
         view: MetadataView,
         queries: MessageQueries,
         dead_letters: DeadLetters,
+        *,
         redriver: Redriver,
     ) -> None:
         self._view = view
         self._queries = queries
         self._dead_letters = dead_letters
         self._redriver = redriver
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "FindMessages", admin_pb2.FindMessagesRequest, self.find_messages)
-        add(edge, "TraceMessage", admin_pb2.TraceMessageRequest, self.trace_message)
-        add(
-            edge,
-            "ListDeadLetterTopics",
-            admin_pb2.ListDeadLetterTopicsRequest,
-            self.list_dead_letter_topics,
-        )
-        add(edge, "ListDeadLetters", admin_pb2.ListDeadLettersRequest, self.list_dead_letters)
-        add(
-            edge,
-            "RedriveDeadLetters",
-            admin_pb2.RedriveDeadLettersRequest,
-            self.redrive_dead_letters,
-        )
 
     async def find_messages(
         self, request: admin_pb2.FindMessagesRequest

@@ -7,13 +7,13 @@ fail the call with INVALID_ARGUMENT, because there is no request to answer.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_broker.base import errors, wire
-from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import ContainingEdge, contained
 from strata_broker.base.parsing import parse
 from strata_broker.base.watermarks import show_watermark
@@ -21,8 +21,7 @@ from strata_broker.clients.provision import Provisioner
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.clients.telemetry import Telemetry
-from strata_broker.metadata.metadata import MetadataView
-from strata_broker.metadata.recorder import Recorder
+from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.requests import Caller, addresses_of, caller_of, time_for
 from strata_broker.receives.ack import LeaseKeeper
 from strata_broker.receives.pulls import IllegalOffset, Puller
@@ -37,10 +36,7 @@ from strata_mq.requests import (
     check_consumer_group,
     check_namespace,
 )
-from strata_runtime.clock import Clock
 from strata_runtime.limits import Limit
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import RequestTasks
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
@@ -55,41 +51,50 @@ _LATER_UNARY: dict[str, tuple[type[Message], type[Message], str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingMessages:
+    """What is done with messages that are stored and not yet delivered.
+
+    Attributes:
+        transactions: commits and rolls back half messages.
+        recaller: takes delayed messages back.
+    """
+
+    transactions: Transactions
+    recaller: Recaller
+
+
 class MessagingServicer:
     """See the module docstring."""
 
     def __init__(
         self,
-        view: MetadataView,
         provisioner: Provisioner,
         routes: Routes,
+        *,
         leases: LeaseKeeper,
-        transactions: Transactions,
-        recaller: Recaller,
+        waiting: WaitingMessages,
         puller: Puller,
         telemetry: Telemetry,
         sessions: Sessions,
-        config: BrokerConfig,
-        clock: Clock,
-        requests: RequestTasks,
-        recorder: Recorder,
-        metrics: Metrics,
+        runtime: CallRuntime,
     ) -> None:
-        self._view = view
+        config, metrics = runtime.config, runtime.metrics
+        self._view = provisioner.view
         self._provisioner = provisioner
         self._routes = routes
         self._leases = leases
-        self._transactions = transactions
-        self._recaller = recaller
+        self._transactions = waiting.transactions
+        self._recaller = waiting.recaller
         self._puller = puller
         self._telemetry = telemetry
         self._sessions = sessions
         self._timeout_s = config.storage_client.call_timeout_ms / 1000
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
-        self._clock = clock
-        self._requests = requests
-        self._recorder = recorder
-        self._in_flight = Limit("calls", config.calls.max_in_flight, "calls", metrics)
+        self._clock = runtime.clock
+        self._requests = runtime.requests
+        self._recorder = runtime.recorder
+        self._in_flight = Limit("calls", config.calls.max_in_flight, "calls", metrics=metrics)
         show_watermark(metrics, "client_manager", lambda: self._in_flight.used)
 
     def register(self, edge: Edge, hot: HotCalls) -> None:

@@ -35,13 +35,14 @@ class PacedCalls:
         pace: RefusalPace,
         take: Callable[[HotCall], None],
         config: RefusalsSection,
+        *,
         metrics: Metrics,
     ) -> None:
         self._pace = pace
         self._take = take
         self._lines: dict[str, deque[HotCall]] = {}
-        self._calls = Limit("paced calls", config.max_waiting, "calls", metrics)
-        self._bytes = Limit("paced calls", config.max_bytes_waiting, "bytes", metrics)
+        self._calls = Limit("paced calls", config.max_waiting, "calls", metrics=metrics)
+        self._bytes = Limit("paced calls", config.max_bytes_waiting, "bytes", metrics=metrics)
 
     def holds_back(self, call: HotCall) -> bool:
         """Put a call into its connection's line if there is one, or if it has to wait.

@@ -6,17 +6,19 @@ from google.protobuf.message import DecodeError
 
 from strata.broker.v1 import peer_pb2
 from strata_angelia.cluster_id import CLUSTER_HEADER, ClusterId, own
+from strata_angelia.methods import rpcs_of
 from strata_broker.base import errors
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
 from strata_broker.clients.client_commands import ClientCommands
 from strata_broker.clients.connected_clients import ConnectedClients
-from strata_broker.clients.peers import SERVICE
 from strata_edge.ports import CallError, CallInfo
 from strata_mq.requests import RequestError
 
+_SERVICE = peer_pb2.DESCRIPTOR.services_by_name["PeerService"]
 
-class PeerServicer:
+
+class BrokerPeerServicer:
     """See the module docstring. A broker of another cluster is refused (rule 32).
 
     Args:
@@ -37,8 +39,8 @@ class PeerServicer:
 
     def register(self, edge: Methods) -> None:
         """Serve every RPC on an edge."""
-        edge.add_unary(f"/{SERVICE}/ListClients", self.list_clients)
-        edge.add_unary(f"/{SERVICE}/CommandClient", self.command_client)
+        for rpc in rpcs_of(_SERVICE, self):
+            edge.add_unary(rpc.path, rpc.function)
 
     async def list_clients(self, data: bytes, info: CallInfo) -> bytes:
         """List clients that are alive."""

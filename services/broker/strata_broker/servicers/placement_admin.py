@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.operators.placement import PlacementOperations
-from strata_broker.servicers.admin_rpc import add
 
 
 class PlacementAdminServicer:
@@ -13,18 +11,6 @@ class PlacementAdminServicer:
 
     def __init__(self, operations: PlacementOperations) -> None:
         self._operations = operations
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "ProposePlan", admin_pb2.ProposePlanRequest, self.propose_plan)
-        add(edge, "ApplyPlan", admin_pb2.ApplyPlanRequest, self.apply_plan)
-        add(edge, "GetPlacement", admin_pb2.GetPlacementRequest, self.get_placement)
-        add(
-            edge,
-            "SetPlacementModel",
-            admin_pb2.SetPlacementModelRequest,
-            self.set_placement_model,
-        )
 
     async def propose_plan(
         self, request: admin_pb2.ProposePlanRequest

@@ -1,15 +1,13 @@
 """Plugins of a broker: each adds a service, and may take sends that are no messages.
 
-The configuration (`plugins`) names the plugins. The modules of other plugins are never imported,
-and the edge answers their calls with UNIMPLEMENTED.
+A process gives its broker the plugins that its configuration names. The edge answers calls of
+others with UNIMPLEMENTED.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import Methods
@@ -20,15 +18,11 @@ from strata_edge.ports import HotCall
 from strata_metadata.client import MetadataClient
 from strata_runtime.backoff import Random
 from strata_runtime.clock import Clock
-from strata_runtime.errors import ConfigError
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 
 if TYPE_CHECKING:
     from strata_broker.operators.topics import Operations
-
-NAMES = ("kv",)
-"""Plugins there are; `strata_broker.NAME.plugin.load` makes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +61,3 @@ class BrokerPlugin(TakesSends, Protocol):
 
     def end_all(self) -> None:
         """End streams: clients are sent to other brokers."""
-
-
-def load(names: Collection[str]) -> list[BrokerPlugin]:
-    """Import and make plugins.
-
-    Raises:
-        ConfigError: there is no such plugin.
-    """
-    plugins: list[BrokerPlugin] = []
-    for name in names:
-        if name not in NAMES:
-            raise ConfigError(f"plugins: no plugin {name!r}; there are: {', '.join(NAMES)}")
-        module: Any = import_module(f"strata_broker.{name}.plugin")
-        plugins.append(module.load())
-    return plugins

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.metadata.quotas import LimitInForce
 from strata_broker.operators.quotas import QuotaOperations
-from strata_broker.servicers.admin_rpc import add
 from strata_broker.servicers.pages import page
 
 
@@ -17,12 +15,6 @@ class QuotaAdminServicer:
 
     def __init__(self, operations: QuotaOperations) -> None:
         self._operations = operations
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "SetQuota", admin_pb2.SetQuotaRequest, self.set_quota)
-        add(edge, "GetQuota", admin_pb2.GetQuotaRequest, self.get_quota)
-        add(edge, "ListQuotas", admin_pb2.ListQuotasRequest, self.list_quotas)
 
     async def set_quota(self, request: admin_pb2.SetQuotaRequest) -> admin_pb2.SetQuotaResponse:
         """Set limits of a namespace or of a topic."""

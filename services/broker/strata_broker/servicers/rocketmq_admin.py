@@ -12,14 +12,12 @@ from typing import Any
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.clients.route import Routes
 from strata_broker.clients.sessions import Sessions
 from strata_broker.metadata.requests import Caller, milliseconds
 from strata_broker.operators.runtime_stats import RuntimeStats
 from strata_broker.operators.subscriptions import Subscriptions, in_namespace
 from strata_broker.operators.topics import Operations
-from strata_broker.servicers.rocketmq_rpc import add
 from strata_mq.requests import Code, RequestError
 from strata_runtime import logs
 
@@ -53,6 +51,7 @@ class RocketmqAdminServicer:
         operations: Operations,
         subscriptions: Subscriptions,
         routes: Routes,
+        *,
         sessions: Sessions,
         stats: RuntimeStats,
         node_id: str,
@@ -65,20 +64,6 @@ class RocketmqAdminServicer:
         self._stats = stats
         self._node_id = node_id
         self._version = version
-
-    def register(self, edge: Methods) -> None:
-        """Serve its part of the service's RPCs on an edge."""
-        add(edge, "ChangeLogLevel", self.change_log_level)
-        add(edge, "DescribeTopicStatus", self.describe_topic_status)
-        add(edge, "ListSubscription", self.list_subscription)
-        add(edge, "DescribeSubscription", self.describe_subscription)
-        add(edge, "DeleteSubscription", self.delete_subscription)
-        add(edge, "DescribeGroupAccumulation", self.describe_group_accumulation)
-        add(edge, "ListConsumerConnection", self.list_consumer_connection)
-        add(edge, "ResetGroupOffset", self.reset_group_offset)
-        add(edge, "GetTopicRoute", self.get_topic_route)
-        add(edge, "QueryTimeSpan", self.query_time_span)
-        add(edge, "GetProxyRuntimeStats", self.get_proxy_runtime_stats)
 
     async def change_log_level(
         self, _: Caller, request: admin_pb2.ChangeLogLevelRequest

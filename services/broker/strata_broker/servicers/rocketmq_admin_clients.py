@@ -1,6 +1,6 @@
 """`apache.rocketmq.v2.Admin`: messages, and commands to clients.
 
-A command is sent on the telemetry stream of the client, wherever it is connected (`Peers`).
+A command is sent on the telemetry stream of the client, wherever it is connected (`BrokerPeers`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 from strata.admin.v1 import admin_pb2 as strata_admin_pb2
 from strata.broker.v1 import peer_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.clients.client_commands import not_connected
-from strata_broker.clients.peers import Peers, require_ok
+from strata_broker.clients.peers import BrokerPeers, require_ok
 from strata_broker.metadata.metadata import MetadataView, TopicRow
 from strata_broker.metadata.requests import Caller, enum_name, milliseconds
 from strata_broker.metadata.stored_messages import parsed_message
@@ -22,7 +21,6 @@ from strata_broker.operators.message_queries import MAX_PAGE_MESSAGES, MessageQu
 from strata_broker.operators.subscriptions import Subscriptions
 from strata_broker.operators.topics import Operations
 from strata_broker.sends.internal_sends import InternalSends
-from strata_broker.servicers.rocketmq_rpc import add
 from strata_mq.requests import Code, RequestError
 
 # A page by number is found by reading the pages before it.
@@ -37,9 +35,10 @@ class RocketmqAdminClientServicer:
         view: MetadataView,
         operations: Operations,
         subscriptions: Subscriptions,
+        *,
         queries: MessageQueries,
         sends: InternalSends,
-        peers: Peers,
+        peers: BrokerPeers,
         node_id: str,
     ) -> None:
         self._view = view
@@ -49,14 +48,6 @@ class RocketmqAdminClientServicer:
         self._sends = sends
         self._peers = peers
         self._node_id = node_id
-
-    def register(self, edge: Methods) -> None:
-        """Serve its part of the service's RPCs on an edge."""
-        add(edge, "QueryMessage", self.query_message)
-        add(edge, "PrintThreadStackTrace", self.print_thread_stack_trace)
-        add(edge, "VerifyMessage", self.verify_message)
-        add(edge, "AdminSendMessage", self.send_message)
-        add(edge, "GetConsumerRunningInfo", self.get_consumer_running_info)
 
     async def query_message(
         self, caller: Caller, request: admin_pb2.ListMessageRequest
@@ -165,7 +156,7 @@ class RocketmqAdminClientServicer:
         )
         return admin_pb2.VerifyMessageResponse(status=said.status)
 
-    async def send_message(
+    async def admin_send_message(
         self, caller: Caller, request: admin_pb2.AdminSendMessageRequest
     ) -> admin_pb2.AdminSendMessageResponse:
         """Send a message as a producer does."""

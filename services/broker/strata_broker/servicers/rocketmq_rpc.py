@@ -1,51 +1,57 @@
-"""Adds an RPC of `apache.rocketmq.v2.Admin` to an edge: failures become a Status.
+"""Serves `apache.rocketmq.v2.Admin` on an edge: failures become a Status.
 
 No client id is required: operators' tools are not clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import cast
 
 from google.protobuf.message import DecodeError, Message
 
 from apache.rocketmq.v2 import admin_pb2
+from strata_angelia.methods import Rpc, rpcs_of
 from strata_broker.base import errors
 from strata_broker.base.failures import Methods
 from strata_broker.base.parsing import parse
-from strata_broker.metadata.requests import Caller, operator_of
+from strata_broker.metadata.requests import operator_of
 from strata_broker.servicers.audit import audit
-from strata_edge.ports import CallError, CallInfo
+from strata_edge.ports import CallError, CallInfo, UnaryHandler
 from strata_mq.requests import RequestError
 
-SERVICE = "apache.rocketmq.v2.Admin"
+_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
+SERVICE: str = _SERVICE.full_name
 
-_METHODS = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods_by_name
+
+def serve(edge: Methods, *servicers: object) -> None:
+    """Serve every RPC by the method of its name, in snake_case, that one of the servicers has.
+
+    A method takes the caller and the request and returns the response, without a status when all
+    is well.
+
+    Raises:
+        TypeError: an RPC has no method, or two.
+    """
+    for rpc in rpcs_of(_SERVICE, *servicers):
+        edge.add_unary(rpc.path, _answering(rpc))
 
 
-def add(edge: Methods, rpc: str, answer: Callable[[Caller, Any], Awaitable[Message]]) -> None:
-    """Serve an RPC by a method that returns its response, without status when all is well."""
-    method = _METHODS[rpc]
-    request_type: type[Message] = getattr(admin_pb2, method.input_type.name)
-    response_type: type[Message] = getattr(admin_pb2, method.output_type.name)
-
-    async def serve(data: bytes, info: CallInfo) -> bytes:
+def _answering(rpc: Rpc) -> UnaryHandler:
+    async def answer(data: bytes, info: CallInfo) -> bytes:
         try:
-            request = parse(request_type, data)
+            request = parse(rpc.request_type, data)
         except DecodeError as error:
             raise CallError("INVALID_ARGUMENT", str(error)) from error
         try:
-            response = await answer(operator_of(info.metadata), request)
+            response = cast("Message", await rpc.function(operator_of(info.metadata), request))
         except RequestError as bad:
-            status = errors.status_of(bad)
+            response = rpc.response_type(status=errors.status_of(bad))
         else:
             _set_ok(response)
-            audit(rpc, request, info)
-            return response.SerializeToString()
-        return response_type(status=status).SerializeToString()
+            audit(rpc.name, request, info)
+        return response.SerializeToString()
 
-    edge.add_unary(f"/{SERVICE}/{rpc}", serve)
+    return answer
 
 
 def _set_ok(response: Message) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.operators.tier import TierOperations
-from strata_broker.servicers.admin_rpc import add
 
 
 class TierAdminServicer:
@@ -13,17 +11,6 @@ class TierAdminServicer:
 
     def __init__(self, operations: TierOperations) -> None:
         self._operations = operations
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "GetTier", admin_pb2.GetTierRequest, self.get_tier)
-        add(edge, "PauseTier", admin_pb2.PauseTierRequest, self.pause_tier)
-        operations = self._operations
-        add(edge, "FlushTier", admin_pb2.FlushTierRequest, operations.flush)
-        replace = admin_pb2.ReplaceTierRangesRequest
-        add(edge, "ReplaceTierRanges", replace, operations.replace_ranges)
-        add(edge, "PlanTierSweep", admin_pb2.PlanTierSweepRequest, operations.plan_sweep)
-        add(edge, "ForgetTierObjects", admin_pb2.ForgetTierObjectsRequest, operations.forget)
 
     async def get_tier(self, _: admin_pb2.GetTierRequest) -> admin_pb2.GetTierResponse:
         """Show the progress of uploads."""
@@ -33,3 +20,25 @@ class TierAdminServicer:
         """Pause or resume uploads."""
         raft_groups = await self._operations.pause(request.raft_groups, paused=request.paused)
         return admin_pb2.PauseTierResponse(raft_groups=raft_groups)
+
+    async def flush_tier(self, request: admin_pb2.FlushTierRequest) -> admin_pb2.FlushTierResponse:
+        """Upload what waits."""
+        return await self._operations.flush(request)
+
+    async def replace_tier_ranges(
+        self, request: admin_pb2.ReplaceTierRangesRequest
+    ) -> admin_pb2.ReplaceTierRangesResponse:
+        """Commit an object in place of others."""
+        return await self._operations.replace_ranges(request)
+
+    async def plan_tier_sweep(
+        self, request: admin_pb2.PlanTierSweepRequest
+    ) -> admin_pb2.PlanTierSweepResponse:
+        """Say what may be deleted."""
+        return await self._operations.plan_sweep(request)
+
+    async def forget_tier_objects(
+        self, request: admin_pb2.ForgetTierObjectsRequest
+    ) -> admin_pb2.ForgetTierObjectsResponse:
+        """Forget objects that were deleted."""
+        return await self._operations.forget(request)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from strata.admin.v1 import admin_pb2
-from strata_broker.base.failures import Methods
 from strata_broker.operators.transactions import TransactionOperations
-from strata_broker.servicers.admin_rpc import add
 
 
 class TransactionAdminServicer:
@@ -13,12 +11,6 @@ class TransactionAdminServicer:
 
     def __init__(self, operations: TransactionOperations) -> None:
         self._operations = operations
-
-    def register(self, edge: Methods) -> None:
-        """Serve every RPC on an edge."""
-        add(edge, "ListTransactions", admin_pb2.ListTransactionsRequest, self.list_transactions)
-        add(edge, "GetTransaction", admin_pb2.GetTransactionRequest, self.get_transaction)
-        add(edge, "EndTransaction", admin_pb2.EndTransactionRequest, self.end_transaction)
 
     async def list_transactions(
         self, request: admin_pb2.ListTransactionsRequest

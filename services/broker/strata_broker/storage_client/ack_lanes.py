@@ -82,6 +82,7 @@ class Acker:
         leaders: LeaderMap,
         channels: NodeChannels,
         config: StorageClientSection,
+        *,
         max_waiting: int,
         clock: Clock,
         random: Random,
@@ -97,7 +98,7 @@ class Acker:
         self._ready: dict[str, dict[int, _GroupLane]] = {}
         self._lanes = NodeLanes("ack", tasks, self._exchange)
         leaders.on_leader(self._led_elsewhere)
-        self._limit = Limit("acks waiting", max_waiting, "acks", metrics)
+        self._limit = Limit("acks waiting", max_waiting, "acks", metrics=metrics)
         show_watermark(metrics, "ack", lambda: self._limit.used)
         self._retries = metrics.counter("strata_broker_storage_retries_total")
 

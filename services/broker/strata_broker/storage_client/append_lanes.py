@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
+import google_crc32c
+
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, TOO_LARGE, AngeliaError
 from strata_broker.base import errors
@@ -41,11 +43,10 @@ from strata_mq.layout import (
     PartKind,
 )
 from strata_mq.requests import RequestError
-from strata_runtime.backoff import Backoff, Random
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
+from strata_runtime.backoff import Backoff
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks, Tasks
-from strata_runtime.tracing import Span, SpanKind, Tracer, inside
+from strata_runtime.tracing import Span, SpanKind, inside
 
 _APPEND = SERVICE + "Append"
 _MOVED = frozenset(
@@ -177,24 +178,22 @@ class Appender:
         boot_id: int,
         leaders: LeaderMap,
         channels: NodeChannels,
+        *,
         config: BrokerConfig,
-        checksum: Checksum,
-        clock: Clock,
-        random: Random,
+        runtime: Runtime,
         tasks: Tasks,
         requests: RequestTasks,
-        metrics: Metrics,
-        tracer: Tracer | None = None,
     ) -> None:
-        self._tracer = tracer or Tracer.disabled()
+        clock, metrics = runtime.clock, runtime.metrics
+        self._tracer = runtime.tracer
         self._boot_id = boot_id
         self._leaders = leaders
         self._channels = channels
         self._config = config
         self._try_timeout_s = config.storage_client.try_timeout_ms / 1000
-        self._checksum = checksum
+        self._checksum: Checksum = google_crc32c.value
         self._clock = clock
-        self._random = random
+        self._random = runtime.random
         self._requests = requests
         self.group_clock = GroupClock(clock)
         self._groups: dict[int, _GroupLane] = {}

@@ -38,6 +38,7 @@ class ClusterWatch:
         view: MetadataView,
         leaders: LeaderMap,
         reports: NodeReports,
+        *,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -51,7 +52,9 @@ class ClusterWatch:
         self._more: list[HealthSource] = []
         self._serves = False
         self._on_serving: Callable[[bool], None] = lambda serves: None
-        self._watch = HealthWatch("broker", self._facts, clock, metrics, self._looked)
+        self._watch = HealthWatch(
+            "broker", self._facts, clock, metrics=metrics, on_look=self._looked
+        )
         metrics.gauge("strata_broker_unreachable_raft_groups", self._unserved)
 
     def follow(self, metadata: MetadataFollower) -> None:

@@ -61,6 +61,7 @@ class EarlierSends:
         view: MetadataView,
         storage: StorageClient,
         config: SendSection,
+        *,
         clock: GroupClock,
         metrics: Metrics,
     ) -> None:
@@ -72,7 +73,7 @@ class EarlierSends:
         # topic id -> when a queue of it moved last, as far as this broker saw
         self._moved_ms: OrderedDict[int, int] = OrderedDict()
         self._max_lookups = config.max_repeat_lookups
-        self._under_way = Limit("earlier sends", self._max_lookups, "messages", metrics)
+        self._under_way = Limit("earlier sends", self._max_lookups, "messages", metrics=metrics)
         self._found = metrics.counter("strata_broker_earlier_sends_total")
         view.on_move(self._moved)
 

@@ -40,7 +40,7 @@ class HolderCalls:
     """
 
     def __init__(
-        self, view: MetadataView, storage: StorageClient, clock: Clock, timeout_s: float
+        self, view: MetadataView, storage: StorageClient, clock: Clock, *, timeout_s: float
     ) -> None:
         self._view = view
         self._storage = storage

@@ -20,10 +20,10 @@ from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.node_reports import NodeReports
 from strata_broker.storage_client.storage_client import SERVICE
-from strata_runtime.backoff import Backoff, Random
+from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
 from strata_runtime.logs import get_logger
-from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import Tasks
 
 _WATCH = SERVICE + "Watch"
@@ -43,9 +43,8 @@ class LeaderWatch:
         leaders: gets the raft groups that nodes say they lead.
         reports: gets nodes' reports of themselves.
         config: pauses and the limit on streams.
-        random: spreads the pauses.
+        runtime: spreads the pauses, counts open streams.
         tasks: run the streams.
-        metrics: how many streams are open.
     """
 
     def __init__(
@@ -53,12 +52,12 @@ class LeaderWatch:
         boot_id: int,
         view: MetadataView,
         channels: NodeChannels,
+        *,
         leaders: LeaderMap,
         reports: NodeReports,
         config: StorageClientSection,
-        random: Random,
+        runtime: Runtime,
         tasks: Tasks,
-        metrics: Metrics,
     ) -> None:
         self._request = storage_pb2.WatchRequest(broker_boot_id=boot_id)
         self._view = view
@@ -66,9 +65,11 @@ class LeaderWatch:
         self._leaders = leaders
         self._reports = reports
         self._config = config
-        self._random = random
+        self._random = runtime.random
         self._tasks = tasks
-        self._streams = Limit("leader watches", config.max_watches, "streams", metrics)
+        self._streams = Limit(
+            "leader watches", config.max_watches, "streams", metrics=runtime.metrics
+        )
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._on_checks: OnChecks = lambda _: None
         self._changed = asyncio.Event()

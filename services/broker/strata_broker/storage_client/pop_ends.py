@@ -46,7 +46,7 @@ class PopEnder:
     """See the module docstring. Used on the event loop only."""
 
     def __init__(
-        self, boot_id: int, channels: NodeChannels, config: StorageClientSection, tasks: Tasks
+        self, boot_id: int, channels: NodeChannels, config: StorageClientSection, *, tasks: Tasks
     ) -> None:
         self._boot_id = boot_id
         self._channels = channels

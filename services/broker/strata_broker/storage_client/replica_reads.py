@@ -34,7 +34,7 @@ _LEFT_ALONE_S = 3.0
 _MAX_TRIES = 2
 
 
-class Place(NamedTuple):
+class MessagePlace(NamedTuple):
     """Where a message is, and how many bytes it has."""
 
     queue: int
@@ -66,6 +66,7 @@ class ReadSpread:
         view: MetadataView,
         leaders: LeaderMap,
         config: StorageClientSection,
+        *,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -233,6 +234,7 @@ class ReplicaReads:
         spread: ReadSpread,
         client: StorageClient,
         channels: NodeChannels,
+        *,
         config: StorageClientSection,
         metrics: Metrics,
     ) -> None:
@@ -254,7 +256,7 @@ class ReplicaReads:
             Leases on messages that could not be asked for, also left out: to be released.
         """
         leased = list(popped.messages)
-        places = [Place(one.queue, one.offset, one.message_length) for one in leased]
+        places = [MessagePlace(one.queue, one.offset, one.message_length) for one in leased]
         try:
             found = await self.read(raft_group, topic_id, popped.applied_index, places)
         except RequestError:
@@ -276,14 +278,16 @@ class ReplicaReads:
         Raises:
             RequestError: the leader could not be asked.
         """
-        places = [Place(one.queue, one.offset, one.message_length) for one in fetched.messages]
+        places = [
+            MessagePlace(one.queue, one.offset, one.message_length) for one in fetched.messages
+        ]
         found = await self.read(raft_group, topic_id, fetched.applied_index, places)
         for one, message in zip(fetched.messages, found, strict=True):
             one.message = message
         return all(found)
 
     async def read(
-        self, raft_group: int, topic_id: int, applied_index: int, places: Sequence[Place]
+        self, raft_group: int, topic_id: int, applied_index: int, places: Sequence[MessagePlace]
     ) -> list[bytes]:
         """Return messages in order; empty: no replica that was asked has it.
 
@@ -366,7 +370,7 @@ class ReplicaReads:
 
 
 def _request(
-    raft_group: int, topic_id: int, applied_index: int, places: Iterable[Place]
+    raft_group: int, topic_id: int, applied_index: int, places: Iterable[MessagePlace]
 ) -> storage_pb2.ReadMessagesRequest:
     request = storage_pb2.ReadMessagesRequest(
         raft_group=raft_group, topic_id=topic_id, applied_index=applied_index

@@ -57,6 +57,7 @@ class StorageClient:
         leaders: LeaderMap,
         channels: NodeChannels,
         config: StorageClientSection,
+        *,
         clock: Clock,
         random: Random,
         metrics: Metrics,

@@ -8,8 +8,6 @@ channels --> leaders (by raft group) <-- leader watch (reports of nodes)
 
 from __future__ import annotations
 
-import google_crc32c
-
 from strata_broker.base.config import BrokerConfig
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.ack_lanes import Acker
@@ -23,11 +21,8 @@ from strata_broker.storage_client.node_reports import NodeReports
 from strata_broker.storage_client.pop_ends import PopEnder
 from strata_broker.storage_client.replica_reads import ReadSpread, ReplicaReads
 from strata_broker.storage_client.storage_client import StorageClient
-from strata_runtime.backoff import Random
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import RequestTasks, Tasks
-from strata_runtime.tracing import Tracer
 
 
 class StorageTier:
@@ -38,11 +33,9 @@ class StorageTier:
         view: knows the raft groups and nodes.
         factory: makes a channel to a storage node.
         config: times and limits.
-        clock: time.
-        random: spreads pauses.
+        runtime: clock, chance, metrics, tracer.
         tasks: run the background loops.
         requests: notes failures of single requests.
-        metrics: where everything is counted.
     """
 
     def __init__(
@@ -50,58 +43,62 @@ class StorageTier:
         boot_id: int,
         view: MetadataView,
         factory: ChannelFactory,
+        *,
         config: BrokerConfig,
-        clock: Clock,
-        random: Random,
+        runtime: Runtime,
         tasks: Tasks,
         requests: RequestTasks,
-        metrics: Metrics,
-        tracer: Tracer | None = None,
     ) -> None:
         section = config.storage_client
+        clock, random, metrics = runtime.clock, runtime.random, runtime.metrics
         self._tasks = tasks
         self.channels = NodeChannels(view, factory)
         self.leaders = LeaderMap(view, section, clock)
         reports = NodeReports()
         self._watch = LeaderWatch(
-            boot_id, view, self.channels, self.leaders, reports, section, random, tasks, metrics
+            boot_id,
+            view,
+            self.channels,
+            leaders=self.leaders,
+            reports=reports,
+            config=section,
+            runtime=runtime,
+            tasks=tasks,
         )
-        self.cluster = ClusterWatch(view, self.leaders, reports, clock, metrics)
+        self.cluster = ClusterWatch(view, self.leaders, reports, clock=clock, metrics=metrics)
         self.leaders.why = self.cluster.why
-        self.client = StorageClient(self.leaders, self.channels, section, clock, random, metrics)
-        self.pop_ender = PopEnder(boot_id, self.channels, section, tasks)
+        self.client = StorageClient(
+            self.leaders, self.channels, section, clock=clock, random=random, metrics=metrics
+        )
+        self.pop_ender = PopEnder(boot_id, self.channels, section, tasks=tasks)
         self.reads = ReplicaReads(
-            ReadSpread(view, self.leaders, section, clock, metrics),
+            ReadSpread(view, self.leaders, section, clock=clock, metrics=metrics),
             self.client,
             self.channels,
-            section,
-            metrics,
+            config=section,
+            metrics=metrics,
         )
         self.acker = Acker(
             self.leaders,
             self.channels,
             section,
-            config.ack.max_waiting,
-            clock,
-            random,
-            tasks,
-            metrics,
+            max_waiting=config.ack.max_waiting,
+            clock=clock,
+            random=random,
+            tasks=tasks,
+            metrics=metrics,
         )
         self.appender = Appender(
             boot_id,
             self.leaders,
             self.channels,
-            config,
-            google_crc32c.value,
-            clock,
-            random,
-            tasks,
-            requests,
-            metrics,
-            tracer,
+            config=config,
+            runtime=runtime,
+            tasks=tasks,
+            requests=requests,
         )
         self.earlier = EarlierSends(
-            view, self.client, config.send, self.appender.group_clock, metrics
+            view, self.client, config.send, clock=self.appender.group_clock, metrics=metrics
         )
 
     def on_checks(self, listener: OnChecks) -> None:

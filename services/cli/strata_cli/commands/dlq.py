@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.options import COMMON, CliError, Common, UsageError
 from strata_cli.output import show
 from strata_cli.views import View, dead_letter_topic_view, dead_letter_view, redriven_view
@@ -131,7 +131,7 @@ def redrive(
 
 
 def _answers(
-    client: Client, request: admin_pb2.RedriveDeadLettersRequest, limit: int | None
+    client: AdminClient, request: admin_pb2.RedriveDeadLettersRequest, limit: int | None
 ) -> Iterator[admin_pb2.RedriveDeadLettersResponse]:
     """Call until everything, or `limit`, is sent, or nothing more can be sent."""
     left = limit

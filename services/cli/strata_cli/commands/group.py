@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, Common, UsageError, numbers, time_ms
 from strata_cli.output import show
@@ -227,13 +227,13 @@ def reset(
     show(result, common, rows="queues")
 
 
-def _get(client: Client, name: str, common: Common) -> admin_pb2.GetConsumerGroupResponse:
+def _get(client: AdminClient, name: str, common: Common) -> admin_pb2.GetConsumerGroupResponse:
     request = admin_pb2.GetConsumerGroupRequest(namespace=common.namespace, name=name)
     return client.call(client.admin.GetConsumerGroup, request)
 
 
 def _planned_reset(
-    client: Client, reset: admin_pb2.ResetConsumerGroupRequest, common: Common
+    client: AdminClient, reset: admin_pb2.ResetConsumerGroupRequest, common: Common
 ) -> list[View]:
     """Return each queue with the cursor that a reset would give it, as it is now."""
     queues = [

@@ -114,7 +114,7 @@ def cas(
         ttl: How long the item is kept, like 30m; default: until it is deleted.
     """
     if (version is None) == (expected is None):
-        raise UsageError("nothing is expected: give --version or --expected")
+        raise UsageError("no version or value is expected: give --version or --expected")
     if delete == (value is not None):
         raise UsageError("no new value: give a value or --delete")
     with _table(table, common) as opened:

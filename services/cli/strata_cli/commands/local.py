@@ -16,8 +16,8 @@ from cyclopts import App, Parameter
 from strata_cli.local.cluster import LocalCluster, Timeouts
 from strata_cli.local.plan import (
     FORWARDER,
+    ClusterPlan,
     Codec,
-    Plan,
     Role,
     Transport,
     free_ports,
@@ -82,7 +82,7 @@ def up(
     if config is not None:
         _check_config(config)
 
-    def make_plan() -> Plan:
+    def make_plan() -> ClusterPlan:
         # A port that the operator chose is not given to another process.
         _, _, port = virtual_address.rpartition(":")
         taken = [int(port)] if port.isdigit() else []
@@ -239,7 +239,7 @@ def _check_config(file: Path) -> None:
     load(ClusterConfig, file, os.environ)
 
 
-def _tell_unused(plan: Plan, asked: Mapping[Role, int | None], virtual_address: str) -> None:
+def _tell_unused(plan: ClusterPlan, asked: Mapping[Role, int | None], virtual_address: str) -> None:
     """Warn of options that differ from the existing cluster and are ignored."""
     options = {"nameserver": "--nameservers", "storage": "--storage", "broker": "--brokers"}
     for role, count in asked.items():

@@ -128,7 +128,7 @@ def _log_folders(folder: Path) -> list[Path]:
         CliError: it has none.
     """
     if not folder.is_dir():
-        raise CliError(f"{folder}: no such folder")
+        raise CliError(f"{folder}: the folder does not exist")
     inside = [folder / name for name in _LOGS_OF_A_DATA_FOLDER if (folder / name).is_dir()]
     for path in inside or [folder]:
         with _readable(path):

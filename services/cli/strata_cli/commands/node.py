@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_views import node_view, node_views, replica_view
 from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, CliError, Common
@@ -22,7 +22,7 @@ NodeName = Annotated[str, Parameter(help="Id of the node, or one of its endpoint
 app = App(name="node", help="Nodes: nameservers, storage nodes, brokers.")
 
 
-def node_id_of(client: Client, name: str) -> str:
+def node_id_of(client: AdminClient, name: str) -> str:
     """Return the id of the node that has an id or an endpoint.
 
     Raises:
@@ -118,7 +118,9 @@ def remove(
     show({"removed": node_id}, common)
 
 
-def _replicas_on(client: Client, node_id: str, cluster: admin_pb2.GetClusterResponse) -> list[View]:
+def _replicas_on(
+    client: AdminClient, node_id: str, cluster: admin_pb2.GetClusterResponse
+) -> list[View]:
     """Return the replicas on a node with their raft groups."""
     found = []
     for health in cluster.raft_groups:
@@ -132,7 +134,7 @@ def _replicas_on(client: Client, node_id: str, cluster: admin_pb2.GetClusterResp
     return found
 
 
-def _find(client: Client, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetClusterResponse]:
+def _find(client: AdminClient, name: str) -> tuple[meta_pb2.Node, admin_pb2.GetClusterResponse]:
     cluster = client.call(client.admin.GetCluster, admin_pb2.GetClusterRequest())
     found = [node for node in cluster.nodes if node.node_id == name or name in node.endpoints]
     if not found:

@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.commands.placement_facts import cluster_model, measure, placed_queues
 from strata_cli.commands.placement_views import loads_view, plan_view, summary_view
 from strata_cli.options import COMMON, CliError, Common, milliseconds
@@ -292,7 +292,7 @@ def _progress(line: str) -> None:
     print(f"strata placement: {line}", file=sys.stderr)
 
 
-def _find(client: Client, plan_id: int) -> meta_pb2.PlacementPlan:
+def _find(client: AdminClient, plan_id: int) -> meta_pb2.PlacementPlan:
     """Return a plan; `plan_id` 0: the newest.
 
     Raises:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from apache.rocketmq.v2 import definition_pb2
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import Client
+from strata_cli.client import AdminClient
 from strata_cli.options import CliError
 from strata_placement.cluster import BrokerModel, ClusterModel, GroupModel, NodeModel
 from strata_placement.outlook import Expectation
@@ -42,7 +42,7 @@ _PEAK = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredLoads:
     """Loads of queues and their source.
 
     Attributes:
@@ -73,7 +73,7 @@ class Queues:
     held: frozenset[str]
 
 
-def placed_queues(client: Client) -> Queues:
+def placed_queues(client: AdminClient) -> Queues:
     """Return where every queue is."""
     raft_group_of: dict[str, int] = {}
     held = set[str]()
@@ -86,7 +86,7 @@ def placed_queues(client: Client) -> Queues:
     return Queues(raft_group_of, frozenset(held))
 
 
-def measure(client: Client, loads: str, history_ms: int, sample_ms: int) -> Measured:
+def measure(client: AdminClient, loads: str, history_ms: int, sample_ms: int) -> MeasuredLoads:
     """Return the loads of the last time.
 
     Args:
@@ -107,7 +107,7 @@ def measure(client: Client, loads: str, history_ms: int, sample_ms: int) -> Meas
                 "and brokers write them with observability.windows = true"
             )
         return _sampled(client, sample_ms)
-    return Measured(
+    return MeasuredLoads(
         queue_series(batches),
         f"metric windows of {history_ms / 60_000:.0f} min",
         "bytes",
@@ -117,9 +117,9 @@ def measure(client: Client, loads: str, history_ms: int, sample_ms: int) -> Meas
 
 
 def cluster_model(
-    client: Client,
+    client: AdminClient,
     expected: Expectation,
-    measured: Measured,
+    measured: MeasuredLoads,
     queues: Queues,
     node_capacity_per_s: float,
     broker_capacity_per_s: float = 0.0,
@@ -196,7 +196,7 @@ def broker_model(
     return BrokerModel(count, per_core * _BROKER_CORES, peak)
 
 
-def window_batches(client: Client, history_ms: int) -> Iterator[WindowBatch]:
+def window_batches(client: AdminClient, history_ms: int) -> Iterator[WindowBatch]:
     """Yield the newest metric windows; none if their topic does not exist."""
     begin_ms = int(time.time() * 1_000) - history_ms
     request = admin_pb2.FindMessagesRequest(
@@ -241,7 +241,7 @@ def _node(node: meta_pb2.Node, load: meta_pb2.NodeLoad | None, capacity_per_s: f
 
 
 def _group(
-    client: Client, number: int, leader: str, traffic: GroupTraffic, seconds: float
+    client: AdminClient, number: int, leader: str, traffic: GroupTraffic, seconds: float
 ) -> GroupModel:
     request = admin_pb2.GetRaftGroupRequest(raft_group=number)
     row = client.call(client.admin.GetRaftGroup, request).row
@@ -257,7 +257,7 @@ def _group(
     )
 
 
-def _sampled(client: Client, sample_ms: int) -> Measured:
+def _sampled(client: AdminClient, sample_ms: int) -> MeasuredLoads:
     before = _ends(client)
     time.sleep(sample_ms / 1_000)
     after = _ends(client)
@@ -271,10 +271,10 @@ def _sampled(client: Client, sample_ms: int) -> Measured:
             for name, end in after.items()
         ),
     )
-    return Measured(series, f"growth of queues over {sample_ms} ms", "messages")
+    return MeasuredLoads(series, f"growth of queues over {sample_ms} ms", "messages")
 
 
-def _ends(client: Client) -> dict[str, int]:
+def _ends(client: AdminClient) -> dict[str, int]:
     return {
         str(QueueName(topic.namespace, topic.name, queue.queue)): queue.next_offset
         for topic, queues in _topics(client)
@@ -283,7 +283,7 @@ def _ends(client: Client) -> dict[str, int]:
 
 
 def _topics(
-    client: Client,
+    client: AdminClient,
 ) -> Iterator[tuple[meta_pb2.Topic, list[admin_pb2.QueueStatus]]]:
     request = admin_pb2.ListTopicsRequest(page_size=PAGE_SIZE)
     while True:

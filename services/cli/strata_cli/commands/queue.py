@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_views import epoch_view, queue_view
 from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
@@ -89,7 +89,7 @@ def move(
 
 
 def _wait(
-    client: Client, common: Common, topic: str, queue: int, to: int
+    client: AdminClient, common: Common, topic: str, queue: int, to: int
 ) -> admin_pb2.GetQueueResponse:
     """Ask until the queue takes messages at raft group `to`.
 
@@ -103,12 +103,12 @@ def _wait(
             return response
         if time.monotonic() >= deadline_s:
             raise CliError(
-                f"queue {queue} of {topic} is still on its way to raft group {to}; it goes on, "
-                f"strata queue show tells"
+                f"queue {queue} of {topic} is still on its way to raft group {to}; the "
+                "move continues: see strata queue show"
             )
         time.sleep(_POLL_S)
 
 
-def _get(client: Client, common: Common, topic: str, queue: int) -> admin_pb2.GetQueueResponse:
+def _get(client: AdminClient, common: Common, topic: str, queue: int) -> admin_pb2.GetQueueResponse:
     request = admin_pb2.GetQueueRequest(namespace=common.namespace, topic=topic, queue=queue)
     return client.call(client.admin.GetQueue, request)

@@ -13,14 +13,15 @@ from typing import NamedTuple
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import Client
+from strata_cli.client import AdminClient
 from strata_cli.options import CliError
 
 _POLL_S = 0.2
-_STILL = "still carrying out an earlier change"
+STILL_CHANGING = "still carrying out an earlier change"
+"""Words of a refusal that passes: the code alone may also say that the change is impossible."""
 
 
-class Change(NamedTuple):
+class LearnerChange(NamedTuple):
     """Learners to add and to remove.
 
     Attributes:
@@ -34,7 +35,7 @@ class Change(NamedTuple):
 
 def next_change(
     row: meta_pb2.RaftGroup, count: int, loads: Mapping[str, float], fit: Collection[str]
-) -> Change:
+) -> LearnerChange:
     """Return the change that gives a raft group `count` read replicas.
 
     Args:
@@ -50,7 +51,7 @@ def next_change(
     readers = [replica.node_id for replica in row.replicas if replica.learner]
     if len(readers) >= count:
         by_load = sorted(readers, key=lambda node: (loads.get(node, 0.0), node))
-        return Change(remove=tuple(by_load[count:]))
+        return LearnerChange(remove=tuple(by_load[count:]))
     taken = {replica.node_id for replica in (*row.replicas, *row.leaving)}
     free = sorted(set(fit) - taken, key=lambda node: (loads.get(node, 0.0), node))
     missing = count - len(readers)
@@ -59,10 +60,10 @@ def next_change(
             f"raft group {row.raft_group} has {len(taken)} replicas, and {len(free)} other storage "
             f"nodes could take one; {missing} more are asked for: add storage nodes"
         )
-    return Change(add=tuple(free[:missing]))
+    return LearnerChange(add=tuple(free[:missing]))
 
 
-def set_read_replicas(client: Client, namespace: str, topic: str, count: int) -> None:
+def set_read_replicas(client: AdminClient, namespace: str, topic: str, count: int) -> None:
     """Give every raft group that holds queues of a topic `count` read replicas.
 
     Raises:
@@ -92,7 +93,7 @@ def set_read_replicas(client: Client, namespace: str, topic: str, count: int) ->
             _change(client, number, change.remove, adds=False)
 
 
-def _change(client: Client, raft_group: int, node_ids: tuple[str, ...], *, adds: bool) -> None:
+def _change(client: AdminClient, raft_group: int, node_ids: tuple[str, ...], *, adds: bool) -> None:
     request = admin_pb2.ChangeReplicasRequest(
         raft_group=raft_group,
         add_node_ids=node_ids if adds else (),
@@ -104,7 +105,7 @@ def _change(client: Client, raft_group: int, node_ids: tuple[str, ...], *, adds:
         try:
             client.call(client.admin.ChangeReplicas, request)
         except CliError as error:
-            if _STILL not in str(error) or time.monotonic() >= ends_s:
+            if STILL_CHANGING not in str(error) or time.monotonic() >= ends_s:
                 raise
             time.sleep(_POLL_S)
         else:

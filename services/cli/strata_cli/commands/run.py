@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_PORT = 65_535
 
+EdgeAdapter = Literal["auto", "grpcio", "native"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 ConfigT = TypeVar("ConfigT", bound="StandaloneConfig")
 
@@ -27,6 +28,7 @@ def standalone(
     data_dir: Path,
     host: str | None = None,
     grpc_port: int | None = None,
+    edge: EdgeAdapter | None = None,
     virtual_address: str | None = None,
     tier: str | None = None,
     plugins: str | None = None,
@@ -45,6 +47,7 @@ def standalone(
         data_dir: Folder for all data; created if missing.
         host: Address to listen on; default 127.0.0.1, or the configured address.
         grpc_port: Port for clients, 0 for any free port; default 8081, or the configured port.
+        edge: Serves clients: grpcio, or native code (`make edge`); auto: native if installed.
         virtual_address: HOST:PORT of a load balancer; routes name it instead of the node.
         tier: URL of an object store for old messages: posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL,
             hdfs://HOST:PORT/PATH.
@@ -67,6 +70,7 @@ def standalone(
             "metrics_port": metrics_port,
             "log_level": log_level,
         },
+        edge={"adapter": edge},
         route={"advertised_endpoint": virtual_address},
         tier={"url": tier},
         plugins=tuple(filter(None, plugins.split(","))) if plugins is not None else None,
@@ -187,6 +191,7 @@ def broker(
     storage_seeds: str | None = None,
     host: str | None = None,
     grpc_port: int | None = None,
+    edge: EdgeAdapter | None = None,
     advertise: str | None = None,
     virtual_address: str | None = None,
     storage_transport: Literal["tcp", "http2"] | None = None,
@@ -210,6 +215,7 @@ def broker(
             when no nameserver answers.
         host: Address to listen on.
         grpc_port: Port for clients, 0 for any free port; default 8081.
+        edge: Serves clients: grpcio, or native code (`make edge`); auto: native if installed.
         advertise: Host that routes name; default: the address, or the machine's name when it
             listens on all addresses.
         virtual_address: HOST:PORT of a load balancer; routes name it instead of the broker.
@@ -228,6 +234,7 @@ def broker(
         config,
         node=node,
         cluster=cluster,
+        edge={"adapter": edge},
         route={"advertised_endpoint": virtual_address},
         storage_client={"storage_transport": storage_transport, "storage_codec": storage_codec},
         metrics_port=metrics_port,

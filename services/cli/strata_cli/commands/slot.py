@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from strata.admin.v1 import admin_pb2
-from strata_cli.client import Client, connect
+from strata_cli.client import AdminClient, connect
 from strata_cli.cluster_views import slots_view
 from strata_cli.options import COMMON, CliError, Common
 from strata_cli.output import show
@@ -69,7 +69,7 @@ def move(
     show(view | {"left": left, "done": left == 0}, common)
 
 
-def _move(client: Client, request: admin_pb2.MoveSlotsRequest, *, wait: bool) -> int:
+def _move(client: AdminClient, request: admin_pb2.MoveSlotsRequest, *, wait: bool) -> int:
     """Begin to move slots, repeatedly with `wait`; return how many are left.
 
     Raises:

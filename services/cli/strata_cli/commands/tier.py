@@ -104,7 +104,7 @@ def scrub(
     """
     if mib_per_s <= 0:
         raise CliError("--mib-per-s must be more than 0")
-    paced = StoreOptions(download_bytes_per_s=mib_per_s * 1024 * 1024, requests_in_flight=2)
+    paced = StoreOptions(download_bytes_per_s=mib_per_s * 1024 * 1024, max_requests_in_flight=2)
     options = AuditOptions(objects_at_once=1, request_bytes=1024 * 1024)
     _verify(from_, home, space, options, paced, common)
 

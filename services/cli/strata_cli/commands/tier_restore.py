@@ -20,9 +20,8 @@ from pathlib import Path
 
 from strata.meta.v1 import command_pb2, meta_pb2
 from strata_cli.options import CliError
-from strata_cli.processes.data_folder import DataFolder, Identity, Role
-from strata_mq.layout import AppliedRow
-from strata_mq.layout import RowKind as StateRowKind
+from strata_cli.processes.data_folder import DataFolder, FolderRole, Identity
+from strata_mq.layout import AppliedRow, RowKind
 from strata_multiraft.replica import as_frame, void_frame
 from strata_raft import Entry, EntryKind
 from strata_seglog.errors import Corruption
@@ -33,7 +32,7 @@ from strata_seglog.real_disk import RealDisk
 from strata_state.metadata import Row
 from strata_state.metadata_keys import (
     APPLIED_KEY,
-    RowKind,
+    MetadataRowKind,
     kind_of,
     names_of,
     raft_group_key,
@@ -49,12 +48,12 @@ _WRITE_BYTES = 4 * 1024 * 1024
 # Rows of lost members, or rows that the restored nameserver decides anew.
 _LEFT_OUT = frozenset(
     (
-        RowKind.APPLIED,
-        RowKind.CHANGE,
-        RowKind.INSTALLING,
-        RowKind.NODE,
-        RowKind.PLACEMENT_PLAN,
-        RowKind.PLACEMENT_MODEL,
+        MetadataRowKind.APPLIED,
+        MetadataRowKind.CHANGE,
+        MetadataRowKind.INSTALLING,
+        MetadataRowKind.NODE,
+        MetadataRowKind.PLACEMENT_PLAN,
+        MetadataRowKind.PLACEMENT_MODEL,
     )
 )
 
@@ -67,7 +66,7 @@ def topic_ids_of(rows: Sequence[Row], namespace: str, names: Collection[str]) ->
     """
     found: dict[str, int] = {}
     for key, value in rows:
-        if kind_of(key) is RowKind.TOPIC and names_of(key)[0] == namespace:
+        if kind_of(key) is MetadataRowKind.TOPIC and names_of(key)[0] == namespace:
             found[names_of(key)[1]] = meta_pb2.Topic.FromString(value).topic_id
     missing = sorted(set(names) - set(found))
     if missing:
@@ -90,7 +89,7 @@ def write_data_folder(
         DataFolderError, OSError, LogError, MetadataStoreError: it cannot be written.
     """
     _check_new(path)
-    folder = DataFolder.open(path, Role.STANDALONE)
+    folder = DataFolder.open(path, FolderRole.STANDALONE)
     try:
         replica_ids = _replica_ids(restore)
         _write_metadata(restore, folder, replica_ids, topic_ids)
@@ -120,11 +119,11 @@ def write_split_folders(
     _check_new(path)
     path.mkdir(parents=True, exist_ok=True)
     replica_ids = _replica_ids(restore)
-    with closing(DataFolder.open(path / "nameserver", Role.NAMESERVER)) as folder:
+    with closing(DataFolder.open(path / "nameserver", FolderRole.NAMESERVER)) as folder:
         _write_metadata(restore, folder, replica_ids, topic_ids)
         identity = folder.identity
-    of_storage = replace(identity, role=Role.STORAGE)
-    with closing(DataFolder.open(path / "storage", Role.STORAGE, of_storage)) as folder:
+    of_storage = replace(identity, role=FolderRole.STORAGE)
+    with closing(DataFolder.open(path / "storage", FolderRole.STORAGE, of_storage)) as folder:
         write_log(restore.raft_groups, folder.storage / "log", replica_ids)
     return identity
 
@@ -138,7 +137,7 @@ def _raft_group_rows(restore: Restore) -> list[meta_pb2.RaftGroup]:
     return [
         meta_pb2.RaftGroup.FromString(value)
         for key, value in restore.metadata_rows
-        if kind_of(key) is RowKind.RAFT_GROUP
+        if kind_of(key) is MetadataRowKind.RAFT_GROUP
     ]
 
 
@@ -171,7 +170,7 @@ def _write_metadata(
         for row in restore.metadata_rows
         if kind_of(row[0]) not in _LEFT_OUT and _is_wanted(row, topic_ids)
     ]
-    rows = [row for row in rows if kind_of(row[0]) is not RowKind.RAFT_GROUP]
+    rows = [row for row in rows if kind_of(row[0]) is not MetadataRowKind.RAFT_GROUP]
     for row in _raft_group_rows(restore):
         replica_id = replica_ids[row.raft_group]
         restored = meta_pb2.RaftGroup(
@@ -200,11 +199,16 @@ def _is_wanted(row: Row, topic_ids: Collection[int] | None) -> bool:
     if topic_ids is None:
         return True
     match kind_of(key):
-        case RowKind.TOPIC:
+        case MetadataRowKind.TOPIC:
             return meta_pb2.Topic.FromString(value).topic_id in topic_ids
-        case RowKind.QUEUE_OVERRIDE:
+        case MetadataRowKind.QUEUE_OVERRIDE:
             return meta_pb2.QueueOverride.FromString(value).topic_id in topic_ids
-        case RowKind.CONSUMER_GROUP | RowKind.RAFT_GROUP | RowKind.SLOTS | RowKind.SLOT_MOVE:
+        case (
+            MetadataRowKind.CONSUMER_GROUP
+            | MetadataRowKind.RAFT_GROUP
+            | MetadataRowKind.SLOTS
+            | MetadataRowKind.SLOT_MOVE
+        ):
             return True
     return False
 
@@ -215,7 +219,7 @@ def _revision(restore: Restore) -> int:
         int.from_bytes(value)
         for group in restore.raft_groups
         for key, value in group.rows
-        if key[4] == StateRowKind.OWN_REVISION
+        if key[4] == RowKind.OWN_REVISION
     ]
     archived = int(restore.metadata_key.rpartition("/")[2].partition(".")[0], 16)
     return max([archived, *own])
@@ -225,18 +229,18 @@ def _counters(
     restore: Restore, rows: Sequence[Row], replica_ids: dict[int, int], revision: int
 ) -> command_pb2.Counters:
     """Count rows, and ids from far behind those that are known."""
-    counts = {kind: 0 for kind in RowKind}
+    counts = {kind: 0 for kind in MetadataRowKind}
     topics = [queue.topic_id for group in restore.raft_groups for queue in group.queues]
     groups: list[int] = []
     for key, value in restore.metadata_rows:
         match kind_of(key):
-            case RowKind.TOPIC:
+            case MetadataRowKind.TOPIC:
                 topics.append(meta_pb2.Topic.FromString(value).topic_id)
-            case RowKind.CONSUMER_GROUP:
+            case MetadataRowKind.CONSUMER_GROUP:
                 group = meta_pb2.ConsumerGroup.FromString(value)
                 groups.append(group.consumer_group_id)
                 topics.append(group.dead_letter_topic_id)
-            case RowKind.TOMBSTONE:
+            case MetadataRowKind.TOMBSTONE:
                 dropped = meta_pb2.Tombstone.FromString(value).id
                 topics.append(dropped)
                 groups.append(dropped)
@@ -248,11 +252,11 @@ def _counters(
         next_consumer_group_id=max(groups, default=0) + _IDS_MARGIN,
         next_raft_group=max(replica_ids, default=0) + 1,
         next_replica_id=max(replica_ids.values(), default=0) + 1,
-        topic_count=counts[RowKind.TOPIC],
-        consumer_group_count=counts[RowKind.CONSUMER_GROUP],
-        tombstone_count=counts[RowKind.TOMBSTONE],
-        queue_override_count=counts[RowKind.QUEUE_OVERRIDE],
-        quota_count=counts[RowKind.QUOTA],
+        topic_count=counts[MetadataRowKind.TOPIC],
+        consumer_group_count=counts[MetadataRowKind.CONSUMER_GROUP],
+        tombstone_count=counts[MetadataRowKind.TOMBSTONE],
+        queue_override_count=counts[MetadataRowKind.QUEUE_OVERRIDE],
+        quota_count=counts[MetadataRowKind.QUOTA],
     )
 
 

@@ -216,7 +216,7 @@ def _tier_attributes(level: str | None, local_retention: str | None) -> dict[str
 
 def _replica_count(count: int) -> int:
     if count < 0:
-        raise UsageError(f"--read-replicas {count}: it cannot be negative")
+        raise UsageError(f"--read-replicas {count}: give 0 or more")
     return count
 
 

@@ -21,8 +21,8 @@ from typing import TypedDict
 from strata_cli.local.plan import (
     BROKERS,
     ROLES,
+    ClusterPlan,
     Member,
-    Plan,
     PlanError,
     Role,
     free_ports,
@@ -79,7 +79,7 @@ class LocalCluster:
         timeouts: how long verbs wait.
     """
 
-    def __init__(self, folder: Path, plan: Plan, timeouts: Timeouts | None = None) -> None:
+    def __init__(self, folder: Path, plan: ClusterPlan, timeouts: Timeouts | None = None) -> None:
         self.folder = folder
         self.plan = plan
         self._timeouts = timeouts or Timeouts()
@@ -98,7 +98,7 @@ class LocalCluster:
 
     @classmethod
     def make(
-        cls, folder: Path, make_plan: Callable[[], Plan], timeouts: Timeouts | None = None
+        cls, folder: Path, make_plan: Callable[[], ClusterPlan], timeouts: Timeouts | None = None
     ) -> LocalCluster:
         """Return the cluster in a folder, made by `make_plan` if there is none.
 
@@ -263,7 +263,9 @@ class LocalCluster:
                 raise CliError(f"{member.name} does not run")
         for member in members:
             if not self._process(member).wait_for(wanted, _KILL_TIMEOUT_S):
-                raise CliError(f"{member.name} did not react within {_KILL_TIMEOUT_S:g} s")
+                raise CliError(
+                    f"{member.name} did not change its state within {_KILL_TIMEOUT_S:g} s"
+                )
 
     def _tell_forwarder(self) -> None:
         """Write the file from which the forwarder knows its brokers."""
@@ -303,7 +305,7 @@ def _node_id(folder: Path, role: Role) -> str:
     return ""
 
 
-def _runs(folder: Path, plan: Plan) -> bool:
+def _runs(folder: Path, plan: ClusterPlan) -> bool:
     """Whether a process of a cluster runs."""
     states = (Process(folder / member.name).state()[0] for member in plan.members)
     return any(state in ("running", "paused") for state in states)

@@ -71,7 +71,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """All processes of a cluster.
 
     Attributes:
@@ -195,7 +195,7 @@ def new_plan(
     storage_transport: Transport = "tcp",
     storage_codec: Codec = "protobuf",
     tier: str = "",
-) -> Plan:
+) -> ClusterPlan:
     """Return a plan with that many members of each role.
 
     Args:
@@ -220,7 +220,7 @@ def new_plan(
         forwarder = Member(FORWARDER, "forwarder", port or next(ports), host=host)
         members.append(forwarder)
         virtual_address = forwarder.address
-    return Plan(
+    return ClusterPlan(
         tuple(members),
         virtual_address,
         str(config.resolve()) if config else "",
@@ -231,7 +231,7 @@ def new_plan(
     )
 
 
-def load(folder: Path) -> Plan | None:
+def load(folder: Path) -> ClusterPlan | None:
     """Return the plan in a folder; None: there is none.
 
     Raises:
@@ -241,7 +241,7 @@ def load(folder: Path) -> Plan | None:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         values["members"] = tuple(Member(**member) for member in values["members"])
-        plan = Plan(**values)
+        plan = ClusterPlan(**values)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -255,7 +255,7 @@ def load(folder: Path) -> Plan | None:
     return plan
 
 
-def save(folder: Path, plan: Plan) -> None:
+def save(folder: Path, plan: ClusterPlan) -> None:
     """Write a plan into a folder; a reader sees the old one or the new one.
 
     Raises:

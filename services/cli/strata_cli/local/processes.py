@@ -92,7 +92,9 @@ class Process:
         if started is None:
             return "stopped", None
         stat = _stat(started.pid)
-        if stat is None or stat[1] != started.start_ticks or stat[0] in _ENDED:
+        if stat is None or stat[1] != started.start_ticks:
+            return "dead", None
+        if stat[0] in _ENDED and not _has_threads(started.pid):
             return "dead", None
         return ("paused" if stat[0] in _PAUSED else "running"), started.pid
 
@@ -135,6 +137,14 @@ class Process:
             raise PlanError(f"{file}: {error.strerror}") from None
         except (ValueError, TypeError) as error:
             raise PlanError(f"{file} is damaged: {error}") from None
+
+
+def _has_threads(pid: int) -> bool:
+    """Whether a process whose first thread ended has others: they keep its ports and files."""
+    try:
+        return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

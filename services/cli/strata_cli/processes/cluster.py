@@ -20,7 +20,7 @@ from strata_angelia.factory import open_channel
 from strata_angelia.options import AngeliaOptions
 from strata_angelia.ports import AngeliaError, Channel
 from strata_cli.processes.cluster_config import WILDCARDS, ClusterConfig
-from strata_cli.processes.data_folder import DataFolder, DataFolderError, Role
+from strata_cli.processes.data_folder import DataFolder, DataFolderError, FolderRole
 from strata_cli.processes.joining import ask_all, find_cluster
 from strata_cli.processes.ready_line import ReadyLine
 from strata_runtime import logs, loop
@@ -86,7 +86,7 @@ class Surroundings:
         """Return a channel to a nameserver or storage node of this process's cluster."""
         return open_peer_channel(endpoint, self.cluster)
 
-    async def join(self, role: Role, endpoints: Sequence[str], wait_s: float | None) -> None:
+    async def join(self, role: FolderRole, endpoints: Sequence[str], wait_s: float | None) -> None:
         """Find out which cluster the data folder belongs to, and that it is the right one.
 
         Args:
@@ -126,7 +126,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProcessMember:
     """What a process runs.
 
     Attributes:
@@ -144,7 +144,7 @@ class Member:
     health: HealthSource = Health
 
 
-Build = Callable[[Surroundings], Member]
+Build = Callable[[Surroundings], ProcessMember]
 
 
 def open_peer_channel(endpoint: str, cluster: ClusterId | None = None) -> Channel:
@@ -165,7 +165,7 @@ def open_peer_channel(endpoint: str, cluster: ClusterId | None = None) -> Channe
     )
 
 
-def run(role: Role, config: ClusterConfig, data_dir: Path, build: Build) -> None:
+def run(role: FolderRole, config: ClusterConfig, data_dir: Path, build: Build) -> None:
     """Run a process until it is told to stop.
 
     Args:
@@ -188,7 +188,7 @@ def run(role: Role, config: ClusterConfig, data_dir: Path, build: Build) -> None
 class _Started:
     """A member whose failed start is reported in one line."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: ProcessMember) -> None:
         self._member = member
         self._errors: tuple[type[Exception], ...] = (
             OSError,
@@ -212,7 +212,7 @@ class _Started:
         await self._member.service.stop(grace_s)
 
 
-async def _serve(role: Role, config: ClusterConfig, folder: DataFolder, build: Build) -> None:
+async def _serve(role: FolderRole, config: ClusterConfig, folder: DataFolder, build: Build) -> None:
     clock = SystemClock()
     lifecycle: Lifecycle
     observed = observe(

@@ -13,7 +13,7 @@ from typing import Protocol
 from strata_runtime.clock import Clock
 
 
-class Member(Protocol):
+class ContainerMember(Protocol):
     """A service that a container can hold; `strata_runtime.lifecycle.Service` is one."""
 
     @property
@@ -47,9 +47,9 @@ class Container:
     def __init__(self, clock: Clock, *, max_members: int = 64) -> None:
         self._clock = clock
         self._max_members = max_members
-        self._members: dict[str, tuple[Member, MemberInfo]] = {}
+        self._members: dict[str, tuple[ContainerMember, MemberInfo]] = {}
 
-    async def add(self, kind: str, member: Member) -> None:
+    async def add(self, kind: str, member: ContainerMember) -> None:
         """Start a member and hold it.
 
         Raises:

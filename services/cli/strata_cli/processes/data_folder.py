@@ -34,7 +34,7 @@ class DataFolderError(StrataError):
     """A data folder that cannot be used; the message says which and why."""
 
 
-class Role(StrEnum):
+class FolderRole(StrEnum):
     """Which process a data folder is for."""
 
     STANDALONE = "standalone"
@@ -69,11 +69,11 @@ class Identity:
     role: str = ""
 
     @classmethod
-    def fresh(cls, role: Role) -> Self:
+    def fresh(cls, role: FolderRole) -> Self:
         """Return ids that nobody ever had; a standalone node is a cluster of its own."""
         return cls(
             format_version=FORMAT_VERSION,
-            cluster_id=secrets.token_hex(8) if role is Role.STANDALONE else "",
+            cluster_id=secrets.token_hex(8) if role is FolderRole.STANDALONE else "",
             nameserver_node_id=f"nameserver-{secrets.token_hex(6)}",
             # 63 random bits: there is no cluster yet that could count ids.
             metadata_replica_id=secrets.randbits(62) | 1 << 62,
@@ -82,11 +82,11 @@ class Identity:
             role=role,
         )
 
-    def node_id(self, role: Role) -> str:
+    def node_id(self, role: FolderRole) -> str:
         """Return the node id of the process of a role; of a standalone node the storage node's."""
         return {
-            Role.NAMESERVER: self.nameserver_node_id,
-            Role.BROKER: self.broker_node_id,
+            FolderRole.NAMESERVER: self.nameserver_node_id,
+            FolderRole.BROKER: self.broker_node_id,
         }.get(role, self.storage_node_id)
 
 
@@ -104,7 +104,7 @@ class DataFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, role: Role, new_identity: Identity | None = None) -> Self:
+    def open(cls, path: Path, role: FolderRole, new_identity: Identity | None = None) -> Self:
         """Lock a folder, made if it is not there, and read or make its identity.
 
         Args:
@@ -255,7 +255,7 @@ def _take(lock: int, path: Path) -> None:
         ) from None
 
 
-def _check_role(path: Path, identity: Identity, role: Role) -> None:
+def _check_role(path: Path, identity: Identity, role: FolderRole) -> None:
     if identity.role not in ("", role):
         raise DataFolderError(
             f"data folder {path} is that of a {identity.role} process: {role} needs its own"
@@ -297,8 +297,8 @@ def _of_old_format(path: Path, identity: Identity) -> Identity:
     """
     has_nameserver, has_storage = (path / "nameserver").is_dir(), (path / "storage").is_dir()
     if has_nameserver and has_storage:
-        return replace(identity, role=Role.STANDALONE)
-    role = Role.NAMESERVER if has_nameserver else Role.STORAGE if has_storage else ""
+        return replace(identity, role=FolderRole.STANDALONE)
+    role = FolderRole.NAMESERVER if has_nameserver else FolderRole.STORAGE if has_storage else ""
     is_formed = bool(identity.initial_metadata_replica_ids)
     return replace(identity, role=role, cluster_id=identity.cluster_id if is_formed else "")
 

@@ -197,6 +197,7 @@ class Forwarder:
         options: ForwarderOptions,
         brokers: BrokerList,
         metrics: Metrics,
+        *,
         on_fatal: OnFatal,
     ) -> None:
         metrics.declare(METRICS)
@@ -322,7 +323,9 @@ class Forwarder:
             if client.lost:
                 return False
             unanswered = partial(self._unanswered, (*silent, broker.address))
-            server = Side(self._options.buffer_bytes, self._sides.add, self._forget, unanswered)
+            server = Side(
+                self._options.buffer_bytes, self._sides.add, self._forget, on_unanswered=unanswered
+            )
             link = Link(client, server, broker.links.discard)
             # Counted while it connects: connections that come together spread as well.
             broker.links.add(link)
@@ -419,7 +422,7 @@ async def _serve(options: ForwarderOptions, brokers: BrokerList, metrics_port: i
     metrics = Metrics(service="strata-forwarder")
     lifecycle: Lifecycle
     forwarder = Forwarder(
-        options, brokers, metrics, lambda name, failure: lifecycle.on_fatal(name, failure)
+        options, brokers, metrics, on_fatal=lambda name, failure: lifecycle.on_fatal(name, failure)
     )
     health = ProcessHealth(metrics)
     health.follow(forwarder.health)

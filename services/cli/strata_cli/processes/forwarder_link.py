@@ -35,6 +35,7 @@ class Side(asyncio.Protocol):
         buffer_bytes: int,
         on_made: Callable[[Side], None],
         on_closed: Callable[[Side], None],
+        *,
         on_unanswered: Callable[[Side], None] | None = None,
     ) -> None:
         self.peer: Side | None = None

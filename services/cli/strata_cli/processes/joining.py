@@ -51,7 +51,7 @@ def decide_cluster(folder: object, known: str, answers: Answers, *, has_log: boo
             raise WrongCluster(f"{folder}: this folder belongs to cluster {known}, {_who(answers)}")
         return known
     if len(clusters) > 1:
-        raise WrongCluster(f"{folder}: {_who(answers)}: they must be of one")
+        raise WrongCluster(f"{folder}: {_who(answers)}: all must belong to one cluster")
     if not clusters:
         return None
     if has_log and not any(answer.knows_node for answer in answers.values()):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from strata_angelia.factory import open_server
-from strata_cli.processes.cluster import Member, Surroundings
+from strata_cli.processes.cluster import ProcessMember, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
-from strata_cli.processes.data_folder import Role
+from strata_cli.processes.data_folder import FolderRole
 from strata_nameserver.membership.formation import FormationError
 from strata_nameserver.process.app import NameserverApp, NameserverCluster, NameserverIdentity
 from strata_runtime.errors import ConfigError
+from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 
@@ -24,10 +26,10 @@ def run(config: ClusterConfig, data_dir: Path) -> None:
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    run_process(Role.NAMESERVER, config, data_dir, build)
+    run_process(FolderRole.NAMESERVER, config, data_dir, build)
 
 
-def build(around: Surroundings) -> Member:
+def build(around: Surroundings) -> ProcessMember:
     """Return a nameserver of the cluster that the configuration names.
 
     Raises:
@@ -51,22 +53,20 @@ def build(around: Surroundings) -> Member:
             identity.cluster_id,
         ),
         folder.nameserver,
-        open_server(
+        server=open_server(
             node.host,
             node.nameserver_port,
             options=config.angelia.options(),
             metrics=around.metrics,
             cluster=cluster,
         ),
-        clock=around.clock,
-        metrics=around.metrics,
-        on_fatal=around.on_fatal,
+        runtime=Runtime(around.clock, random.random, around.metrics, around.on_fatal),
         cluster=NameserverCluster(
             endpoint, endpoints, around.open_channel, folder.form, config.cluster.rack
         ),
         cluster_id=cluster,
     )
-    return Member(
+    return ProcessMember(
         nameserver,
         (LogError, MetadataStoreError, FormationError),
         lambda: {"nameserver": endpoint, "node": identity.nameserver_node_id},
@@ -84,6 +84,6 @@ async def _join(around: Surroundings, others: Sequence[str]) -> None:
         WrongCluster: they are of another cluster.
     """
     if around.folder.identity.cluster_id:
-        await around.join(Role.NAMESERVER, others, 0.0)
+        await around.join(FolderRole.NAMESERVER, others, 0.0)
     else:
         around.folder.claim()

@@ -13,19 +13,22 @@ import random
 import secrets
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from strata_angelia.inproc import InprocNetwork
 from strata_angelia.ports import AngeliaError
-from strata_broker.app import BrokerApp, BrokerIdentity, BrokerStartError
+from strata_broker.app import BrokerApp, BrokerStartError
+from strata_broker.base.identity import BrokerIdentity
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import BrokerNetwork
 from strata_cli.processes.container import Container
-from strata_cli.processes.data_folder import DataFolder, Role
+from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.edge_options import edge_options
+from strata_cli.processes.plugins import broker_plugins, storage_plugins
 from strata_cli.processes.ready_line import ReadyLine
 from strata_cli.processes.standalone_config import StandaloneConfig, window_options
-from strata_edge.grpcio_edge import GrpcioEdge
+from strata_edge.choice import choose_edge, shown_choice
 from strata_mq.tier_policy import TierPolicy, stored_policy
 from strata_nameserver.process.app import NameserverApp, NameserverIdentity
 from strata_runtime import logs, loop
@@ -38,6 +41,7 @@ from strata_runtime.memory_return import MemoryReturn
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
 from strata_runtime.observability import observe
+from strata_runtime.runtime import Runtime
 from strata_runtime.tasks import OnFatal, Tasks
 from strata_runtime.tracing import Tracer, current_trace_parent
 from strata_seglog.errors import LogError
@@ -48,8 +52,7 @@ from strata_storage.base.errors import ReplicaEnded
 from strata_storage.cluster.heartbeats import Heartbeats
 from strata_storage.cluster.local_moves import LocalMoves
 from strata_storage.cluster.registration import Registration, RegistrationError
-from strata_storage.group.plugins import load as load_storage_plugins
-from strata_storage.process.app import StorageApp
+from strata_storage.process.app import NodePlace, StorageApp, StorageSetup
 from strata_storage.tiering.opening import TierSetup
 from strata_tier.store import StoreError
 
@@ -71,7 +74,7 @@ _START_ERRORS = (
 )
 
 
-class StartError(StrataError):
+class NodeStartError(StrataError):
     """The node cannot start; the message says which member and why."""
 
 
@@ -82,7 +85,7 @@ def run(config: StandaloneConfig, data_dir: Path) -> None:
         StrataError: it cannot start, or a member failed.
     """
     logs.configure(level=config.node.log_level, audits=config.node.audit_log)
-    folder = DataFolder.open(data_dir, Role.STANDALONE)
+    folder = DataFolder.open(data_dir, FolderRole.STANDALONE)
     try:
         folder.claim()
         loop.run(_serve(config, folder))
@@ -124,7 +127,7 @@ def _nobody_else() -> tuple[Sequence[str], Sequence[str]]:
     return (), ()
 
 
-class StorageMember:
+class StandaloneStorage:
     """A storage node that registers at the container's nameserver and stays known there.
 
     Args:
@@ -133,13 +136,8 @@ class StorageMember:
         network: where the nameserver is found and the storage service is served.
         boot_id: of the process.
         heartbeat_period_s: how often it tells the nameserver that it is alive.
-        retention: how long topics keep messages.
-        tier: where old messages go.
-        plugins: names of what is loaded beside the core.
-        clock: time.
-        metrics: where its metrics show.
-        tracer: traces appends.
-        on_fatal: told when the process must end.
+        setup: what the node has beside its core.
+        runtime: what the process gives it.
     """
 
     name = STORAGE
@@ -149,35 +147,28 @@ class StorageMember:
         config: StorageConfig,
         folder: DataFolder,
         network: InprocNetwork,
-        boot_id: int,
         *,
+        boot_id: int,
         heartbeat_period_s: float,
-        retention: TopicRetention,
-        tier: TierSetup,
-        plugins: Sequence[str],
-        clock: Clock,
-        metrics: Metrics,
-        tracer: Tracer,
-        on_fatal: OnFatal,
+        setup: StorageSetup,
+        runtime: Runtime,
     ) -> None:
+        clock, metrics, on_fatal = runtime.clock, runtime.metrics, runtime.on_fatal
         self._config = config
         self._folder = folder
         self._network = network
         self._boot_id = boot_id
         self._heartbeat_period_s = heartbeat_period_s
-        self._retention = retention
-        self._tier = tier
-        self._plugins = load_storage_plugins(plugins, config)
+        self._setup = setup
+        self._runtime = runtime
         self._clock = clock
         self._metrics = metrics
-        self._tracer = tracer
-        self._on_fatal = on_fatal
         self._nameserver = network.channel(f"inproc:{NAMESERVER}")
         self._registration = Registration(
             self._nameserver,
             folder.identity.storage_node_id,
             [f"inproc:{STORAGE}"],
-            boot_id,
+            boot_id=boot_id,
             timeout_s=_REGISTER_S,
         )
         self._tasks = Tasks("storage member", on_fatal, max_tasks=1)
@@ -206,18 +197,10 @@ class StorageMember:
         hosted = await self._registration.register()
         app = StorageApp(
             self._config,
-            self._folder.identity.storage_node_id,
-            self._folder.storage,
-            hosted,
+            NodePlace(self._folder.identity.storage_node_id, self._folder.storage, hosted),
             self._network.server(STORAGE, metrics=self._metrics),
-            clock=self._clock,
-            metrics=self._metrics,
-            on_fatal=self._on_fatal,
-            retention=self._retention,
-            plugins=self._plugins,
-            tier=self._tier,
-            tracer=self._tracer,
-            forwarder=self._moves.forwarder,
+            runtime=self._runtime,
+            setup=replace(self._setup, forwarder=self._moves.forwarder),
         )
         await app.start()
         self._app = app
@@ -226,8 +209,8 @@ class StorageMember:
             self._folder.identity.storage_node_id,
             self._boot_id,
             app.node,
-            _nobody_else,
-            self._clock,
+            heard_nodes=_nobody_else,
+            clock=self._clock,
         )
         keep = self._registration.keep(self._heartbeat_period_s, heartbeats.make)
         self._tasks.spawn("heartbeat", keep)
@@ -278,6 +261,7 @@ class Standalone:
         self._retention = TopicRetention()
         self.container = Container(clock)
         self.endpoint = ""
+        self._edge_kind = ""
         self._served: BrokerApp | None = None
 
     async def start(self) -> None:
@@ -296,11 +280,15 @@ class Standalone:
             self._served = broker
         except _START_ERRORS as error:
             await self.container.close(1.0)
-            raise StartError(f"cannot start: {one_line(error)}") from error
+            raise NodeStartError(f"cannot start: {one_line(error)}") from error
         except BaseException:
             await self.container.close(1.0)
             raise
         self.endpoint = broker.endpoint
+
+    def shown(self) -> dict[str, object]:
+        """Return what the line of a node that serves says."""
+        return {"grpc": self.endpoint, "data": self._folder.path, **shown_choice(self._edge_kind)}
 
     def health(self) -> Health:
         """Return the node's health: its broker sees the storage node and the nameserver."""
@@ -309,6 +297,9 @@ class Standalone:
     async def stop(self, grace_s: float) -> None:
         """Drain and remove the members, the broker first."""
         await self.container.close(grace_s)
+
+    def _runtime(self) -> Runtime:
+        return Runtime(self._clock, random.random, self._metrics, self._on_fatal, self._tracer)
 
     def _nameserver(self) -> NameserverApp:
         identity = self._folder.identity
@@ -323,55 +314,51 @@ class Standalone:
                 identity.cluster_id,
             ),
             self._folder.nameserver,
-            self._network.server(NAMESERVER, metrics=self._metrics),
-            clock=self._clock,
-            metrics=self._metrics,
-            on_fatal=self._on_fatal,
+            server=self._network.server(NAMESERVER, metrics=self._metrics),
+            runtime=self._runtime(),
         )
 
-    def _storage(self, nameserver: NameserverApp) -> StorageMember:
-        return StorageMember(
+    def _storage(self, nameserver: NameserverApp) -> StandaloneStorage:
+        return StandaloneStorage(
             self._config.storage,
             self._folder,
             self._network,
-            self._boot_id,
+            boot_id=self._boot_id,
             heartbeat_period_s=self._config.metadata.heartbeat_ms / 1_000,
-            retention=self._retention,
-            tier=TierSetup(
-                self._config.tier,
+            setup=StorageSetup(
                 self._retention,
-                self._folder.identity.cluster_id,
-                topic_names=self._retention.topic_names,
-                metadata=nameserver.snapshot,
+                TierSetup(
+                    self._config.tier,
+                    self._retention,
+                    self._folder.identity.cluster_id,
+                    topic_names=self._retention.topic_names,
+                    metadata=nameserver.snapshot,
+                ),
+                storage_plugins(self._config.plugins, self._config.storage),
             ),
-            plugins=self._config.plugins,
-            clock=self._clock,
-            metrics=self._metrics,
-            tracer=self._tracer,
-            on_fatal=self._on_fatal,
+            runtime=self._runtime(),
         )
 
     def _broker(self) -> BrokerApp:
         node = self._config.node
         options = edge_options(self._config, self._folder.tls, node.host)
+        edge = choose_edge(self._config.edge.adapter, options, self._metrics)
+        self._edge_kind = edge.kind
         return BrokerApp(
             BrokerIdentity(self._folder.identity.broker_node_id, self._boot_id, node.host),
             self._config,
-            GrpcioEdge(options, self._metrics),
-            BrokerNetwork(
+            edge,
+            network=BrokerNetwork(
                 [f"inproc:{NAMESERVER}"],
                 self._network.channel,
                 lambda endpoints: self._network.channel(
                     endpoints[0], trace_parent=current_trace_parent
                 ),
             ),
-            self._clock,
-            random.random,
-            self._metrics,
-            self._on_fatal,
+            runtime=self._runtime(),
             shown_config=self._config,
-            tracer=self._tracer,
             windows=window_options(self._config),
+            plugins=broker_plugins(self._config.plugins),
         )
 
 
@@ -405,7 +392,7 @@ async def _serve(config: StandaloneConfig, folder: DataFolder) -> None:
         tracer=observed.tracer,
     )
     health.follow(node.health)
-    services += [node, ReadyLine(lambda: {"grpc": node.endpoint, "data": folder.path}, health)]
+    services += [node, ReadyLine(node.shown, health)]
     lifecycle = Lifecycle(services, grace_s=config.node.drain_ms / 1_000, clock=clock)
     await lifecycle.run()
     metrics.close()

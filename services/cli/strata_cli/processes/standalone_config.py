@@ -48,6 +48,11 @@ class NodeSection(Section):
 class EdgeSection(Section):
     """The port for clients."""
 
+    adapter: Literal["auto", "grpcio", "native"] = Field(
+        default="grpcio",
+        description="The implementation of HTTP/2 and TLS: grpcio with its front process, or the "
+        "extension in native code (`make edge`); auto: the extension if it is installed.",
+    )
     tls: bool = Field(default=True, description="Serve TLS on the same port as plaintext.")
     tls_only: bool = Field(default=False, description="Refuse clients that speak plaintext.")
     certificate_file: str = Field(

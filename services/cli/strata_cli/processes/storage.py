@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from pathlib import Path
 
 from strata_angelia.factory import open_server
-from strata_cli.processes.cluster import Member, Surroundings
+from strata_cli.processes.cluster import ProcessMember, Surroundings
 from strata_cli.processes.cluster import run as run_process
 from strata_cli.processes.cluster_config import ClusterConfig
-from strata_cli.processes.data_folder import Role
+from strata_cli.processes.data_folder import FolderRole
+from strata_cli.processes.plugins import storage_plugins
+from strata_runtime.runtime import Runtime
 from strata_seglog.errors import LogError
 from strata_state.metadata import MetadataStoreError
 from strata_state.ports import StateError
-from strata_storage.group.plugins import load as load_plugins
-from strata_storage.process.member import MemberIdentity, MemberNetwork, StorageMember
+from strata_storage.process.member import MemberIdentity, MemberNetwork, MemberSetup, StorageMember
 
 
 def run(config: ClusterConfig, data_dir: Path) -> None:
@@ -23,10 +25,10 @@ def run(config: ClusterConfig, data_dir: Path) -> None:
     Raises:
         StrataError: it cannot start, or it failed.
     """
-    run_process(Role.STORAGE, config, data_dir, build)
+    run_process(FolderRole.STORAGE, config, data_dir, build)
 
 
-def build(around: Surroundings) -> Member:
+def build(around: Surroundings) -> ProcessMember:
     """Return a storage node of the cluster that the configuration names."""
     config, node, metrics = around.config, around.config.node, around.metrics
     cluster, nameservers = around.cluster, around.nameservers()
@@ -41,26 +43,21 @@ def build(around: Surroundings) -> Member:
     node_id = around.folder.identity.storage_node_id
     member = StorageMember(
         config.storage,
-        MemberIdentity(node_id, around.boot_id, rack=config.cluster.rack),
+        MemberIdentity(node_id, around.boot_id, rack=config.cluster.rack, cluster=cluster),
         around.folder.storage,
-        MemberNetwork(
+        network=MemberNetwork(
             servers=servers,
             advertised=advertised,
             nameservers=nameservers,
             open_channel=around.open_channel,
         ),
-        clock=around.clock,
-        metrics=metrics,
-        on_fatal=around.on_fatal,
-        tier=config.tier,
-        tracer=around.tracer,
-        plugins=load_plugins(config.plugins, config.storage),
-        cluster=cluster,
+        runtime=Runtime(around.clock, random.random, metrics, around.on_fatal, around.tracer),
+        setup=MemberSetup(config.tier, storage_plugins(config.plugins, config.storage)),
     )
-    return Member(
+    return ProcessMember(
         member,
         (LogError, StateError, MetadataStoreError),
         lambda: {"storage": advertised[0], "node": node_id},
-        partial(around.join, Role.STORAGE, nameservers, None),
+        partial(around.join, FolderRole.STORAGE, nameservers, None),
         member.health,
     )

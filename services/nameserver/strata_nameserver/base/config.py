@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -17,6 +18,10 @@ from strata_runtime.failslow import FailSlowOptions
 
 class NameserverConfig(Section):
     """What a nameserver allows and how much it keeps."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "model_max_error": "max_model_error",
+    }
 
     max_topics: int = Field(
         default=1_000_000, ge=1, description="Topics that may exist, dead-letter topics included."
@@ -165,7 +170,7 @@ class NameserverConfig(Section):
         description="Loads of storage nodes are means in which what was measured this long ago "
         "counts a third.",
     )
-    model_max_error: float = Field(
+    max_model_error: float = Field(
         default=0.5,
         gt=0,
         le=1,

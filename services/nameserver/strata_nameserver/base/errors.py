@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
-from strata_multiraft.base import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft.base import LogFull, NotLeader, Overloaded, ReadOnly
 
 Outcome = meta_pb2.MetaOutcome
 
@@ -13,14 +13,14 @@ class RevisionMismatch(Exception):
     """A committed command does not follow the applied revision: apply stops here (rule 1)."""
 
 
-DRIVER_ERRORS = (NotLeader, Overloaded, ReadOnly, DiskFull)
+DRIVER_ERRORS = (NotLeader, Overloaded, ReadOnly, LogFull)
 """What a proposal to the metadata raft group may be refused with."""
 
 _REFUSALS: dict[type[Exception], tuple[meta_pb2.MetaOutcome.ValueType, str]] = {
     NotLeader: (meta_pb2.META_OUTCOME_NOT_LEADER, "this nameserver is not the leader"),
     Overloaded: (meta_pb2.META_OUTCOME_UNAVAILABLE, "too many metadata changes are under way"),
     ReadOnly: (meta_pb2.META_OUTCOME_UNAVAILABLE, "the metadata is read-only"),
-    DiskFull: (meta_pb2.META_OUTCOME_UNAVAILABLE, "the nameserver's disk is full"),
+    LogFull: (meta_pb2.META_OUTCOME_UNAVAILABLE, "the nameserver's disk is full"),
 }
 
 

@@ -139,7 +139,7 @@ def change_replicas(
     if not is_settled(row):
         raise MetaRefused(
             meta_pb2.META_OUTCOME_CONFLICT,
-            f"raft group {raft_group} is still carrying out an earlier change",
+            f"raft group {raft_group} is still carrying out an earlier change: try again later",
         )
     changed = _copy(row)
     for node_id in remove_node_ids:

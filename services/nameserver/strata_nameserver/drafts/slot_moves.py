@@ -73,12 +73,12 @@ def move_slots(
     end = request.first_slot + request.slot_count
     if not request.slot_count or end > SLOT_COUNT:
         raise invalid(
-            f"slots {request.first_slot} to {end - 1} are no run of slots 0 to {SLOT_COUNT - 1}"
+            f"slots {request.first_slot} to {end - 1} are not a range within 0 to {SLOT_COUNT - 1}"
         )
     if target not in topology.raft_groups:
         raise MetaRefused(meta_pb2.META_OUTCOME_NOT_FOUND, f"raft group {target} does not exist")
     if target not in led:
-        raise MetaRefused(meta_pb2.META_OUTCOME_UNAVAILABLE, f"nobody leads raft group {target}")
+        raise MetaRefused(meta_pb2.META_OUTCOME_UNAVAILABLE, f"raft group {target} has no leader")
     moving = {
         slot for move in topology.slot_moves.values() for slot in (*move.slots, *move.revoked_slots)
     }
@@ -111,7 +111,7 @@ def check_room_for_queues(draft: Draft, config: NameserverConfig) -> None:
     if draft.counters.queue_override_count >= config.max_queue_overrides:
         raise MetaRefused(
             meta_pb2.META_OUTCOME_LIMIT_REACHED,
-            f"{config.max_queue_overrides} queues are not where their slot is already "
+            f"{config.max_queue_overrides} queues lie outside the raft group of their slot already "
             "(nameserver.max_queue_overrides)",
         )
 

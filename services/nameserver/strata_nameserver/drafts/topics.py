@@ -254,7 +254,8 @@ def check_revision(kind: str, name: str, wanted: int, stored: int) -> None:
     if wanted not in (0, stored):
         raise MetaRefused(
             meta_pb2.META_OUTCOME_CONFLICT,
-            f"{kind} {name} was changed at revision {stored}, the request knows {wanted}",
+            f"{kind} {name} has revision {stored}, the request expects revision {wanted}: read it "
+            "again",
         )
 
 
@@ -262,9 +263,9 @@ def _keep_old_queue_count(topic: meta_pb2.Topic, old_queue_count: int) -> None:
     if topic.previous_queue_count:
         raise MetaRefused(
             meta_pb2.META_OUTCOME_CONFLICT,
-            f"topic {topic.name}: message groups still are in the {topic.previous_queue_count} "
-            f"queues it had before it got {old_queue_count}; they leave them when every consumer "
-            "group has consumed those",
+            f"topic {topic.name}: message groups are still in the {topic.previous_queue_count} "
+            f"queues that it had before it got {old_queue_count}; try again when every consumer "
+            "group has consumed those queues",
         )
     topic.previous_queue_count = old_queue_count
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata_metadata.errors import MetaRefused
@@ -35,15 +36,27 @@ from strata_runtime.metrics import Metrics
 _KEPT_REASONS = 8
 
 
+class NodesSeen(NamedTuple):
+    """State of the nodes as a leading nameserver sees it.
+
+    Attributes:
+        detector: tells which nodes are up.
+        reports: of the leaders of raft groups.
+        slow_nodes: tells which nodes append slowly.
+    """
+
+    detector: FailureDetector
+    reports: Reports
+    slow_nodes: SlowNodes
+
+
 class Controller:
     """See the module docstring.
 
     Args:
         machine: rows and leadership.
         change: proposes a change.
-        detector: who is up.
-        reports: what leaders of raft groups say.
-        slow_nodes: who appends slowly.
+        seen: the state of the nodes.
         placement: loads, and the plan that runs.
         config: times and rules.
         clock: monotonic time for intervals, wall time for ages of states.
@@ -54,9 +67,8 @@ class Controller:
         self,
         machine: MetadataMachine,
         change: MakeChange,
-        detector: FailureDetector,
-        reports: Reports,
-        slow_nodes: SlowNodes,
+        seen: NodesSeen,
+        *,
         placement: Placement,
         config: NameserverConfig,
         clock: Clock,
@@ -64,9 +76,7 @@ class Controller:
     ) -> None:
         self._machine = machine
         self._change = change
-        self._detector = detector
-        self._reports = reports
-        self._slow_nodes = slow_nodes
+        self._detector, self._reports, self._slow_nodes = seen
         self._placement = placement
         self._config = config
         self._rules = config.placement_rules()
@@ -82,7 +92,7 @@ class Controller:
         self._reasons: dict[int, deque[str]] = {}
         self._transitions_total = metrics.counter("strata_metadata_transitions_total")
         self._moves_total = metrics.counter("strata_metadata_moves_total")
-        metrics.gauge("strata_metadata_slow_nodes", lambda: len(slow_nodes.judge()))
+        metrics.gauge("strata_metadata_slow_nodes", lambda: len(seen.slow_nodes.judge()))
         metrics.gauge("strata_metadata_moves_in_flight", self._moves_in_flight)
         metrics.gauge("strata_metadata_moves_maximum", lambda: self._rules.max_moves_in_flight)
         metrics.gauge("strata_metadata_slot_moves_in_flight", self._slot_moves_in_flight)

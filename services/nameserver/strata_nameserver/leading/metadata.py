@@ -28,7 +28,7 @@ from strata_nameserver.drafts import (
     topics,
 )
 from strata_nameserver.drafts.reports import Reports
-from strata_nameserver.leading.controller import Controller
+from strata_nameserver.leading.controller import Controller, NodesSeen
 from strata_nameserver.leading.explain import explain_queue
 from strata_nameserver.plans.new_queues import steer
 from strata_nameserver.plans.service import Placement
@@ -80,6 +80,7 @@ class Metadata:
         replica: MetadataReplica,
         machine: MetadataMachine,
         hub: WatchHub,
+        *,
         config: NameserverConfig,
         clock: Clock,
         metrics: Metrics,
@@ -95,18 +96,22 @@ class Metadata:
         self._reports = self.reports = Reports()
         self._slow_nodes = SlowNodes(config.slowness_options(), clock)
         self.placement = Placement(
-            machine, self.change, self._reports, self._slow_nodes, config, clock, metrics
+            machine,
+            self.change,
+            self._reports,
+            slow_nodes=self._slow_nodes,
+            config=config,
+            clock=clock,
+            metrics=metrics,
         )
         self.controller = Controller(
             machine,
             self.change,
-            self._detector,
-            self._reports,
-            self._slow_nodes,
-            self.placement,
-            config,
-            clock,
-            metrics,
+            NodesSeen(self._detector, self._reports, self._slow_nodes),
+            placement=self.placement,
+            config=config,
+            clock=clock,
+            metrics=metrics,
         )
         metrics.gauge("strata_metadata_nodes", self._nodes_by_state)
 

@@ -74,7 +74,7 @@ def next_membership(
     return None
 
 
-class Member(Protocol):
+class ReplicaMember(Protocol):
     """What is needed of `strata_multiraft.Replica`."""
 
     @property
@@ -106,11 +106,11 @@ class MemberKeeper:
 
     def __init__(
         self,
-        replica: Member,
+        replica: ReplicaMember,
         machine: MetadataMachine,
         directory: PeerDirectory,
-        forget_node: Callable[[str], Awaitable[object]],
         *,
+        forget_node: Callable[[str], Awaitable[object]],
         interval_s: float,
     ) -> None:
         self._replica = replica

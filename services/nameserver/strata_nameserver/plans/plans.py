@@ -16,7 +16,7 @@ from strata_nameserver.policies.model import LoadModel, ModelError
 from strata_nameserver.state.draft import Draft
 from strata_state.metadata_keys import (
     PLACEMENT_MODEL_KEY,
-    RowKind,
+    MetadataRowKind,
     kind_range,
     placement_plan_key,
 )
@@ -33,7 +33,9 @@ class Rows(Protocol):
 
 def plans_in(rows: Rows) -> list[meta_pb2.PlacementPlan]:
     """Return the plans that are kept, newest first."""
-    found = map(meta_pb2.PlacementPlan.FromString, rows.rows(*kind_range(RowKind.PLACEMENT_PLAN)))
+    found = map(
+        meta_pb2.PlacementPlan.FromString, rows.rows(*kind_range(MetadataRowKind.PLACEMENT_PLAN))
+    )
     return sorted(found, key=lambda plan: -plan.plan_id)
 
 

@@ -49,6 +49,7 @@ class Placement:
         machine: MetadataMachine,
         change: MakeChange,
         reports: Reports,
+        *,
         slow_nodes: SlowNodes,
         config: NameserverConfig,
         clock: Clock,
@@ -143,7 +144,7 @@ class Placement:
             raft_groups.keys(),
             self._reports.leader_of,
             self._clock.wall_ms(),
-            self._config.model_max_error,
+            self._config.max_model_error,
         )
 
     def avoidance(self) -> Avoidance:

@@ -20,16 +20,17 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import ClusterId
 from strata_angelia.ports import Server
+from strata_angelia.serving import serve
 from strata_metadata.errors import MetaRefused
 from strata_metadata.identity import knows_node
 from strata_metadata.servicer import META_SERVICE
 from strata_metadata.watch import WatchHub
+from strata_multiraft import LogThreads
 from strata_multiraft.driver import MultiRaft, MultiRaftOptions, Replica, ReplicaSpec, WriterThread
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.leading.metadata import Metadata
@@ -38,16 +39,15 @@ from strata_nameserver.membership.identity import NameserverIdentity
 from strata_nameserver.process.disk_watch import DiskWatch
 from strata_nameserver.process.health import NameserverHealth
 from strata_nameserver.process.metrics import METRICS
-from strata_nameserver.servicers.meta import Leader, MetaServicer
+from strata_nameserver.servicers.meta import Leader, MetaAnswers, MetaServicer
 from strata_nameserver.state.draft import applied_state
 from strata_nameserver.state.machine import MetadataMachine
 from strata_nameserver.state.snapshots import MetadataSnapshots
-from strata_runtime.clock import Clock
 from strata_runtime.errors import one_line
 from strata_runtime.health import Health, Problem, Severity
 from strata_runtime.logs import get_logger
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.runtime import Runtime
+from strata_runtime.tasks import Tasks
 from strata_seglog.errors import WriteFailed
 from strata_seglog.log import CommitLog
 from strata_seglog.metrics import METRICS as LOG_METRICS
@@ -92,6 +92,19 @@ class _Running:
     health: NameserverHealth | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NameserverStores:
+    """Stores in place of a nameserver's files.
+
+    Attributes:
+        disk: the log's folder; None: the real one.
+        rows: the metadata; None: RocksDB.
+    """
+
+    disk: Disk | None = None
+    rows: MetadataStore | None = None
+
+
 class NameserverApp:
     """One nameserver; a `strata_runtime.lifecycle.Service`.
 
@@ -100,13 +113,9 @@ class NameserverApp:
         identity: who it is.
         folder: `nameserver` of the data folder.
         server: where its service is registered; started and stopped here.
-        clock: time.
-        metrics: where its metrics show.
-        on_fatal: told when the process must end (a failed log sync, rule 7).
-        disk: the log's folder; None: the real one under `folder`.
+        runtime: what the process gives it; it must end when a log sync fails (rule 7).
+        stores: in place of files; None: real ones under `folder`.
         cluster: the other nameservers; None: this process is the whole cluster.
-        store: the rows; None: RocksDB under `folder`.
-        chance: of election timeouts and pauses; None: seeded by the system.
         cluster_id: what the process knows of its cluster; None: what `identity` says.
     """
 
@@ -117,30 +126,27 @@ class NameserverApp:
         config: NameserverConfig,
         identity: NameserverIdentity,
         folder: Path,
-        server: Server,
         *,
-        clock: Clock,
-        metrics: Metrics,
-        on_fatal: OnFatal,
-        disk: Disk | None = None,
+        server: Server,
+        runtime: Runtime,
+        stores: NameserverStores | None = None,
         cluster: NameserverCluster | None = None,
-        store: MetadataStore | None = None,
-        chance: Random | None = None,
         cluster_id: ClusterId | None = None,
     ) -> None:
+        stores, metrics = stores or NameserverStores(), runtime.metrics
         metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
         self._identity = identity
         self._folder = folder
         self._server = server
-        self._clock = clock
+        self._runtime = runtime
+        self._clock = runtime.clock
         self._metrics = metrics
-        self._on_fatal = on_fatal
-        self._disk = disk
+        self._on_fatal = runtime.on_fatal
+        self._disk = stores.disk
         self._cluster = cluster
         self._cluster_id = cluster_id or ClusterId(identity.cluster_id)
-        self._store = store
-        self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
+        self._store = stores.rows
         self._running: _Running | None = None
         self._logger = get_logger("nameserver")
 
@@ -229,7 +235,7 @@ class NameserverApp:
         running = self._running = await self._opened()
         quorum = running.quorum
         voters = self._identity.voters
-        self._server.register(META_SERVICE, running.servicer)
+        serve(self._server, META_SERVICE, running.servicer, running.servicer.answers)
         if quorum is None:
             await self._join(running, voters)
             endpoint = await self._server.start()
@@ -252,7 +258,7 @@ class NameserverApp:
             store,
             applied_state(store).counters.revision,
             self._config.watch_options(),
-            self._metrics,
+            metrics=self._metrics,
             is_fresh=self._follows_a_leader,
             cluster=self._cluster_id,
             full_nameservers=self._full_nameservers,
@@ -265,8 +271,8 @@ class NameserverApp:
             writer,
             WriterThread("nameserver-read"),
             hub,
-            MetadataMachine(store, hub, self._config, self._metrics),
-            MetaServicer(self._leader, self._cluster_id, partial(knows_node, store)),
+            MetadataMachine(store, hub, self._config, metrics=self._metrics),
+            MetaServicer(self._cluster_id, partial(knows_node, store), MetaAnswers(self._leader)),
             self._quorum(),
             Tasks("nameserver", self._on_fatal, max_tasks=5),
         )
@@ -281,11 +287,8 @@ class NameserverApp:
             self._cluster,
             self._identity,
             self._cluster_id,
-            self._config,
-            clock=self._clock,
-            metrics=self._metrics,
-            on_fatal=self._on_fatal,
-            chance=self._chance,
+            config=self._config,
+            runtime=self._runtime,
         )
 
     async def _join(self, running: _Running, voters: frozenset[int]) -> None:
@@ -300,14 +303,11 @@ class NameserverApp:
                 max_proposals_in_flight=self._config.max_changes_in_flight,
                 max_proposal_bytes=_MAX_COMMAND_BYTES,
             ),
-            self._metrics,
-            running.writer,
+            metrics=self._metrics,
+            threads=LogThreads(running.writer, running.reader),
             on_fatal=self._on_fatal,
-            transport=quorum.peering.transport if quorum is not None else None,
-            node_of=quorum.directory.node_of if quorum is not None else _nobody,
-            run_reads=running.reader,
-            fetcher=quorum.peering.fetcher if quorum is not None else None,
-            random_ticks=self._chance.randint,
+            peers=None if quorum is None else quorum.peering.links,
+            random_ticks=self._runtime.random_between,
         )
         if quorum is not None:
             quorum.attach(raft)
@@ -316,7 +316,14 @@ class NameserverApp:
             machine,
             MetadataSnapshots(running.store, machine, running.hub),
         )
-        metadata = Metadata(replica, machine, running.hub, self._config, self._clock, self._metrics)
+        metadata = Metadata(
+            replica,
+            machine,
+            running.hub,
+            config=self._config,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
         await raft.start()
         running.tasks.spawn("housekeeping", self._keep_house(running, raft, replica))
         running.tasks.spawn("controller", metadata.controller.run())
@@ -324,8 +331,8 @@ class NameserverApp:
             running.disk,
             raft,
             self._config.refuse_changes_free_bytes,
-            self._config.ballast_bytes,
-            self._metrics,
+            ballast_bytes=self._config.ballast_bytes,
+            metrics=self._metrics,
         )
         await disk.look()
         running.tasks.spawn("disk", disk.run())
@@ -335,10 +342,10 @@ class NameserverApp:
             replica,
             machine,
             metadata.reports,
-            disk,
-            self._config,
-            self._clock,
-            self._metrics,
+            disk=disk,
+            config=self._config,
+            clock=self._clock,
+            metrics=self._metrics,
             others_full=quorum.directory.full if quorum is not None else tuple,
         )
         running.tasks.spawn("health", health.run())
@@ -443,7 +450,3 @@ class NameserverApp:
 def _real_disk(folder: Path) -> Disk:
     folder.mkdir(parents=True, exist_ok=True)
     return RealDisk(folder)
-
-
-def _nobody(replica_id: int) -> None:
-    """The node of another replica: there is none."""

@@ -46,6 +46,7 @@ class DiskWatch:
         disk: Disk,
         raft: TakesDiskMark,
         refuse_free_bytes: int,
+        *,
         ballast_bytes: int,
         metrics: Metrics,
     ) -> None:

@@ -45,11 +45,11 @@ class NameserverHealth:
         replica: Replica,
         machine: MetadataMachine,
         reports: Reports,
+        *,
         disk: DiskWatch,
         config: NameserverConfig,
         clock: Clock,
         metrics: Metrics,
-        *,
         others_full: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._others_full = others_full
@@ -64,7 +64,7 @@ class NameserverHealth:
         self._leads_since_s = 0.0
         self._had_leader_s = clock.monotonic_s()
         self._log = HealthLog("nameserver", clock)
-        self._watch = HealthWatch("nameserver", self._facts, clock, metrics)
+        self._watch = HealthWatch("nameserver", self._facts, clock, metrics=metrics)
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -10,7 +10,6 @@ A process that is the whole cluster has none of it.
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import ClusterId
@@ -25,13 +24,12 @@ from strata_nameserver.leading.metadata import Metadata
 from strata_nameserver.membership.cluster import NameserverCluster
 from strata_nameserver.membership.formation import Formation, decide_formation
 from strata_nameserver.membership.identity import NameserverIdentity
-from strata_nameserver.membership.members import Member, MemberKeeper
+from strata_nameserver.membership.members import MemberKeeper, ReplicaMember
 from strata_nameserver.membership.peers import PeerDirectory
 from strata_nameserver.servicers.peer import PEER_SERVICE, PeerServicer
 from strata_nameserver.state.machine import MetadataMachine
-from strata_runtime.clock import Clock
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.runtime import Runtime
+from strata_runtime.tasks import Tasks
 
 _FORMATION_PAUSE_S = 0.1
 _OWN_TRY_MS = 500
@@ -45,10 +43,7 @@ class Quorum:
         identity: of this one.
         cluster_id: what the process knows of its cluster; it learns it here.
         config: times.
-        clock: time.
-        metrics: of traffic between nameservers.
-        on_fatal: told when a task failed by a mistake in here.
-        chance: spreads pauses.
+        runtime: what the process gives it.
     """
 
     def __init__(
@@ -56,18 +51,15 @@ class Quorum:
         cluster: NameserverCluster,
         identity: NameserverIdentity,
         cluster_id: ClusterId,
-        config: NameserverConfig,
         *,
-        clock: Clock,
-        metrics: Metrics,
-        on_fatal: OnFatal,
-        chance: Random,
+        config: NameserverConfig,
+        runtime: Runtime,
     ) -> None:
         self._cluster = cluster
         self._identity = identity
         self._cluster_id = cluster_id
         self._config = config
-        self._metrics = metrics
+        self._metrics = runtime.metrics
         self.directory = PeerDirectory(
             meta_pb2.NameserverPeer(
                 node_id=identity.node_id,
@@ -82,22 +74,21 @@ class Quorum:
         )
         self.peering = Peering(
             PeerIdentity(identity.node_id, identity.boot_id),
-            endpoint_of=self.directory.endpoint_of,
-            node_of=self.directory.node_of,
-            clock=clock,
-            metrics=metrics,
-            on_fatal=on_fatal,
-            random=chance.random,
+            directory=self.directory,
+            clock=runtime.clock,
+            metrics=runtime.metrics,
+            on_fatal=runtime.on_fatal,
+            random=runtime.random,
             connect=cluster.open_channel,
         )
         self._client = MetadataClient(
             cluster.endpoints,
             cluster.open_channel,
             MetadataClientOptions(try_timeout_ms=_OWN_TRY_MS),
-            random=chance.random,
-            metrics=metrics,
+            random=runtime.random,
+            metrics=runtime.metrics,
         )
-        self._tasks = Tasks("quorum", on_fatal, max_tasks=4)
+        self._tasks = Tasks("quorum", runtime.on_fatal, max_tasks=4)
 
     def register(self, server: Server) -> None:
         """Register the services that only nameservers call."""
@@ -128,14 +119,16 @@ class Quorum:
         """Carry the driver's messages."""
         self.peering.attach(raft)
 
-    async def start(self, replica: Member, machine: MetadataMachine, metadata: Metadata) -> None:
+    async def start(
+        self, replica: ReplicaMember, machine: MetadataMachine, metadata: Metadata
+    ) -> None:
         """Begin to talk to the others; the driver runs and the server answers."""
         interval_s = self._config.peer_interval_ms / 1_000
         keeper = MemberKeeper(
             replica,
             machine,
             self.directory,
-            lambda node_id: metadata.remove_node(node_id, force=True),
+            forget_node=lambda node_id: metadata.remove_node(node_id, force=True),
             interval_s=interval_s,
         )
         presence = NodePresence(
@@ -149,7 +142,7 @@ class Quorum:
                 metadata_replica_id=self._identity.replica_id,
             ),
             PresenceOptions(),
-            self._metrics,
+            metrics=self._metrics,
             cluster=self._cluster_id,
         )
         await self.peering.start()

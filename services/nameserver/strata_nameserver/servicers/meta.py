@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TypeVar
-
-from google.protobuf.message import Message
+from typing import Literal, Protocol
 
 from strata.meta.v1 import meta_pb2
 from strata_angelia.cluster_id import ClusterId
@@ -15,11 +13,7 @@ from strata_metadata.errors import MetaRefused
 from strata_metadata.servicer import snapshot_response
 from strata_nameserver.leading.metadata import Metadata
 
-Response = TypeVar("Response", bound=Message)
-
 _NOT_FORMED = "the nameservers have not found each other yet"
-_OK = meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
-
 
 Leader = tuple[str, str]
 """Node id and endpoint; empty: not known."""
@@ -29,18 +23,18 @@ class MetaServicer:
     """Serves `strata.meta.v1.MetaService` over Angelia.
 
     Args:
-        leader: who leads, for callers that must go there.
         cluster: that this nameserver belongs to.
         knows_node: whether the rows know a node.
+        answers: how a refusal is said.
     """
 
     def __init__(
         self,
-        leader: Callable[[], Leader],
         cluster: ClusterId,
         knows_node: Callable[[str], bool],
+        answers: MetaAnswers,
     ) -> None:
-        self._leader = leader
+        self.answers = answers
         self._cluster = cluster
         self._knows_node = knows_node
         self._served: Metadata | None = None
@@ -64,43 +58,45 @@ class MetaServicer:
         self, request: meta_pb2.CreateTopicRequest, context: CallContext
     ) -> meta_pb2.CreateTopicResponse:
         """Make a topic."""
-        call = self.metadata.create_topic(request.topic)
-        return await self._answer(meta_pb2.CreateTopicResponse, call, "topic")
+        topic = await self.metadata.create_topic(request.topic)
+        return meta_pb2.CreateTopicResponse(topic=topic)
 
     async def update_topic(
         self, request: meta_pb2.UpdateTopicRequest, context: CallContext
     ) -> meta_pb2.UpdateTopicResponse:
         """Change a topic."""
-        call = self.metadata.update_topic(request.topic, request.update_mask)
-        return await self._answer(meta_pb2.UpdateTopicResponse, call, "topic")
+        topic = await self.metadata.update_topic(request.topic, request.update_mask)
+        return meta_pb2.UpdateTopicResponse(topic=topic)
 
     async def delete_topic(
         self, request: meta_pb2.DeleteTopicRequest, context: CallContext
     ) -> meta_pb2.DeleteTopicResponse:
         """Delete a topic's row; brokers drop its data and confirm that."""
-        call = self.metadata.delete_topic(request.namespace, request.name)
-        return await self._answer(meta_pb2.DeleteTopicResponse, call, "")
+        await self.metadata.delete_topic(request.namespace, request.name)
+        return meta_pb2.DeleteTopicResponse()
 
     async def create_consumer_group(
         self, request: meta_pb2.CreateConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.CreateConsumerGroupResponse:
         """Make a consumer group with its dead-letter topic."""
-        call = self.metadata.create_consumer_group(request.consumer_group)
-        return await self._answer(meta_pb2.CreateConsumerGroupResponse, call, "consumer_group")
+        consumer_group = await self.metadata.create_consumer_group(request.consumer_group)
+        return meta_pb2.CreateConsumerGroupResponse(consumer_group=consumer_group)
 
     async def update_consumer_group(
         self, request: meta_pb2.UpdateConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.UpdateConsumerGroupResponse:
         """Change a consumer group."""
-        call = self.metadata.update_consumer_group(request.consumer_group, request.update_mask)
-        return await self._answer(meta_pb2.UpdateConsumerGroupResponse, call, "consumer_group")
+        consumer_group = await self.metadata.update_consumer_group(
+            request.consumer_group, request.update_mask
+        )
+        return meta_pb2.UpdateConsumerGroupResponse(consumer_group=consumer_group)
 
     async def delete_consumer_group(
         self, request: meta_pb2.DeleteConsumerGroupRequest, context: CallContext
     ) -> meta_pb2.DeleteConsumerGroupResponse:
         """Delete a consumer group with its dead-letter topic."""
-        call = self.metadata.delete_consumer_group(request.namespace, request.name)
-        return await self._answer(meta_pb2.DeleteConsumerGroupResponse, call, "")
+        await self.metadata.delete_consumer_group(request.namespace, request.name)
+        return meta_pb2.DeleteConsumerGroupResponse()
 
     async def get_identity(
         self, request: meta_pb2.GetIdentityRequest, context: CallContext
@@ -109,7 +105,6 @@ class MetaServicer:
         if not self._cluster.value:
             raise AngeliaError(UNAVAILABLE, _NOT_FORMED)
         return meta_pb2.GetIdentityResponse(
-            status=_OK,
             cluster_id=self._cluster.value,
             knows_node=self._knows_node(request.node_id),
         )
@@ -118,10 +113,13 @@ class MetaServicer:
         self, request: meta_pb2.RegisterNodeRequest, context: CallContext
     ) -> meta_pb2.RegisterNodeResponse:
         """Take a node in; it is told its cluster."""
-        if refused := self._wrong_cluster(request.cluster_id):
-            return meta_pb2.RegisterNodeResponse(status=refused)
-        call = self.metadata.register_node(request.node)
-        response = await self._answer(meta_pb2.RegisterNodeResponse, call, "replicas")
+        self._check_cluster(request.cluster_id)
+        response = meta_pb2.RegisterNodeResponse()
+        try:
+            response.replicas.extend(await self.metadata.register_node(request.node))
+        except MetaRefused as refusal:
+            # A node that is refused learns its cluster all the same.
+            self.answers.refuse(response, refusal)
         response.cluster_id = self._cluster.value
         return response
 
@@ -129,155 +127,139 @@ class MetaServicer:
         self, request: meta_pb2.DrainNodeRequest, context: CallContext
     ) -> meta_pb2.DrainNodeResponse:
         """Take a node out of service, or back into it."""
-        call = self.metadata.drain_node(request.node_id, draining=request.draining)
-        return await self._answer(meta_pb2.DrainNodeResponse, call, "node")
+        node = await self.metadata.drain_node(request.node_id, draining=request.draining)
+        return meta_pb2.DrainNodeResponse(node=node)
 
     async def remove_node(
         self, request: meta_pb2.RemoveNodeRequest, context: CallContext
     ) -> meta_pb2.RemoveNodeResponse:
         """Forget a node."""
-        call = self.metadata.remove_node(request.node_id, force=request.force)
-        return await self._answer(meta_pb2.RemoveNodeResponse, call, "")
+        await self.metadata.remove_node(request.node_id, force=request.force)
+        return meta_pb2.RemoveNodeResponse()
 
     async def change_replicas(
         self, request: meta_pb2.ChangeReplicasRequest, context: CallContext
     ) -> meta_pb2.ChangeReplicasResponse:
         """Change where the replicas of a raft group shall be."""
-        call = self.metadata.change_replicas(request)
-        return await self._answer(meta_pb2.ChangeReplicasResponse, call, "raft_group")
+        raft_group = await self.metadata.change_replicas(request)
+        return meta_pb2.ChangeReplicasResponse(raft_group=raft_group)
 
     async def prefer_leader(
         self, request: meta_pb2.PreferLeaderRequest, context: CallContext
     ) -> meta_pb2.PreferLeaderResponse:
         """Name the node that shall lead a raft group."""
-        call = self.metadata.prefer_leader(request.raft_group, request.node_id)
-        return await self._answer(meta_pb2.PreferLeaderResponse, call, "raft_group")
+        raft_group = await self.metadata.prefer_leader(request.raft_group, request.node_id)
+        return meta_pb2.PreferLeaderResponse(raft_group=raft_group)
 
     async def move_queue(
         self, request: meta_pb2.MoveQueueRequest, context: CallContext
     ) -> meta_pb2.MoveQueueResponse:
         """Wish a queue into another raft group."""
-        call = self.metadata.move_queue(request)
-        return await self._answer(meta_pb2.MoveQueueResponse, call, "queue_override")
+        queue_override = await self.metadata.move_queue(request)
+        return meta_pb2.MoveQueueResponse(queue_override=queue_override)
 
     async def report_queue_moved(
         self, request: meta_pb2.ReportQueueMovedRequest, context: CallContext
     ) -> meta_pb2.ReportQueueMovedResponse:
         """Write down that a queue's next epoch is open."""
-        call = self.metadata.queue_moved(request)
-        return await self._answer(meta_pb2.ReportQueueMovedResponse, call, "queue_override")
+        queue_override = await self.metadata.queue_moved(request)
+        return meta_pb2.ReportQueueMovedResponse(queue_override=queue_override)
 
     async def report_queue_drained(
         self, request: meta_pb2.ReportQueueDrainedRequest, context: CallContext
     ) -> meta_pb2.ReportQueueDrainedResponse:
         """Forget a queue's epochs of which nothing is kept."""
-        call = self.metadata.queue_drained(request)
-        return await self._answer(meta_pb2.ReportQueueDrainedResponse, call, "queue_override")
+        queue_override = await self.metadata.queue_drained(request)
+        return meta_pb2.ReportQueueDrainedResponse(queue_override=queue_override)
 
     async def explain_queue(
         self, request: meta_pb2.ExplainQueueRequest, context: CallContext
     ) -> meta_pb2.ExplainQueueResponse:
         """Tell why a queue is where it is."""
-        call = self.metadata.explain_queue(request.namespace, request.topic, request.queue)
-        return await self._answer(meta_pb2.ExplainQueueResponse, call, "reasons")
+        reasons = await self.metadata.explain_queue(request.namespace, request.topic, request.queue)
+        return meta_pb2.ExplainQueueResponse(reasons=reasons)
 
     async def set_quota(
         self, request: meta_pb2.SetQuotaRequest, context: CallContext
     ) -> meta_pb2.SetQuotaResponse:
         """Set limits of a namespace or of a topic."""
-        call = self.metadata.set_quota(request.quota, request.update_mask)
-        return await self._answer(meta_pb2.SetQuotaResponse, call, "quota")
+        quota = await self.metadata.set_quota(request.quota, request.update_mask)
+        return meta_pb2.SetQuotaResponse(quota=quota)
 
     async def heartbeat(
         self, request: meta_pb2.HeartbeatRequest, context: CallContext
     ) -> meta_pb2.HeartbeatResponse:
         """Note that a node is alive."""
-        if refused := self._wrong_cluster(request.cluster_id):
-            return meta_pb2.HeartbeatResponse(status=refused)
-        try:
-            want_full = self.metadata.heartbeat(request)
-        except MetaRefused as error:
-            return meta_pb2.HeartbeatResponse(status=self._status_of(error))
-        return meta_pb2.HeartbeatResponse(status=_OK, want_full=want_full)
+        self._check_cluster(request.cluster_id)
+        return meta_pb2.HeartbeatResponse(want_full=self.metadata.heartbeat(request))
 
     async def confirm_dropped(
         self, request: meta_pb2.ConfirmDroppedRequest, context: CallContext
     ) -> meta_pb2.ConfirmDroppedResponse:
         """Mark a tombstone done."""
-        call = self.metadata.confirm_dropped(request.kind, request.id)
-        return await self._answer(meta_pb2.ConfirmDroppedResponse, call, "")
+        await self.metadata.confirm_dropped(request.kind, request.id)
+        return meta_pb2.ConfirmDroppedResponse()
 
     async def confirm_rehashed(
         self, request: meta_pb2.ConfirmRehashedRequest, context: CallContext
     ) -> meta_pb2.ConfirmRehashedResponse:
         """Forget a topic's old queue count."""
-        call = self.metadata.confirm_rehashed(request)
-        return await self._answer(meta_pb2.ConfirmRehashedResponse, call, "topic")
+        topic = await self.metadata.confirm_rehashed(request)
+        return meta_pb2.ConfirmRehashedResponse(topic=topic)
 
     async def move_slots(
         self, request: meta_pb2.MoveSlotsRequest, context: CallContext
     ) -> meta_pb2.MoveSlotsResponse:
         """Begin to move slots to another raft group."""
-        try:
-            moving = await self.metadata.move_slots(request)
-        except MetaRefused as error:
-            return meta_pb2.MoveSlotsResponse(status=self._status_of(error))
-        return meta_pb2.MoveSlotsResponse(status=_OK, moves=moving.moves, left=moving.left)
+        moving = await self.metadata.move_slots(request)
+        return meta_pb2.MoveSlotsResponse(moves=moving.moves, left=moving.left)
 
     async def report_slots_revoked(
         self, request: meta_pb2.ReportSlotsRevokedRequest, context: CallContext
     ) -> meta_pb2.ReportSlotsRevokedResponse:
         """Record that slots were given up."""
-        call = self.metadata.slots_revoked(request)
-        return await self._answer(meta_pb2.ReportSlotsRevokedResponse, call, "")
+        await self.metadata.slots_revoked(request)
+        return meta_pb2.ReportSlotsRevokedResponse()
 
     async def report_slots_granted(
         self, request: meta_pb2.ReportSlotsGrantedRequest, context: CallContext
     ) -> meta_pb2.ReportSlotsGrantedResponse:
         """Record that slots were taken."""
-        call = self.metadata.slots_granted(request)
-        return await self._answer(meta_pb2.ReportSlotsGrantedResponse, call, "")
+        await self.metadata.slots_granted(request)
+        return meta_pb2.ReportSlotsGrantedResponse()
 
     async def propose_plan(
         self, request: meta_pb2.ProposePlanRequest, context: CallContext
     ) -> meta_pb2.ProposePlanResponse:
         """Keep a placement plan."""
-        call = self.metadata.placement.propose(request.plan)
-        return await self._answer(meta_pb2.ProposePlanResponse, call, "plan")
+        plan = await self.metadata.placement.propose(request.plan)
+        return meta_pb2.ProposePlanResponse(plan=plan)
 
     async def apply_plan(
         self, request: meta_pb2.ApplyPlanRequest, context: CallContext
     ) -> meta_pb2.ApplyPlanResponse:
         """Let a placement plan run, or end it."""
-        call = self.metadata.placement.apply(request.plan_id, stop=request.stop)
-        return await self._answer(meta_pb2.ApplyPlanResponse, call, "plan")
+        plan = await self.metadata.placement.apply(request.plan_id, stop=request.stop)
+        return meta_pb2.ApplyPlanResponse(plan=plan)
 
     async def get_placement(
         self, request: meta_pb2.GetPlacementRequest, context: CallContext
     ) -> meta_pb2.GetPlacementResponse:
         """Show plans and loads; the leader alone knows the loads."""
-        try:
-            response = self.metadata.show_placement()
-        except MetaRefused as error:
-            return meta_pb2.GetPlacementResponse(status=self._status_of(error))
-        response.status.CopyFrom(_OK)
-        return response
+        return self.metadata.show_placement()
 
     async def set_placement_model(
         self, request: meta_pb2.SetPlacementModelRequest, context: CallContext
     ) -> meta_pb2.SetPlacementModelResponse:
         """Take a model of loads into use."""
-        call = self.metadata.placement.set_model(request.model)
-        return await self._answer(meta_pb2.SetPlacementModelResponse, call, "model")
+        model = await self.metadata.placement.set_model(request.model)
+        return meta_pb2.SetPlacementModelResponse(model=model)
 
     async def get_snapshot(
         self, request: meta_pb2.GetSnapshotRequest, context: CallContext
     ) -> meta_pb2.GetSnapshotResponse:
         """Return all rows; a follower's may be a moment old."""
-        try:
-            revision, rows = await self.metadata.snapshot()
-        except MetaRefused as error:
-            return meta_pb2.GetSnapshotResponse(status=self._status_of(error))
+        revision, rows = await self.metadata.snapshot()
         return await snapshot_response(revision, rows)
 
     async def watch(
@@ -298,27 +280,47 @@ class MetaServicer:
         except MetaRefused as error:
             raise AngeliaError(OVERLOADED, error.reason) from error
 
-    async def _answer(
-        self, response_type: type[Response], call: Awaitable[object], field: str
-    ) -> Response:
-        """Return the response with the call's result in `field`, or why it was refused."""
-        try:
-            result = await call
-        except MetaRefused as error:
-            return response_type(status=self._status_of(error))
-        return response_type(status=_OK, **({field: result} if field else {}))
+    def _check_cluster(self, cluster_id: str) -> None:
+        """Refuse a caller of another cluster; one without a cluster is new."""
+        if not self._cluster.agrees(cluster_id):
+            own = self._cluster.value
+            raise MetaRefused(
+                meta_pb2.META_OUTCOME_WRONG_CLUSTER,
+                f"this nameserver belongs to cluster {own}, the node to cluster {cluster_id}",
+            )
 
-    def _wrong_cluster(self, cluster_id: str) -> meta_pb2.MetaStatus | None:
-        """Return the refusal of a caller of another cluster; None: it is of this one, or new."""
-        if self._cluster.agrees(cluster_id):
-            return None
-        return meta_pb2.MetaStatus(
-            outcome=meta_pb2.META_OUTCOME_WRONG_CLUSTER,
-            reason=f"this nameserver is of cluster {self._cluster.value}, the node of {cluster_id}",
-        )
 
-    def _status_of(self, error: MetaRefused) -> meta_pb2.MetaStatus:
-        status = meta_pb2.MetaStatus(outcome=error.outcome, reason=error.reason)
-        if error.outcome == meta_pb2.META_OUTCOME_NOT_LEADER:
+class MetaResponse(Protocol):
+    """A response of MetaService."""
+
+    @property
+    def status(self) -> meta_pb2.MetaStatus:
+        """Whether the call was carried out."""
+
+    def HasField(self, field_name: Literal["status"], /) -> bool:
+        """Whether the status was said."""
+
+
+class MetaAnswers:
+    """`strata_angelia.serving.Answers`: every response has a `status`.
+
+    Args:
+        leader: who leads, for callers that must go there.
+    """
+
+    refusal = MetaRefused
+
+    def __init__(self, leader: Callable[[], Leader]) -> None:
+        self._leader = leader
+
+    def refuse(self, response: MetaResponse, refusal: MetaRefused) -> None:
+        """Say why nothing was done, and where to go."""
+        status = response.status
+        status.outcome, status.reason = refusal.outcome, refusal.reason
+        if refusal.outcome == meta_pb2.META_OUTCOME_NOT_LEADER:
             status.leader_node_id, status.leader_endpoint = self._leader()
-        return status
+
+    def complete(self, response: MetaResponse) -> None:
+        """Say that all is well, unless the response says how it went."""
+        if not response.HasField("status"):
+            response.status.outcome = meta_pb2.META_OUTCOME_OK

@@ -7,7 +7,7 @@ from itertools import islice
 
 from strata.meta.v1 import meta_pb2
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import RowKind, kind_range
+from strata_state.metadata_keys import MetadataRowKind, kind_range
 
 TombstoneId = tuple[meta_pb2.TombstoneKind.ValueType, int]
 """What kind of thing was deleted, and its id."""
@@ -24,7 +24,7 @@ class DoneTombstones:
         """Read the rows; a row's revision is that at which it was marked done."""
         rows = [
             meta_pb2.Tombstone.FromString(value)
-            for _, value in store.scan(*kind_range(RowKind.TOMBSTONE))
+            for _, value in store.scan(*kind_range(MetadataRowKind.TOMBSTONE))
         ]
         tombstones = cls()
         for row in sorted(rows, key=lambda row: row.revision):

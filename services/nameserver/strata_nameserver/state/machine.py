@@ -39,7 +39,7 @@ class MetadataMachine:
     """
 
     def __init__(
-        self, store: MetadataStore, hub: WatchHub, config: NameserverConfig, metrics: Metrics
+        self, store: MetadataStore, hub: WatchHub, config: NameserverConfig, *, metrics: Metrics
     ) -> None:
         self._store = store
         self._hub = hub

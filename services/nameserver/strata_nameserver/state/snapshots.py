@@ -16,9 +16,9 @@ from strata_multiraft.base import SnapshotRows
 from strata_nameserver.state.machine import MetadataMachine
 from strata_raft import SnapshotMetadata
 from strata_state.metadata import FrozenRows, MetadataStore
-from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, RowKind, kind_range
+from strata_state.metadata_keys import APPLIED_KEY, INSTALLING_KEY, MetadataRowKind, kind_range
 
-_KINDS = tuple(sorted((RowKind.APPLIED, *SNAPSHOT_ORDER)))
+_KINDS = tuple(sorted((MetadataRowKind.APPLIED, *SNAPSHOT_ORDER)))
 _DELETES_AT_ONCE = 10_000
 
 
@@ -127,7 +127,7 @@ class MetadataSnapshots:
         self._hub.resume()
 
     def _drop_rows(self) -> None:
-        for kind in (*SNAPSHOT_ORDER, RowKind.CHANGE):
+        for kind in (*SNAPSHOT_ORDER, MetadataRowKind.CHANGE):
             keys = [key for key, _ in self._store.scan(*kind_range(kind))]
             for start in range(0, len(keys), _DELETES_AT_ONCE):
                 self._store.write([], keys[start : start + _DELETES_AT_ONCE])

@@ -11,7 +11,7 @@ from strata.meta.v1 import meta_pb2
 from strata_metadata.view import NO_RAFT_GROUP
 from strata_mq.slots import SLOT_COUNT, slot_runs
 from strata_state.metadata import MetadataStore
-from strata_state.metadata_keys import RowKind, kind_range
+from strata_state.metadata_keys import MetadataRowKind, kind_range
 
 
 class Topology:
@@ -36,15 +36,15 @@ class Topology:
     def load(cls, store: MetadataStore) -> Topology:
         """Read the rows of a store."""
         topology = cls()
-        for _, value in store.scan(*kind_range(RowKind.RAFT_GROUP)):
+        for _, value in store.scan(*kind_range(MetadataRowKind.RAFT_GROUP)):
             row = meta_pb2.RaftGroup.FromString(value)
             topology.raft_groups[row.raft_group] = row
-        for _, value in store.scan(*kind_range(RowKind.SLOTS)):
+        for _, value in store.scan(*kind_range(MetadataRowKind.SLOTS)):
             topology._take_slots(meta_pb2.SlotRange.FromString(value))
-        for _, value in store.scan(*kind_range(RowKind.SLOT_MOVE)):
+        for _, value in store.scan(*kind_range(MetadataRowKind.SLOT_MOVE)):
             move = meta_pb2.SlotMove.FromString(value)
             topology.slot_moves[move.from_raft_group] = move
-        for _, value in store.scan(*kind_range(RowKind.NODE)):
+        for _, value in store.scan(*kind_range(MetadataRowKind.NODE)):
             node = meta_pb2.Node.FromString(value)
             topology.nodes[node.node_id] = node
         return topology

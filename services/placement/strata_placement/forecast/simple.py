@@ -99,6 +99,7 @@ class HoltWinters:
         season: int,
         level_weight: float = 0.2,
         trend_weight: float = 0.02,
+        *,
         season_weight: float = 0.3,
         damping: float = 0.9,
     ) -> None:

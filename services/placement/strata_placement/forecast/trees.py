@@ -139,7 +139,7 @@ def train(
     residuals = [value - base for value in target]
     trees = []
     for _ in range(options.trees):
-        grower = _Grower(binned, edges, residuals, options)
+        grower = _Grower(binned, edges, residuals, options=options)
         trees.append(grower.grow())
         residuals = [left - grower.fitted[row] for row, left in enumerate(residuals)]
     return BoostedTrees(tuple(features), base, tuple(trees))
@@ -172,6 +172,7 @@ class _Grower:
         binned: Sequence[Sequence[int]],
         edges: Sequence[Sequence[float]],
         residuals: Sequence[float],
+        *,
         options: TreeOptions,
     ) -> None:
         self._binned, self._edges = binned, edges

@@ -64,7 +64,7 @@ class OutputWork(NamedTuple):
         return sum(queue.bodies_bytes for queue in self.output.queues)
 
 
-class Compacted(NamedTuple):
+class CompactedOutput(NamedTuple):
     """What came of an output; `refused` is "" if its leader took it."""
 
     raft_group: int
@@ -96,7 +96,7 @@ def work_of(
 
 def compacted(
     url: str, work: Iterable[OutputWork], leaders: TierLeaders, mib_per_s: float | None = None
-) -> list[Compacted]:
+) -> list[CompactedOutput]:
     """Write objects, prove that they are there, and have them committed, one after another.
 
     Args:
@@ -144,7 +144,7 @@ def _of_manifest(
 
 async def _compacted(
     url: str, work: Iterable[OutputWork], leaders: TierLeaders, mib_per_s: float | None
-) -> list[Compacted]:
+) -> list[CompactedOutput]:
     budget = mib_per_s * _MIB if mib_per_s is not None else None
     options = StoreOptions(upload_bytes_per_s=budget, download_bytes_per_s=budget)
     store = await open_store(url, OpenWith(options))
@@ -155,12 +155,14 @@ async def _compacted(
         await store.close()
 
 
-async def _of_output(stores: Stores, work: OutputWork, leaders: TierLeaders) -> Compacted:
+async def _of_output(stores: Stores, work: OutputWork, leaders: TierLeaders) -> CompactedOutput:
     metadata = MemoryTierMetadata(work.raft_group)
     batch = MemoryStore().new_batch()
     for held in work.inputs:
         metadata.put_object(batch, held)
-    done = Compacted(work.raft_group, "", work.bodies_bytes, 0, len(work.output.queues), 0, "")
+    done = CompactedOutput(
+        work.raft_group, "", work.bodies_bytes, 0, len(work.output.queues), 0, ""
+    )
     try:
         change = await write_output(
             stores,

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from pyspark import TaskContext
 
 from strata_placement.jobs.application import Job
-from strata_placement.jobs.compact_rows import Compacted, OutputWork, compacted, work_of
-from strata_placement.jobs.tier_client import Brokers, TierClient
+from strata_placement.jobs.compact_rows import CompactedOutput, OutputWork, compacted, work_of
+from strata_placement.jobs.tier_client import LeaderEndpoints, TierClient
 from strata_runtime.ending import end_process
 
 _SALT_BITS = 63
@@ -37,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     add("--rounds", type=int, default=16, help="of each raft group, up to 512 MiB each")
     given = job.parser.parse_args(arguments)
     url, mib_per_s = given.tier, given.mib_per_s
-    brokers = Brokers.parse(given.endpoint, given.ca_file)
+    brokers = LeaderEndpoints.parse(given.endpoint, given.ca_file)
 
-    def compact(work: Iterator[OutputWork]) -> list[Compacted]:
+    def compact(work: Iterator[OutputWork]) -> list[CompactedOutput]:
         context = TaskContext.get()
         with TierClient(brokers, context.partitionId() if context is not None else 0) as leaders:
             return compacted(url, work, leaders, mib_per_s)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     inputs = {held.ref.object_id for each in work for held in each.inputs}
     job.say(f"{len(inputs)} objects become {len(work)}")
     spark = job.session()
-    results: list[Compacted] = []
+    results: list[CompactedOutput] = []
     if work:
         # One object a task, so that the progress of the job is that of the compaction.
         results = spark.sparkContext.parallelize(work, len(work)).mapPartitions(compact).collect()

@@ -18,7 +18,7 @@ from strata_placement.source.runs import SourceError
 from strata_tier import upkeep
 from strata_tier.base import DamagedObjectError
 from strata_tier.objects import DEFAULT_SPACE, Stores, object_folders
-from strata_tier.ranges import RetentionOptions
+from strata_tier.ranges import TierRetentionOptions
 from strata_tier.store import StoreError, open_store
 
 Item = TypeVar("Item")
@@ -34,7 +34,7 @@ class SweepOptions:
         is_dry: nothing is deleted.
     """
 
-    orphan_ms: int = RetentionOptions().orphan_ms
+    orphan_ms: int = TierRetentionOptions().orphan_ms
     keys_at_once: int = 500
     is_dry: bool = False
 
@@ -123,7 +123,10 @@ async def _swept(
     store = await open_store(url)
     try:
         stores = Stores(store)
-        return [await _Sweep(stores, each, leaders, options, now_ms).run() for each in work]
+        return [
+            await _Sweep(stores, each, leaders, options=options, now_ms=now_ms).run()
+            for each in work
+        ]
     finally:
         await store.close()
 
@@ -136,6 +139,7 @@ class _Sweep:
         stores: Stores,
         work: GroupWork,
         leaders: TierLeaders,
+        *,
         options: SweepOptions,
         now_ms: Callable[[], int],
     ) -> None:

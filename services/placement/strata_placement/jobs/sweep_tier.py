@@ -19,7 +19,7 @@ from pyspark import TaskContext
 
 from strata_placement.jobs.application import Job
 from strata_placement.jobs.sweep_rows import GroupWork, SweepOptions, Swept, swept, work_of
-from strata_placement.jobs.tier_client import Brokers, TierClient
+from strata_placement.jobs.tier_client import LeaderEndpoints, TierClient
 from strata_runtime.ending import end_process
 
 _HOUR_MS = 3_600_000
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         given.tier,
         SweepOptions(int(given.orphan_hours * _HOUR_MS), is_dry=given.dry_run),
     )
-    brokers = Brokers.parse(given.endpoint, given.ca_file)
+    brokers = LeaderEndpoints.parse(given.endpoint, given.ca_file)
 
     def sweep(work: Iterator[GroupWork]) -> list[Swept]:
         context = TaskContext.get()

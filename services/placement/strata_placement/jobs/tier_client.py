@@ -16,7 +16,7 @@ _PATIENCE_S = 600.0
 _CALL_S = 150.0
 
 
-class Brokers(NamedTuple):
+class LeaderEndpoints(NamedTuple):
     """Where leaders are reached.
 
     Attributes:
@@ -28,7 +28,7 @@ class Brokers(NamedTuple):
     ca_file: str = ""
 
     @classmethod
-    def parse(cls, text: str, ca_file: str = "") -> Brokers:
+    def parse(cls, text: str, ca_file: str = "") -> LeaderEndpoints:
         """Read endpoints by comma.
 
         Raises:
@@ -63,7 +63,7 @@ class TierClient:
         number: of the task: tasks spread over the endpoints.
     """
 
-    def __init__(self, brokers: Brokers, number: int = 0) -> None:
+    def __init__(self, brokers: LeaderEndpoints, number: int = 0) -> None:
         endpoint = brokers.endpoints[number % len(brokers.endpoints)]
         self._channel = open_channel(endpoint, brokers.ca_file)
         self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)

@@ -129,7 +129,7 @@ def scan(
         SourceError: the store cannot give the bytes, or they are damaged.
     """
     wanted = parse_tag_expression(options.tag)
-    reads = _Reads(options, span, pieces, wanted.tag_hashes, open_url)
+    reads = _Reads(options, span, pieces, tag_hashes=wanted.tag_hashes, open_url=open_url)
     runner = asyncio.Runner()
     with ThreadPoolExecutor(1, "strata-tier") as thread:
         try:
@@ -153,6 +153,7 @@ class _Reads:
         options: SourceOptions,
         span: QueueSpan,
         pieces: Sequence[TierPiece],
+        *,
         tag_hashes: frozenset[int] | None,
         open_url: OpenStore,
     ) -> None:
@@ -170,7 +171,11 @@ class _Reads:
         if self._source is None:
             self._store = await self._open_url(self._options.tier)
             self._source = BlockSource(
-                Stores(self._store), _READ_OPTIONS, Metrics.disabled(), SystemClock(), _ignore
+                Stores(self._store),
+                _READ_OPTIONS,
+                Metrics.disabled(),
+                clock=SystemClock(),
+                on_wasted=_ignore,
             )
             self._groups = self._grouped(self._source)
         assert self._groups is not None, "set with the source"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -13,7 +15,7 @@ from strata_state.rocksdb_store import RocksdbOptions
 from strata_storage.base.dedupe import DedupeOptions
 from strata_storage.base.disk_guard import DiskGuardOptions
 from strata_storage.base.removed_replicas import AsideOptions
-from strata_storage.base.watchers import WatchOptions
+from strata_storage.base.watchers import WatcherOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class PendingOptions:
         retry_ms: pause before what was refused, or found no queue, is tried again.
         forwards_max: messages on their way to another raft group.
         transaction_check_interval_ms: time between two checks of a half message.
-        transaction_checks_max: checks before a half message is given up.
+        max_transaction_checks: checks before a half message is given up.
         checks_in_flight_max: checks that are being read and handed to brokers.
         uncheckable_max: halves of which no producer is there that are looked at per check
             interval; more wait for later ones.
@@ -43,7 +45,7 @@ class PendingOptions:
     retry_ms: int = 1_000
     forwards_max: int = 1_000
     transaction_check_interval_ms: int = 30_000
-    transaction_checks_max: int = 15
+    max_transaction_checks: int = 15
     checks_in_flight_max: int = 1_000
     uncheckable_max: int = 10_000
 
@@ -58,8 +60,8 @@ class EngineOptions:
         queue_rows_max: queue rows kept in memory.
         cq_cache_bytes: CQ rows kept in memory.
         lease_sets_max: (consumer group, queue) pairs whose leases are kept in memory while idle.
-        waiters_max: parked pops, and fetches that wait.
-        waiters_max_bytes: their requests, likewise.
+        max_waiters: parked pops, and fetches that wait.
+        max_waiter_bytes: their requests, likewise.
         pop_max_messages: messages of one pop or fetch.
         pop_max_bytes: bytes of one pop or fetch.
         pop_scan_offsets: offsets that a pop with a filter looks at before others get their turn.
@@ -94,8 +96,8 @@ class EngineOptions:
     queue_rows_max: int = 100_000
     cq_cache_bytes: int = 16 * 1024 * 1024
     lease_sets_max: int = 10_000
-    waiters_max: int = 10_000
-    waiters_max_bytes: int = 32 * 1024 * 1024
+    max_waiters: int = 10_000
+    max_waiter_bytes: int = 32 * 1024 * 1024
     pop_max_messages: int = 1_024
     pop_max_bytes: int = 16 * 1024 * 1024
     pop_scan_offsets: int = 4_096
@@ -162,7 +164,7 @@ class StorageOptions:
         reads_max: disk reads waiting for those threads; more are refused.
         expiry_interval_s: how often leases that ran out are looked for.
         holder_silence_s: silence after which a client's auto-renewed leases are released.
-        scrub_bytes_per_second: speed of the background check of the log; 0: off.
+        scrub_bytes_per_s: speed of the background check of the log; 0: off.
     """
 
     engine: EngineOptions = field(default_factory=EngineOptions)
@@ -171,13 +173,13 @@ class StorageOptions:
     retention: RetentionOptions = field(default_factory=RetentionOptions)
     disk: DiskGuardOptions = field(default_factory=DiskGuardOptions)
     aside: AsideOptions = field(default_factory=AsideOptions)
-    watch: WatchOptions = field(default_factory=WatchOptions)
+    watch: WatcherOptions = field(default_factory=WatcherOptions)
     filter_steps_per_turn: int = 10_000
     reader_threads: int = 4
     reads_max: int = 1_000
     expiry_interval_s: float = 0.1
     holder_silence_s: float = 15.0
-    scrub_bytes_per_second: int = 8 * 1024 * 1024
+    scrub_bytes_per_s: int = 8 * 1024 * 1024
 
 
 _MIB = 1024 * 1024
@@ -185,6 +187,22 @@ _MIB = 1024 * 1024
 
 class StorageConfig(Section):
     """The section `[storage]`: what an operator may want to change."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "dedupe_max_ids": "max_dedupe_ids",
+        "kv_history_max_bytes": "max_kv_history_bytes",
+        "kv_history_max_changes": "max_kv_history_changes",
+        "kv_max_value_bytes": "max_kv_value_bytes",
+        "kv_memory_table_max_bytes": "max_kv_memory_table_bytes",
+        "removed_replica_max_bytes": "max_removed_replica_bytes",
+        "transaction_checks_max": "max_transaction_checks",
+        "waiters_max": "max_waiters",
+        "waiters_max_bytes": "max_waiter_bytes",
+        "scrub_bytes_per_second": "scrub_bytes_per_s",
+        "retention_interval_s": "retention_interval_ms",
+        "flush_max_age_s": "max_flush_age_ms",
+        "flush_max_log_bytes": "max_unflushed_log_bytes",
+    }
 
     log_segment_bytes: int = Field(
         default=256 * _MIB, ge=8 * _MIB, le=2_048 * _MIB, description="Size of a log segment."
@@ -198,8 +216,8 @@ class StorageConfig(Section):
     default_retention_ms: int = Field(
         default=72 * 3_600_000, ge=1_000, description="Retention of topics that name none."
     )
-    retention_interval_s: float = Field(
-        default=60.0, gt=0, description="How often it is looked for what may leave the disk."
+    retention_interval_ms: int = Field(
+        default=60_000, ge=1, description="Time between two looks for what may leave the disk."
     )
     relocate_bytes_per_turn: int = Field(
         default=64 * _MIB,
@@ -218,7 +236,7 @@ class StorageConfig(Section):
         description="How long a replica that was removed from this node stands aside, to be taken "
         "back with `strata storage restore-replica`; it goes early when the disk is full.",
     )
-    removed_replica_max_bytes: int = Field(
+    max_removed_replica_bytes: int = Field(
         default=64 * 1024 * _MIB,
         ge=0,
         description="Log segments kept for such replicas only; the oldest go early, never the "
@@ -229,21 +247,21 @@ class StorageConfig(Section):
         ge=1_000,
         description="How long a repeat of a message id is surely found; mostly up to two days.",
     )
-    dedupe_max_ids: int = Field(
+    max_dedupe_ids: int = Field(
         default=1_000_000,
         ge=1_000,
         description="Message ids in memory per raft group; older ones are looked up in rows.",
     )
-    flush_max_age_s: float = Field(
-        default=60.0, gt=0, description="Age of the oldest row at which rows are flushed."
+    max_flush_age_ms: int = Field(
+        default=60_000, ge=1, description="Age of the oldest row at which rows are flushed."
     )
-    flush_max_log_bytes: int = Field(
+    max_unflushed_log_bytes: int = Field(
         default=512 * _MIB, ge=_MIB, description="Unflushed log at which rows are flushed."
     )
-    waiters_max: int = Field(
+    max_waiters: int = Field(
         default=10_000, ge=1, description="Pops that may wait for messages, per raft group."
     )
-    waiters_max_bytes: int = Field(
+    max_waiter_bytes: int = Field(
         default=32 * _MIB,
         ge=1,
         description="Requests of the pops that wait, per raft group, and of the pulls likewise.",
@@ -260,7 +278,7 @@ class StorageConfig(Section):
         description="The same for one receive or pull of one client: it ends with what it found, "
         "and the next one goes on from there.",
     )
-    scrub_bytes_per_second: int = Field(
+    scrub_bytes_per_s: int = Field(
         default=8 * _MIB, ge=0, description="Speed of the background check of the log; 0: off."
     )
     refuse_appends_free_bytes: int = Field(
@@ -295,25 +313,25 @@ class StorageConfig(Section):
         ge=100,
         description="Time between two checks of a transaction that nobody ended.",
     )
-    transaction_checks_max: int = Field(
+    max_transaction_checks: int = Field(
         default=15,
         ge=1,
         le=1_000,
         description="Checks before a transaction is given up to the dead-letter topic.",
     )
 
-    kv_max_value_bytes: int = Field(
+    max_kv_value_bytes: int = Field(
         default=_MIB, ge=1, le=4 * _MIB, description="Value of an item (plugin kv)."
     )
-    kv_history_max_changes: int = Field(
+    max_kv_history_changes: int = Field(
         default=20_000,
         ge=2,
         description="Changes of a table kept for who watches, at most; at least half as many.",
     )
-    kv_history_max_bytes: int = Field(
+    max_kv_history_bytes: int = Field(
         default=64 * _MIB, ge=2, description="Keys and values of these changes, likewise."
     )
-    kv_memory_table_max_bytes: int = Field(
+    max_kv_memory_table_bytes: int = Field(
         default=64 * _MIB, ge=1, description="Keys and values of a table that is in memory."
     )
 
@@ -321,21 +339,21 @@ class StorageConfig(Section):
         """Return the options of the node's parts."""
         return StorageOptions(
             engine=EngineOptions(
-                dedupe=DedupeOptions(self.dedupe_window_ms, self.dedupe_max_ids),
-                waiters_max=self.waiters_max,
-                waiters_max_bytes=self.waiters_max_bytes,
+                dedupe=DedupeOptions(self.dedupe_window_ms, self.max_dedupe_ids),
+                max_waiters=self.max_waiters,
+                max_waiter_bytes=self.max_waiter_bytes,
                 pop_scan_filter_steps=min(self.filter_steps_per_receive, 500_000),
                 pop_filter_steps=self.filter_steps_per_receive,
                 pending=PendingOptions(
                     window=self.pending_window,
                     turn_interval_ms=self.timer_interval_ms,
                     transaction_check_interval_ms=self.transaction_check_interval_ms,
-                    transaction_checks_max=self.transaction_checks_max,
+                    max_transaction_checks=self.max_transaction_checks,
                 ),
             ),
-            flush=FlushOptions(self.flush_max_log_bytes, self.flush_max_age_s),
+            flush=FlushOptions(self.max_unflushed_log_bytes, self.max_flush_age_ms / 1_000),
             retention=RetentionOptions(
-                interval_s=self.retention_interval_s,
+                interval_s=self.retention_interval_ms / 1_000,
                 default_ms=self.default_retention_ms,
                 max_log_bytes=self.max_log_bytes,
                 relocate_bytes_per_turn=self.relocate_bytes_per_turn,
@@ -347,10 +365,10 @@ class StorageConfig(Section):
                 refuse_most_free_bytes=self.refuse_appends_free_bytes // 2,
                 stop_free_bytes=self.refuse_appends_free_bytes // 8,
             ),
-            aside=AsideOptions(self.removed_replica_retention_ms, self.removed_replica_max_bytes),
+            aside=AsideOptions(self.removed_replica_retention_ms, self.max_removed_replica_bytes),
             filter_steps_per_turn=self.filter_steps_per_turn,
             reader_threads=self.reader_threads,
-            scrub_bytes_per_second=self.scrub_bytes_per_second,
+            scrub_bytes_per_s=self.scrub_bytes_per_s,
         )
 
     def log_options(self) -> LogOptions:

@@ -68,6 +68,6 @@ class DiskGuard:
         if self.mark >= refused_from:
             raise Refused(
                 pb.OUTCOME_DISK_FULL,
-                f"{self.space.free_bytes} bytes are free on the disk: free some, or shorten the "
+                f"{self.space.free_bytes} bytes are free on the disk: free space, or shorten the "
                 "retention of topics",
             )

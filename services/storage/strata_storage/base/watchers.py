@@ -18,7 +18,7 @@ from strata_storage.base.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class WatchOptions:
+class WatcherOptions:
     """Limits.
 
     Attributes:
@@ -86,8 +86,8 @@ class Watchers:
         options: limits.
     """
 
-    def __init__(self, options: WatchOptions | None = None) -> None:
-        self._options = options or WatchOptions()
+    def __init__(self, options: WatcherOptions | None = None) -> None:
+        self._options = options or WatcherOptions()
         self._led: set[int] = set()
         self._health = meta.StorageHealth()
         # A dict for its order: they are told in the order in which they came.

@@ -8,6 +8,7 @@ revision that it fulfils changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from strata.meta.v1 import meta_pb2 as meta
@@ -46,6 +47,26 @@ class _Led(NamedTuple):
     settled_revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class HeartbeatSources:
+    """Parts of a node that say something in its heartbeats; one that is not there says nothing.
+
+    Attributes:
+        refused: gives replicas that could not be hosted: only others can take their place.
+        settled: gives the revision of the row that a raft group led in a term fulfils, 0: not yet.
+        clock_is_off: tells whether this node's clock keeps it from leading (rule 4).
+        answer_latencies: gives by storage node how long its answers took, in ms, since the last
+            heartbeat.
+        health: gives the state that the node reports of itself.
+    """
+
+    refused: Callable[[], Sequence[int]] = tuple
+    settled: Callable[[int, int], int] = lambda raft_group, term: 0
+    clock_is_off: Callable[[], bool] = lambda: False
+    answer_latencies: Callable[[], Mapping[str, float]] = dict
+    health: Callable[[], meta.StorageHealth] = meta.StorageHealth
+
+
 class Heartbeats:
     """Makes heartbeats; see the module docstring.
 
@@ -54,12 +75,7 @@ class Heartbeats:
         node: what is told about.
         heard_nodes: gives storage nodes that are heard and those that are not.
         clock: wall time.
-        refused: gives replicas that could not be hosted: only others can take their place.
-        settled: gives the revision of the row that a raft group led in a term fulfils, 0: not yet.
-        clock_is_off: tells whether this node's clock keeps it from leading (rule 4).
-        answer_latencies: gives by storage node how long its answers took, in ms, since the last
-            heartbeat.
-        health: gives what the node says of itself.
+        sources: say what the node itself does not know.
     """
 
     def __init__(
@@ -67,24 +83,17 @@ class Heartbeats:
         node_id: str,
         boot_id: int,
         node: Measured,
+        *,
         heard_nodes: Callable[[], tuple[Sequence[str], Sequence[str]]],
         clock: Clock,
-        refused: Callable[[], Sequence[int]] = tuple,
-        settled: Callable[[int, int], int] = lambda raft_group, term: 0,
-        clock_is_off: Callable[[], bool] = lambda: False,
-        answer_latencies: Callable[[], Mapping[str, float]] = dict,
-        health: Callable[[], meta.StorageHealth] = meta.StorageHealth,
+        sources: HeartbeatSources | None = None,
     ) -> None:
         self._node_id = node_id
         self._boot_id = boot_id
         self._node = node
         self._heard_nodes = heard_nodes
         self._clock = clock
-        self._refused = refused
-        self._settled = settled
-        self._clock_is_off = clock_is_off
-        self._answer_latencies = answer_latencies
-        self._health = health
+        self._sources = sources or HeartbeatSources()
         self._told: dict[int, _Led] = {}
         self._appended_before = node.log_bytes()[1]
         self._served_before = 0
@@ -113,9 +122,12 @@ class Heartbeats:
             heard_node_ids=heard,
             unheard_node_ids=unheard,
             load=self._load(),
-            damaged_replica_ids=[*damaged_replicas(self._node.replicas()), *self._refused()],
-            clock_is_off=self._clock_is_off(),
-            health=self._health(),
+            damaged_replica_ids=[
+                *damaged_replicas(self._node.replicas()),
+                *self._sources.refused(),
+            ],
+            clock_is_off=self._sources.clock_is_off(),
+            health=self._sources.health(),
         )
         self._told = led
         return request
@@ -134,7 +146,7 @@ class Heartbeats:
                         if replica.caught_up(progress.replica_id)
                     ),
                 ),
-                self._settled(raft_group, replica.term),
+                self._sources.settled(raft_group, replica.term),
             )
             for raft_group, replica in self._node.replicas().items()
             if replica.is_ready_leader()
@@ -157,7 +169,7 @@ class Heartbeats:
             sync_latency_ms=instruments.take_sync_latency_ms(),
             answers=[
                 meta.PeerAnswers(node_id=node_id, latency_ms=latency_ms)
-                for node_id, latency_ms in self._answer_latencies().items()
+                for node_id, latency_ms in self._sources.answer_latencies().items()
             ],
         )
         self._appended_before, self._served_before, self._led_before = appended, served, led

@@ -19,7 +19,7 @@ from typing import Protocol
 from strata.meta.v1 import meta_pb2 as meta
 from strata_angelia.cluster_id import ClusterId
 from strata_metadata import ClusterView
-from strata_multiraft import DiskFull, Overloaded
+from strata_multiraft import LogFull, Overloaded
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_state.ports import StateError
@@ -92,6 +92,7 @@ class Hosting:
         host: Host,
         view: ClusterView,
         node_id: str,
+        *,
         keep_rows: Callable[[], Awaitable[None]] | None = None,
         cluster: ClusterId | None = None,
     ) -> None:
@@ -118,7 +119,7 @@ class Hosting:
             version = self._view.version
             try:
                 await self.settle()
-            except DiskFull as error:
+            except LogFull as error:
                 self._logger.warning("hosting waits", reason=str(error))
                 await asyncio.sleep(_RETRY_S)
             else:
@@ -128,7 +129,7 @@ class Hosting:
         """Remove what is wanted no more, host what is missing.
 
         Raises:
-            DiskFull: a removal could not be written down; to be called again.
+            LogFull: a removal could not be written down; to be called again.
         """
         wanted = wanted_replicas(self._view.raft_groups(), self._node_id)
         self._note_wanted(wanted)

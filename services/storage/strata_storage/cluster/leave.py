@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-from strata_multiraft import DiskFull, NotLeader, ReadOnly, Replica
+from strata_multiraft import LogFull, NotLeader, ReadOnly, Replica
 from strata_multiraft.base import TransferFailed
 from strata_raft import Role
 
@@ -23,5 +23,5 @@ async def hand_over_all(replicas: Sequence[Replica], timeout_s: float) -> None:
 
 
 async def _hand_over(replica: Replica) -> None:
-    with suppress(NotLeader, TransferFailed, DiskFull, ReadOnly):
+    with suppress(NotLeader, TransferFailed, LogFull, ReadOnly):
         await replica.transfer_leadership()

@@ -17,6 +17,7 @@ from strata_metadata import (
     MetadataFollowerOptions,
 )
 from strata_metadata.channels import ChannelFactory, Channels
+from strata_metadata.follower import MetadataSources
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import OnFatal, Tasks
@@ -72,10 +73,9 @@ class LocalMoves:
         # The broker of the process shows how the metadata are followed.
         silent = Metrics.disabled()
         follower = MetadataFollower(
-            [self._nameserver],
-            self._open_channel,
+            MetadataSources([self._nameserver], self._open_channel),
             self.view,
-            MetadataFollowerOptions(),
+            options=MetadataFollowerOptions(),
             clock=self._clock,
             random=self._chance,
             metrics=silent,
@@ -92,13 +92,15 @@ class LocalMoves:
             node,
             self.view,
             self._directory,
-            self._channels,
-            client,
-            tasks,
-            QueueMoveOptions(),
-            metrics,
+            channels=self._channels,
+            client=client,
+            tasks=tasks,
+            options=QueueMoveOptions(),
+            metrics=metrics,
         )
-        slot_moves = SlotMoves(node, self.view, client, tasks, SlotMoveOptions(), metrics)
+        slot_moves = SlotMoves(
+            node, self.view, client, tasks=tasks, options=SlotMoveOptions(), metrics=metrics
+        )
         tasks.spawn("follow", follower.run())
         tasks.spawn("moves", moves.run())
         tasks.spawn("slot-moves", slot_moves.run())

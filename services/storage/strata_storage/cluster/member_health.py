@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import AngeliaError
@@ -31,11 +31,19 @@ _ASK_S = 0.5
 _ASK_TIMEOUT_S = 1.0
 
 
-class Hosting(Protocol):
+class HostingState(Protocol):
     """What is asked of the storage node."""
 
     def replicas(self) -> Mapping[int, Replica]:
         """Return the hosted replicas by raft group."""
+
+
+class OtherNodes(NamedTuple):
+    """The other storage nodes: where their replicas are, how to call them, which are heard."""
+
+    directory: Directory
+    channels: Channels
+    heard_nodes: HeardNodes
 
 
 class MemberHealth:
@@ -46,9 +54,7 @@ class MemberHealth:
         node: what it hosts.
         own: what it says of itself.
         view: of the metadata.
-        directory: where replicas and nodes are.
-        channels: to other storage nodes.
-        heard_nodes: whom it hears.
+        others: the other storage nodes.
         metadata: says how old the rows are, and why.
         clock: time.
         metrics: where the picture shows.
@@ -57,12 +63,11 @@ class MemberHealth:
     def __init__(
         self,
         node_id: str,
-        node: Hosting,
+        node: HostingState,
         own: NodeHealth,
+        *,
         view: ClusterView,
-        directory: Directory,
-        channels: Channels,
-        heard_nodes: HeardNodes,
+        others: OtherNodes,
         metadata: MetadataFollower,
         clock: Clock,
         metrics: Metrics,
@@ -71,14 +76,12 @@ class MemberHealth:
         self._node = node
         self._own = own
         self._view = view
-        self._directory = directory
-        self._channels = channels
-        self._heard_nodes = heard_nodes
+        self._directory, self._channels, self._heard_nodes = others
         self._metadata = metadata
         # Raft group -> what its leader had committed when it was asked last; once the replica
         # here has that, it goes. None: not asked yet.
         self._behind: dict[int, int | None] = dict.fromkeys(node.replicas())
-        self.watch = HealthWatch("storage", self._facts, clock, metrics)
+        self.watch = HealthWatch("storage", self._facts, clock, metrics=metrics)
 
     async def catch_up(self) -> None:
         """Ask leaders until each has said once that the replica here has caught up."""

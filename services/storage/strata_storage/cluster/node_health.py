@@ -60,6 +60,7 @@ class NodeHealth:
         node: Looked,
         heard_nodes: HeardNodes,
         clock: Clock,
+        *,
         tell: Callable[[meta.StorageHealth], None],
     ) -> None:
         self._node = node

@@ -88,6 +88,7 @@ class QueueMoves:
         node: LedEngines,
         view: ClusterView,
         directory: Directory,
+        *,
         channels: Channels,
         client: MetadataClient,
         tasks: Tasks,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata_metadata import ClusterView
-from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly, Replica
+from strata_multiraft import LogFull, NotLeader, Overloaded, ReadOnly, Replica
 from strata_multiraft.base import MembershipRefused, TransferFailed
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
@@ -37,7 +37,7 @@ _FAILURES = (
     NotLeader,
     MembershipRefused,
     TransferFailed,
-    DiskFull,
+    LogFull,
     ReadOnly,
     Overloaded,
     TimeoutError,
@@ -132,6 +132,7 @@ class Reconciler:
         replicas: Mapping[int, Replica],
         view: ClusterView,
         directory: Directory,
+        *,
         tasks: Tasks,
         clock: Clock,
         options: ReconcilerOptions,

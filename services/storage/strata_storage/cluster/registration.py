@@ -41,8 +41,8 @@ class Registration:
         channel: Channel,
         node_id: str,
         endpoints: Sequence[str],
-        boot_id: int,
         *,
+        boot_id: int,
         timeout_s: float,
     ) -> None:
         self._channel = channel

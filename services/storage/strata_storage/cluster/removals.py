@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from strata_multiraft import DiskFull
+from strata_multiraft import LogFull
 from strata_multiraft.replica import removed_frame
 from strata_runtime.logs import get_logger
-from strata_seglog.errors import DiskFull as LogDiskFull
-from strata_seglog.errors import WriteFailed
+from strata_seglog.errors import DiskFull, WriteFailed
 from strata_seglog.put_aside import segments_of
 from strata_storage.base.errors import ReplicaEnded
 from strata_storage.base.removed_replicas import RemovedReplica
@@ -64,7 +63,7 @@ class Removals:
             revision: of the metadata row that wants it no more.
 
         Raises:
-            DiskFull: it could not be written down; to be called again.
+            LogFull: it could not be written down; to be called again.
         """
         put_aside = partial(self._put_aside, raft_group, replica_id, revision)
         await self._parts.raft.remove_replica(raft_group, put_aside)
@@ -73,7 +72,7 @@ class Removals:
         """End what is left of a replica that is not hosted: its frames pin segments (rule 10).
 
         Raises:
-            DiskFull: it could not be written down; to be called again.
+            LogFull: it could not be written down; to be called again.
         """
         await self._put_aside(raft_group, replica_id, revision)
         await self._parts.raft.write_control([removed_frame(replica_id, raft_group)])
@@ -114,8 +113,8 @@ class Removals:
 
         try:
             is_kept = await self._parts.run_write(put)
-        except (LogDiskFull, WriteFailed, OSError) as error:
-            raise DiskFull(f"replica {replica_id} cannot be put aside: {error}") from error
+        except (DiskFull, WriteFailed, OSError) as error:
+            raise LogFull(f"replica {replica_id} cannot be put aside: {error}") from error
         self._removed_total.add(1, {"result": "put_aside" if is_kept else "empty"})
         self._logger.warning(
             "replica removed",

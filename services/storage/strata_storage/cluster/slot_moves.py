@@ -83,6 +83,7 @@ class SlotMoves:
         node: LedEngines,
         view: ClusterView,
         client: MetadataClient,
+        *,
         tasks: Tasks,
         options: SlotMoveOptions,
         metrics: Metrics,

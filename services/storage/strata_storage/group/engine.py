@@ -1,7 +1,7 @@
 """One raft group on this node: its state machine, its reads and, while it leads, its leader.
 
-The engine is what the servicer calls. Calls that decide go to the `Leader`; reads wait until what
-was committed at their arrival is applied (rule 3) and then look at rows.
+The engine is what the servicer calls. Calls that decide go to the `GroupLeader`; reads wait until
+what was committed at their arrival is applied (rule 3) and then look at rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.plugins import GroupPlugin, StoragePlugin
 from strata_storage.leading.appends.append import Sealing
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.pending import PendingPorts
 from strata_storage.leading.proposer import LeaderReplica, committed, refusal_of
 from strata_storage.reads.fetches import Fetches
 from strata_storage.reads.listing import PendingList
 from strata_storage.reads.lookup import Lookup
 from strata_storage.reads.offsets import Offsets
-from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.reader import LogReaders, MessageReader
 from strata_storage.reads.traces import Traces
 from strata_storage.rows.machine import GroupMachine, OpenTierMetadata
 from strata_storage.rows.payloads import PayloadReader
@@ -87,10 +87,7 @@ class GroupEngine:
             parts.store,
             raft_group,
             parts.flusher,
-            queue_rows_max=parts.options.queue_rows_max,
-            cq_cache_bytes=parts.options.cq_cache_bytes,
-            broker_row_age_ms=parts.options.broker_row_age_ms,
-            parsed_max_bytes=parts.options.parsed_max_bytes,
+            options=parts.options,
             on_leader=self._lead,
             on_follower=self._follow,
             tier_metadata=parts.tier_metadata,
@@ -98,11 +95,11 @@ class GroupEngine:
         self.offsets = Offsets(self.machine)
         self.lookup = Lookup(self.machine, parts.reader)
         self.fetches = Fetches(
-            self.machine, parts.reader, parts.turns, parts.options.pop_filter_steps
+            self.machine, parts.reader, parts.turns, max_filter_steps=parts.options.pop_filter_steps
         )
         self.traces = Traces(self.machine, self.lookup)
         self.pending_list = PendingList(self.machine, parts.reader, parts.options)
-        self.leader: Leader | None = None
+        self.leader: GroupLeader | None = None
         self._replica: LeaderReplica | None = None
         self._plugins = [self._use(plugin) for plugin in parts.plugins]
 
@@ -123,7 +120,7 @@ class GroupEngine:
         """Take the replica that the driver made with this engine's machine."""
         self._replica = replica
 
-    def leading(self) -> Leader:
+    def leading(self) -> GroupLeader:
         """Return the leader.
 
         Raises:
@@ -135,7 +132,7 @@ class GroupEngine:
         if leader is None or self.replica.read_only or not self.replica.is_ready_leader():
             raise Refused(
                 pb.OUTCOME_NOT_LEADER,
-                f"raft group {self.raft_group} is led elsewhere, or not yet",
+                f"this node is not the leader of raft group {self.raft_group}",
                 self.replica.leader_replica_id,
             )
         return leader
@@ -168,15 +165,15 @@ class GroupEngine:
         if self.replica.is_handing_over:
             raise Refused(
                 pb.OUTCOME_NOT_LEADER,
-                f"raft group {self.raft_group} is handed to a node with more room",
+                f"raft group {self.raft_group} moves to a leader with more free disk space",
                 self.replica.leader_replica_id,
             )
         own.check(refused_from)
         if quorum_mark >= refused_from:
             raise Refused(
                 pb.OUTCOME_DISK_FULL,
-                f"disks of nodes that hold raft group {self.raft_group} are full: free some, or "
-                "shorten the retention of topics",
+                f"the disks of nodes that hold raft group {self.raft_group} are full: free space, "
+                "or shorten the retention of topics",
             )
 
     def _is_read_only(self) -> bool:
@@ -186,7 +183,7 @@ class GroupEngine:
         """
         return bool(self.replica.read_only) and self.replica.is_sole()
 
-    def active_leader(self) -> Leader | None:
+    def active_leader(self) -> GroupLeader | None:
         """Return the leader if it can still decide something: for work that time demands."""
         return None if self.replica.read_only else self.leader
 
@@ -223,7 +220,7 @@ class GroupEngine:
             raise refusal_of(error) from error
         # A snapshot may have begun meanwhile.
         if self.replica.installing:
-            raise Refused(pb.OUTCOME_NOT_READY, "this replica's rows are not whole")
+            raise Refused(pb.OUTCOME_NOT_READY, "the rows of this replica are not complete yet")
 
     def consumer_topics(self, consumer_group_id: int) -> list[int]:
         """Return the topics of which a consumer group has pop state here, rising.
@@ -268,9 +265,11 @@ class GroupEngine:
         """
         leader = self.leading()
         if destination == self.raft_group:
-            raise Refused(pb.OUTCOME_INVALID, "a queue is not moved to where it is")
+            raise Refused(
+                pb.OUTCOME_INVALID, f"queue {queue} is in raft group {destination} already"
+            )
         if self.machine.plugins.holds(topic_id):
-            raise Refused(pb.OUTCOME_INVALID, "a key-value table does not move")
+            raise Refused(pb.OUTCOME_INVALID, "the queue of a key-value table cannot be moved")
         row = self.machine.queues.get(topic_id, queue) or _EMPTY_QUEUE
         move, sealing = self.machine.moves.get((topic_id, queue)), None
         if not row.sealed:
@@ -331,16 +330,15 @@ class GroupEngine:
 
     def _lead(self, term: int) -> None:
         parts = self._parts
-        self.leader = Leader(
+        self.leader = GroupLeader(
             term,
             self.machine,
             self.replica,
-            parts.reader,
-            parts.payloads,
-            parts.clock,
-            parts.options,
-            parts.pending,
-            parts.turns,
+            readers=LogReaders(parts.reader, parts.payloads),
+            clock=parts.clock,
+            options=parts.options,
+            pending=parts.pending,
+            turns=parts.turns,
         )
         self.machine.listener = self.leader
         for plugin in self._plugins:

@@ -13,11 +13,11 @@ from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import WatchUpdate
 from strata_storage.leading.pops.lease_calls import ConsumerQueue, LeaseRef, ResetTarget
 from strata_storage.leading.pops.pop_calls import Delivered
-from strata_storage.reads.lookup import Lookup, Stored
+from strata_storage.reads.lookup import FoundMessage, Lookup
 from strata_storage.rows.ownership import Topic
 
 
-async def find(lookup: Lookup, request: pb.QueryRequest, limit: int) -> list[Stored]:
+async def find(lookup: Lookup, request: pb.QueryRequest, limit: int) -> list[FoundMessage]:
     """Look messages up as a query asks.
 
     Raises:
@@ -176,7 +176,7 @@ def fill_leased(leased: pb.LeasedMessage, delivered: Delivered, *, places_only: 
         leased.message = delivered.message
 
 
-def add_stored(messages: object, found: Sequence[Stored]) -> None:
+def add_stored(messages: object, found: Sequence[FoundMessage]) -> None:
     """Add stored messages to a repeated field."""
     for stored in found:
         messages.add(  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from strata_state.ports import RowBatch
 from strata_storage.base.errors import ApplyError, Refused
 from strata_storage.kv.leader import KvLeader
 from strata_storage.kv.options import KvOptions
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.rows.machine import GroupMachine
 
 _NO_MESSAGES = QueueRow(0, 0, 0, 0)
@@ -100,9 +100,9 @@ class KvGroup:
 
     # Roles --------------------------------------------------------------------------------------
 
-    def lead(self, leader: Leader) -> None:
+    def lead(self, leader: GroupLeader) -> None:
         """Decide from now on."""
-        self.leader = KvLeader(self._machine, self.tables, leader, self._options)
+        self.leader = KvLeader(self._machine, self.tables, leader, options=self._options)
 
     def follow(self, refusal: Refused) -> None:
         """Decide no more."""
@@ -118,7 +118,7 @@ class KvGroup:
             Refused: OUTCOME_NOT_LEADER.
         """
         if self.leader is None:
-            raise Refused(pb.OUTCOME_NOT_LEADER, "the raft group is led elsewhere, or not yet")
+            raise Refused(pb.OUTCOME_NOT_LEADER, "this node is not the leader of the raft group")
         return self.leader
 
     def check_leads(self, leader: KvLeader) -> None:
@@ -146,7 +146,7 @@ class KvGroup:
         """
         if self.follower_count >= self._options.max_followers:
             limit = self._options.max_followers
-            raise Refused(pb.OUTCOME_TOO_MANY_WAITERS, f"{limit} watches are open")
+            raise Refused(pb.OUTCOME_TOO_MANY_WAITERS, f"{limit} watches are open already")
         changed = asyncio.Event()
         self._followers[table_id].add(changed)
         try:

@@ -15,15 +15,15 @@ from functools import partial
 from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_kv.commands import KvWrite, encode_kv_write
-from strata_kv.decider import Decider, Decision, WriteRefused
+from strata_kv.decider import BatchDecision, Decider, WriteRefused
 from strata_kv.machine import TableMachine
 from strata_kv.names import QUEUE
 from strata_mq.commands import DropKind
-from strata_multiraft import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft import LogFull, NotLeader, Overloaded, ReadOnly
 from strata_storage.base.errors import Refused
 from strata_storage.group.translation import topic_of
 from strata_storage.kv.options import KvOptions
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.proposer import refusal_of
 from strata_storage.rows.machine import GroupMachine
 
@@ -44,7 +44,12 @@ class KvLeader:
     """
 
     def __init__(
-        self, machine: GroupMachine, tables: TableMachine, leader: Leader, options: KvOptions
+        self,
+        machine: GroupMachine,
+        tables: TableMachine,
+        leader: GroupLeader,
+        *,
+        options: KvOptions,
     ) -> None:
         self._machine = machine
         self._tables = tables
@@ -92,14 +97,14 @@ class KvLeader:
         # A caller that goes away must not take the answer from a repeat.
         return await asyncio.shield(answer)
 
-    def _decide(self, writes: Sequence[kv.TableWrite]) -> tuple[Decision, int]:
+    def _decide(self, writes: Sequence[kv.TableWrite]) -> tuple[BatchDecision, int]:
         """Return what becomes of requests, and the group time."""
         if len(self._waiting) >= self._options.max_batches_in_flight:
             limit = self._options.max_batches_in_flight
-            raise Refused(pb.OUTCOME_OVERLOADED, f"{limit} batches of tables are under way")
+            raise Refused(pb.OUTCOME_OVERLOADED, f"{limit} batches of writes wait already")
         self._leader.check_ready()
         now_ms = self._proposer.now_ms()
-        decision = Decision()
+        decision = BatchDecision()
         for write in writes:
             try:
                 self._check_place(write)
@@ -116,7 +121,7 @@ class KvLeader:
             raise WriteRefused(pb.OUTCOME_WRONG_GROUP, "the table is not in this raft group")
 
     def _submit(
-        self, batch: _Batch, decision: Decision, response: kv.WriteResponse, now_ms: int
+        self, batch: _Batch, decision: BatchDecision, response: kv.WriteResponse, now_ms: int
     ) -> asyncio.Future[kv.WriteResponse]:
         """Propose a decision; return the future answer.
 
@@ -143,12 +148,12 @@ class KvLeader:
     def _committed(self, batch: _Batch, entry: asyncio.Future[int]) -> None:
         """Refuse who waits for an entry that will not be applied here, as far as is known."""
         failure = None if entry.cancelled() else entry.exception()
-        if isinstance(failure, (NotLeader, Overloaded, ReadOnly, DiskFull)):
+        if isinstance(failure, (NotLeader, Overloaded, ReadOnly, LogFull)):
             answer = self._waiting.pop(batch, None)
             if answer is not None:
                 _fail(answer, refusal_of(failure))
 
-    def _note_end(self, decision: Decision) -> None:
+    def _note_end(self, decision: BatchDecision) -> None:
         ends_ms = decision.next_expiry_ms
         if ends_ms:
             self._floor_ms = min(self._floor_ms, ends_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strata_kv.options import TableOptions
+from strata_storage.base.config import StorageConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +31,14 @@ class KvOptions:
     max_bytes: int = 4 * 1024 * 1024
     expiry_interval_ms: int = 200
     expiry_batch: int = 500
+
+    @classmethod
+    def of(cls, config: StorageConfig) -> KvOptions:
+        """Return those of a node's configuration."""
+        tables = TableOptions(
+            max_value_bytes=config.max_kv_value_bytes,
+            history_max_changes=config.max_kv_history_changes,
+            history_max_bytes=config.max_kv_history_bytes,
+            memory_table_max_bytes=config.max_kv_memory_table_bytes,
+        )
+        return cls(tables=tables)

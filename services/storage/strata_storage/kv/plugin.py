@@ -12,16 +12,16 @@ from collections.abc import Collection
 from strata.kv.v1 import kv_storage_pb2
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import Server
-from strata_kv.options import TableOptions
+from strata_angelia.serving import serve
 from strata_mq.commands import CommandKind
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Counter, Metrics
 from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
-from strata_storage.base.config import StorageConfig
 from strata_storage.base.errors import Refused
 from strata_storage.group.plugins import PluginNode
+from strata_storage.group.refusals import Refusals
 from strata_storage.kv.group import KvGroup
 from strata_storage.kv.metrics import METRICS
 from strata_storage.kv.options import KvOptions
@@ -31,7 +31,7 @@ from strata_storage.rows.machine import GroupMachine
 SERVICE = kv_storage_pb2.DESCRIPTOR.services_by_name["KvStorageService"]
 
 
-class KvPlugin:
+class KvStoragePlugin:
     """`strata_storage.group.plugins.StoragePlugin`."""
 
     command_kinds: Collection[CommandKind] = (CommandKind.KV_WRITE,)
@@ -55,8 +55,8 @@ class KvPlugin:
     ) -> None:
         """Serve tables."""
         metrics.declare(METRICS)
-        servicer = KvStorageServicer(node, self._group_of, self._options, metrics)
-        server.register(SERVICE, servicer)
+        servicer = KvStorageServicer(node, self._group_of, self._options, metrics=metrics)
+        serve(server, SERVICE, servicer, Refusals(node))
         metrics.gauge("strata_kv_used", self._used)
         tasks.spawn("kv-expiry", self._expire(metrics.counter("strata_kv_expired_total")))
 
@@ -86,14 +86,3 @@ class KvPlugin:
             "memory_unsettled_max_bytes": sum(group.tables.unsettled_bytes for group in groups),
         }
         return [(float(value), {"limit": limit}) for limit, value in used.items()]
-
-
-def load(config: StorageConfig) -> KvPlugin:
-    """Make the plugin of a storage node."""
-    tables = TableOptions(
-        max_value_bytes=config.kv_max_value_bytes,
-        history_max_changes=config.kv_history_max_changes,
-        history_max_bytes=config.kv_history_max_bytes,
-        memory_table_max_bytes=config.kv_memory_table_max_bytes,
-    )
-    return KvPlugin(KvOptions(tables=tables))

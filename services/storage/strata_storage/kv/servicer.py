@@ -13,8 +13,9 @@ from strata.kv.v1 import kv_storage_pb2 as kv
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import CallContext
 from strata_kv.decider import fill_item
+from strata_kv.model import ChangeKind
 from strata_kv.names import QUEUE
-from strata_kv.rows import ChangeKind, ItemChange
+from strata_kv.rows import ItemChange
 from strata_mq.commands import DropKind
 from strata_multiraft import NotLeader, Overloaded, ReadOnly
 from strata_runtime.metrics import Metrics
@@ -46,6 +47,7 @@ class KvStorageServicer:
         node: PluginNode,
         group_of: Callable[[int], KvGroup],
         options: KvOptions,
+        *,
         metrics: Metrics,
     ) -> None:
         self._node = node
@@ -58,15 +60,10 @@ class KvStorageServicer:
 
     async def write(self, request: kv.WriteRequest, context: CallContext) -> kv.WriteResponse:
         """Carry out a batch of requests."""
-        try:
-            engine = self._node.engine(request.raft_group)
-            engine.leading()
-            engine.check_disk(self._node.disk_guard, DiskMark.REFUSE_APPENDS)
-            response = await self._group_of(request.raft_group).leading().write(request)
-        except Refused as refused:
-            response = kv.WriteResponse()
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._node.engine(request.raft_group)
+        engine.leading()
+        engine.check_disk(self._node.disk_guard, DiskMark.REFUSE_APPENDS)
+        response = await self._group_of(request.raft_group).leading().write(request)
         applied = sum(result.applied for result in response.results)
         self._writes.add(applied, {"result": "applied"})
         if applied < len(response.results):
@@ -80,22 +77,15 @@ class KvStorageServicer:
     ) -> kv.ReadIndexResponse:
         """Return an index behind everything acknowledged."""
         response = kv.ReadIndexResponse()
-        try:
-            engine = self._node.engine(request.raft_group)
-            await engine.barrier()
-            response.index = engine.machine.applied_index()
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._node.engine(request.raft_group)
+        await engine.barrier()
+        response.index = engine.machine.applied_index()
         return response
 
     async def read(self, request: kv.ReadRequest, context: CallContext) -> kv.ReadResponse:
         """Read items."""
         response = kv.ReadResponse()
-        try:
-            group, engine = await self._place(request.raft_group, request.place)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        group, engine = await self._place(request.raft_group, request.place)
         self._reads.add(len(request.keys))
         size_bytes = 0
         for wanted in request.keys:
@@ -117,12 +107,8 @@ class KvStorageServicer:
     async def scan(self, request: kv.ScanRequest, context: CallContext) -> kv.ScanResponse:
         """Read a range."""
         response = kv.ScanResponse()
-        try:
-            group, engine = await self._place(request.raft_group, request.place)
-            _check_here(engine, request.table)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        group, engine = await self._place(request.raft_group, request.place)
+        _check_here(engine, request.table)
         options, table_id = self._options, request.table.topic_id
         max_items = min(request.max_items or options.max_items, options.max_items)
         max_bytes = min(request.max_bytes or options.max_bytes, options.max_bytes)
@@ -143,12 +129,8 @@ class KvStorageServicer:
     ) -> kv.DescribeResponse:
         """Return what is known of a table; zeros: nothing was written to it."""
         response = kv.DescribeResponse()
-        try:
-            group, engine = await self._leading(request.raft_group)
-            _check_here(engine, request.table)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        group, engine = await self._leading(request.raft_group)
+        _check_here(engine, request.table)
         table = group.tables.table(request.table.topic_id)
         if table is not None:
             response.engine = kv_pb2.Engine.ValueType(table.engine)
@@ -164,30 +146,25 @@ class KvStorageServicer:
         self, request: kv.FollowRequest, context: CallContext
     ) -> AsyncIterator[kv.FollowResponse]:
         """Tell changes until the leader goes, or the caller."""
-        try:
-            group, engine = await self._leading(request.raft_group)
-            leader, table_id = group.leading(), request.table.topic_id
-            with group.following(table_id) as changed:
-                revision = _revision(group, table_id)
-                if request.from_revision:
-                    # A revision to come is waited for, as in etcd.
-                    revision = request.from_revision - 1
-                yield kv.FollowResponse(revision=revision)
-                while True:
-                    changed.clear()
-                    _check_here(engine, request.table)
-                    group.check_leads(leader)
-                    for response in self._news(group, table_id, revision, request.prefix):
-                        yield response
-                        if response.oldest_revision:
-                            return
-                        revision = response.revision
-                    if revision >= _revision(group, table_id):
-                        await changed.wait()
-        except Refused as refused:
-            response = kv.FollowResponse()
-            self._refuse(response.refusal, refused)
-            yield response
+        group, engine = await self._leading(request.raft_group)
+        leader, table_id = group.leading(), request.table.topic_id
+        with group.following(table_id) as changed:
+            revision = _revision(group, table_id)
+            if request.from_revision:
+                # A revision to come is waited for, as in etcd.
+                revision = request.from_revision - 1
+            yield kv.FollowResponse(revision=revision)
+            while True:
+                changed.clear()
+                _check_here(engine, request.table)
+                group.check_leads(leader)
+                for response in self._news(group, table_id, revision, request.prefix):
+                    yield response
+                    if response.oldest_revision:
+                        return
+                    revision = response.revision
+                if revision >= _revision(group, table_id):
+                    await changed.wait()
 
     def _news(
         self, group: KvGroup, table_id: int, revision: int, prefix: bytes
@@ -212,29 +189,24 @@ class KvStorageServicer:
         self, request: kv.DumpRequest, context: CallContext
     ) -> AsyncIterator[kv.DumpResponse]:
         """Tell all items as they are now."""
-        try:
-            group, engine = await self._leading(request.raft_group)
-            _check_here(engine, request.table)
-            with group.dumping():
-                table_id = request.table.topic_id
-                revision = _revision(group, table_id)
-                rows = group.tables.scan(table_id, b"", b"")
-                response = kv.DumpResponse(revision=revision)
-                size_bytes = 0
-                for key, item in rows:
-                    fill_item(response.items.add(), key, item)
-                    size_bytes += len(key) + item.value_bytes
-                    if (
-                        size_bytes >= self._options.max_bytes // 4
-                        or len(response.items) >= self._options.max_items
-                    ):
-                        yield response
-                        response, size_bytes = kv.DumpResponse(revision=revision), 0
-                response.complete = True
-                yield response
-        except Refused as refused:
-            response = kv.DumpResponse()
-            self._refuse(response.refusal, refused)
+        group, engine = await self._leading(request.raft_group)
+        _check_here(engine, request.table)
+        with group.dumping():
+            table_id = request.table.topic_id
+            revision = _revision(group, table_id)
+            rows = group.tables.scan(table_id, b"", b"")
+            response = kv.DumpResponse(revision=revision)
+            size_bytes = 0
+            for key, item in rows:
+                fill_item(response.items.add(), key, item)
+                size_bytes += len(key) + item.value_bytes
+                if (
+                    size_bytes >= self._options.max_bytes // 4
+                    or len(response.items) >= self._options.max_items
+                ):
+                    yield response
+                    response, size_bytes = kv.DumpResponse(revision=revision), 0
+            response.complete = True
             yield response
 
     # Steps --------------------------------------------------------------------------------------
@@ -256,7 +228,7 @@ class KvStorageServicer:
                 raise refusal_of(error) from error
         # Again: a snapshot may have begun meanwhile.
         if replica.read_only or replica.installing:
-            raise Refused(pb.OUTCOME_NOT_READY, "this replica's rows are not whole")
+            raise Refused(pb.OUTCOME_NOT_READY, "the rows of this replica are not complete yet")
         return self._group_of(raft_group), engine
 
     async def _leading(self, raft_group: int) -> tuple[KvGroup, GroupEngine]:
@@ -265,11 +237,6 @@ class KvStorageServicer:
         group = self._group_of(raft_group)
         group.leading()
         return group, engine
-
-    def _refuse(self, target: pb.Refusal, refused: Refused) -> None:
-        target.outcome, target.reason = refused.outcome, refused.reason
-        if refused.leader_replica_id:
-            target.leader_node_id = self._node.node_of(refused.leader_replica_id)
 
 
 def _revision(group: KvGroup, table_id: int) -> int:

@@ -14,27 +14,27 @@ from strata_state.ports import StateError
 from strata_state.rows import ConsumerKey
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.oldest_kept import OldestKept
 from strata_storage.leading.pending.pending import Pending, PendingPorts
 from strata_storage.leading.pin_sweep import PinSweep
 from strata_storage.leading.pops.client_names import ClientNames
-from strata_storage.leading.pops.dead_letters import DeadLetters, Exhausted
+from strata_storage.leading.pops.dead_letters import DeadLetterMover, Exhausted
 from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.pops.lease_calls import LeaseCalls
 from strata_storage.leading.pops.lease_sets import LeaseSets, Section
-from strata_storage.leading.pops.pop import Popper
+from strata_storage.leading.pops.pop import GroupPopper
+from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import LeaderReplica, Proposer
 from strata_storage.leading.rehash import Rehashes
 from strata_storage.reads.offsets import Offsets
-from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.arrivals import Arrivals
 from strata_storage.rows.machine import GroupMachine
-from strata_storage.rows.payloads import PayloadReader
 
 
-class Leader:
+class GroupLeader:
     """Speculative state and decisions of one leader.
 
     Attributes:
@@ -56,13 +56,14 @@ class Leader:
         term: int,
         machine: GroupMachine,
         replica: LeaderReplica,
-        reader: MessageReader,
-        payloads: PayloadReader,
+        *,
+        readers: LogReaders,
         clock: Clock,
         options: EngineOptions,
         pending: PendingPorts,
         turns: Turns,
     ) -> None:
+        reader, payloads = readers
         self.term = term
         self.ready = False
         self._machine = machine
@@ -70,35 +71,49 @@ class Leader:
         self._options = options
         self._since_s = clock.monotonic_s()
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
-        self.waiters = Waiters(options.waiters_max, options.waiters_max_bytes)
-        self.arrivals = Arrivals(options.waiters_max, options.waiters_max_bytes)
-        self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, self._wake)
-        self.pin_sweep = PinSweep()
+        self.waiters = Waiters(options.max_waiters, options.max_waiter_bytes)
+        self.arrivals = Arrivals(options.max_waiters, options.max_waiter_bytes)
+        self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, wake=self._wake)
+        self.pin_sweep = PinSweep(options.dedupe.window_ms)
         self.oldest = OldestKept()
         self.on_new_messages: Callable[[int, int], None] = lambda topic_id, queue: None
         self.client_names = ClientNames(
             machine.rows.client_names, self.proposer, options.client_names_max
         )
-        self.appends = Appender(machine, self.proposer, options)
-        self.pops = Popper(
-            machine, self.proposer, self.sets, self.waiters, reader, clock, options, turns
+        self.appends = GroupAppender(machine, self.proposer, options)
+        self.pops = GroupPopper(
+            machine,
+            self.proposer,
+            self.sets,
+            waiters=self.waiters,
+            reader=reader,
+            clock=clock,
+            options=options,
+            turns=turns,
         )
-        self.leases = LeaseCalls(machine, self.proposer, self.sets, self.waiters, Offsets(machine))
-        self.dead_letters = DeadLetters(
-            machine, self.proposer, self.sets, self.appends, reader, payloads
+        self.leases = LeaseCalls(
+            machine, self.proposer, self.sets, waiters=self.waiters, offsets=Offsets(machine)
         )
-        self.rehashes = Rehashes(machine, self.proposer, self.sets, self.appends, clock, options)
+        self.dead_letters = DeadLetterMover(
+            machine,
+            self.proposer,
+            self.sets,
+            appender=self.appends,
+            reader=reader,
+            payloads=payloads,
+        )
+        self.rehashes = Rehashes(
+            machine, self.proposer, self.sets, appender=self.appends, clock=clock, options=options
+        )
         self.pending = Pending(
             machine,
             self.proposer,
             self.appends,
-            self.sets,
-            self.waiters,
-            reader,
-            payloads,
-            clock,
-            options.pending,
-            pending,
+            leases=TermLeases(self.sets, self.waiters),
+            readers=readers,
+            clock=clock,
+            options=options.pending,
+            ports=pending,
         )
         # Lease rows as they were at the start; read in steps, so that many do not block the loop.
         self._unseen: Iterator[tuple[ConsumerKey, Lease]] | None = machine.rows.leases.all()

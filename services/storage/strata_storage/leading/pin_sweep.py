@@ -6,16 +6,20 @@ one message that waits for weeks must not keep the pins of all later ones.
 
 Invariant: a pin that is deletable once stays deletable, and a new pin has a greater index than all
 pins looked at before. So a run of such pins is safe to delete whenever the trim is applied.
+
+The pin of a committed message says to whoever repeats the commit that it is done (rule 37). It
+stays for a time after its message was trimmed, as this leader saw it: a topic may keep messages for
+seconds only. It keeps no entry in the log.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from strata_mq.commands import DropKind
-from strata_mq.layout import PendingKey, PendingRef, PinRow, PinRun, PinState
+from strata_mq.layout import PartKind, PendingKey, PendingRef, PinRow, PinRun, PinState
 from strata_storage.rows.machine import GroupMachine
 
 # Pins looked at with one trim, at the front and from the last stop on: about 1 s of work at most.
@@ -50,29 +54,61 @@ class SweptPins:
         return len(self.runs) + len(self.pending) >= _REMOVED_MAX
 
 
-class PinSweep:
-    """Looks at the pins of one raft group for the leader of one term."""
+@dataclass(slots=True)
+class _Begin:
+    """Where a queue began.
 
-    def __init__(self) -> None:
+    Attributes:
+        long_ago: committed messages before it were trimmed long enough ago.
+        lately: where the queue began at `since_ms`.
+        since_ms: group time.
+    """
+
+    long_ago: int
+    lately: int
+    since_ms: int
+
+
+class PinSweep:
+    """Looks at the pins of one raft group for the leader of one term.
+
+    Args:
+        committed_ms: how long the pin of a committed message stays at least after its message was
+            trimmed; at most twice as long, and a turn of retention more.
+    """
+
+    def __init__(self, committed_ms: int = 0) -> None:
+        self._committed_ms = committed_ms
+        # By (topic, queue), of queues in which committed messages were trimmed.
+        self._begins: dict[tuple[int, int], _Begin] = {}
+        # The first pin that stayed though it keeps no entry; None: there is none.
+        self._kept: PendingRef | None = None
         # Where the next look begins that is not at the front.
         self._next = _FIRST
         self._is_first = True
 
     async def sweep(
-        self, machine: GroupMachine, min_offsets: Mapping[tuple[int, int], int]
+        self, machine: GroupMachine, min_offsets: Mapping[tuple[int, int], int], now_ms: int
     ) -> SweptPins:
         """Look at some pins.
 
         Args:
             machine: of the raft group.
             min_offsets: where (topic, queue) will begin; other queues begin where they do.
+            now_ms: group time.
         """
         found = SweptPins()
-        look = _Look(machine, _Judge(machine, min_offsets), found)
-        # Below the low index there is nothing but tombstones, once it was looked at (rule 27).
+        judge = _Judge(machine, min_offsets, lambda key, at: self._long_ago(key, at, now_ms))
+        look = _Look(machine, judge, found)
+        # Below the low index there is nothing but tombstones, once it was looked at (rule 27), and
+        # pins of committed messages.
         begin = _FIRST if self._is_first else PendingRef(machine.low_index, 0)
         self._is_first = False
+        below = None
+        if self._kept is not None and self._kept < begin:
+            below = await look.look(self._kept, end=begin)
         stopped = await look.look(begin, until_held=True)
+        self._kept = look.first_kept or below
         if stopped is not None:
             found.low_index = stopped.raft_index
             # Pins of messages that are in the tier stay below it, until those are trimmed there.
@@ -80,22 +116,47 @@ class PinSweep:
             self._next = await look.look(rest) or _FIRST
         return found
 
+    def _long_ago(self, key: tuple[int, int], min_offset: int, now_ms: int) -> int:
+        """Return below which offset pins of committed messages may go."""
+        if not self._committed_ms:
+            return min_offset
+        begin = self._begins.setdefault(key, _Begin(0, min_offset, now_ms))
+        if now_ms - begin.since_ms >= self._committed_ms:
+            begin.long_ago, begin.lately, begin.since_ms = begin.lately, min_offset, now_ms
+        return begin.long_ago
+
 
 def holds_entry(machine: GroupMachine, pin: PinRow) -> bool:
     """Whether the log must keep the entry of a pin that stays.
 
-    Not if the message has its place in a queue, and the tier has it instead of the log.
+    Not if the message has its place in a queue, and the tier has it instead of the log, or it was
+    trimmed.
     """
     if pin.state in (PinState.PENDING, PinState.LOST):
         return True
+    row = machine.queues.get(pin.topic_id, pin.queue)
+    if row is None or pin.offset < row.min_offset:
+        return False
     return pin.offset >= machine.tier.local_offset(pin.topic_id, pin.queue)
 
 
 class _Judge:
-    """Says of pins whether they may go."""
+    """Says of pins whether they may go.
 
-    def __init__(self, machine: GroupMachine, min_offsets: Mapping[tuple[int, int], int]) -> None:
+    Args:
+        machine: of the raft group.
+        min_offsets: as `PinSweep.sweep` gets them.
+        long_ago: (topic, queue) and where it begins -> the same for committed messages.
+    """
+
+    def __init__(
+        self,
+        machine: GroupMachine,
+        min_offsets: Mapping[tuple[int, int], int],
+        long_ago: Callable[[tuple[int, int], int], int],
+    ) -> None:
         self._machine = machine
+        self._long_ago = long_ago
         # None: the queue is gone.
         self._min_offsets: dict[tuple[int, int], int | None] = dict(min_offsets)
 
@@ -104,37 +165,66 @@ class _Judge:
             return True
         if pin.state is PinState.PENDING:
             return (DropKind.TOPIC, pin.topic_id) in self._machine.dropped
+        min_offset = self._min_offset(pin)
+        if min_offset is None:
+            return True
+        if pin.offset >= min_offset:
+            return False
+        if pin.kind is not PartKind.HALF:
+            return True
+        return pin.offset < self._long_ago((pin.topic_id, pin.queue), min_offset)
+
+    def is_trimmed(self, pin: PinRow) -> bool:
+        """Whether the message of a pin that stays is gone, or goes now."""
+        if pin.state in (PinState.PENDING, PinState.LOST):
+            return False
+        min_offset = self._min_offset(pin)
+        return min_offset is None or pin.offset < min_offset
+
+    def _min_offset(self, pin: PinRow) -> int | None:
         key = pin.topic_id, pin.queue
         if key not in self._min_offsets:
             row = self._machine.queues.get(*key)
             self._min_offsets[key] = None if row is None else row.min_offset
-        min_offset = self._min_offsets[key]
-        return min_offset is None or pin.offset < min_offset
+        return self._min_offsets[key]
 
 
 class _Look:
-    """One pass over pins; adds runs of those that may go."""
+    """One pass over pins; adds runs of those that may go.
+
+    Attributes:
+        first_kept: the first pin that stays though its message was trimmed.
+    """
 
     def __init__(self, machine: GroupMachine, judge: _Judge, found: SweptPins) -> None:
         self._machine = machine
         self._judge = judge
         self._found = found
         self._run: list[PendingRef] = []
+        self.first_kept: PendingRef | None = None
 
-    async def look(self, begin: PendingRef, *, until_held: bool = False) -> PendingRef | None:
+    async def look(
+        self, begin: PendingRef, *, end: PendingRef | None = None, until_held: bool = False
+    ) -> PendingRef | None:
         """Look at pins from `begin` on; return where it stopped, None: there are no more.
 
         Args:
             begin: the first one.
+            end: the first one that is not looked at; None: it goes on to the last one.
             until_held: stop at the first one that stays and keeps an entry in the log.
         """
         for count, (ref, pin) in enumerate(self._machine.rows.pins.scan(begin), 1):
             if count % _PINS_PER_TURN == 0:
                 await asyncio.sleep(0)
+            if end is not None and ref >= end:
+                break
             may_go = self._judge.may_go(pin)
+            is_kept = not may_go and self._judge.is_trimmed(pin)
             if not may_go:
                 self._end_run()
-            is_held = until_held and not may_go and holds_entry(self._machine, pin)
+            if is_kept and self.first_kept is None:
+                self.first_kept = ref
+            is_held = until_held and not (may_go or is_kept) and holds_entry(self._machine, pin)
             if is_held or self._found.is_full or count > _PINS_PER_LOOK:
                 self._end_run()
                 return ref

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.group_time import GroupTime
-from strata_multiraft.base import DiskFull, NotLeader, Overloaded, ReadOnly
+from strata_multiraft.base import LogFull, NotLeader, Overloaded, ReadOnly
 from strata_runtime.clock import Clock
 from strata_storage.base.errors import Refused
 
@@ -103,7 +103,7 @@ class Proposer:
             raise self._lost_leadership()
         try:
             future = self.replica.propose(payload)
-        except (NotLeader, Overloaded, ReadOnly, DiskFull) as error:
+        except (NotLeader, Overloaded, ReadOnly, LogFull) as error:
             raise refusal_of(error) from error
         except ValueError as error:
             raise Refused(pb.OUTCOME_INVALID, str(error)) from error
@@ -173,16 +173,16 @@ async def committed(future: asyncio.Future[int]) -> int:
     try:
         # Several calls may wait for one proposal; a cancelled one must not cancel it.
         return await asyncio.shield(future)
-    except (NotLeader, Overloaded, ReadOnly, DiskFull) as error:
+    except (NotLeader, Overloaded, ReadOnly, LogFull) as error:
         raise refusal_of(error) from error
 
 
-def refusal_of(error: NotLeader | Overloaded | ReadOnly | DiskFull) -> Refused:
+def refusal_of(error: NotLeader | Overloaded | ReadOnly | LogFull) -> Refused:
     """Translate why the driver took no proposal."""
     if isinstance(error, NotLeader):
         return Refused(pb.OUTCOME_NOT_LEADER, str(error), error.leader_replica_id)
     if isinstance(error, Overloaded):
         return Refused(pb.OUTCOME_OVERLOADED, str(error))
-    if isinstance(error, DiskFull):
+    if isinstance(error, LogFull):
         return Refused(pb.OUTCOME_DISK_FULL, str(error))
     return Refused(pb.OUTCOME_READ_ONLY, str(error))

@@ -25,7 +25,7 @@ from strata_mq.layout import QueueRow
 from strata_runtime.clock import Clock
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pops.lease_sets import LeaseSets
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
@@ -45,7 +45,8 @@ class Rehashes:
         machine: GroupMachine,
         proposer: Proposer,
         sets: LeaseSets,
-        appender: Appender,
+        *,
+        appender: GroupAppender,
         clock: Clock,
         options: EngineOptions,
     ) -> None:
@@ -115,7 +116,7 @@ class Rehashes:
         if not machine.owns_queue(topic, queue):
             raise Refused(pb.OUTCOME_WRONG_GROUP, f"queue {queue} of topic {topic_id} is elsewhere")
         if self._appender.is_sealed(topic_id, queue):
-            raise Refused(pb.OUTCOME_SEALED, f"queue {queue} of topic {topic_id} moves")
+            raise Refused(pb.OUTCOME_SEALED, f"queue {queue} of topic {topic_id} is being moved")
 
     async def consumers(self, topic_id: int) -> set[int]:
         """Return the consumer groups that read any queue of a topic here."""

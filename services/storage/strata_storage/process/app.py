@@ -11,7 +11,6 @@ Threads: the log's writer; a few readers; one for flushes and other long work.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,14 +19,14 @@ from typing import TypeVar
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_angelia.ports import Server
+from strata_angelia.serving import serve
 from strata_mq.commands import OwnCommand
-from strata_multiraft import MultiRaft, MultiRaftOptions, WriterThread
+from strata_multiraft import LogThreads, MultiRaft, MultiRaftOptions, WriterThread
 from strata_multiraft.peering import RAFT_SERVICE, Peering
 from strata_runtime.clock import Clock
 from strata_runtime.logs import get_logger
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import OnFatal, Tasks
-from strata_runtime.tracing import Tracer
+from strata_runtime.runtime import Runtime
+from strata_runtime.tasks import Tasks
 from strata_seglog.ballast import Ballast
 from strata_seglog.log import CommitLog
 from strata_seglog.metrics import METRICS as LOG_METRICS
@@ -43,14 +42,15 @@ from strata_storage.base.removed_replicas import RemovedReplicas
 from strata_storage.base.replaying import until_led
 from strata_storage.cluster.node_health import NodeHealth
 from strata_storage.group.plugins import StoragePlugin
-from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.group.refusals import Refusals
+from strata_storage.leading.pending.forwarding import QueueForwarder
 from strata_storage.process.metrics import METRICS
 from strata_storage.process.node import StorageNode
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.servicers.storage import ServicerParts, StorageServicer
 from strata_storage.servicers.tiering import SERVICE as TIER_SERVICE
 from strata_storage.servicers.tiering import TierServicer
-from strata_storage.servicers.window_meter import WindowMeter, WindowOptions
+from strata_storage.servicers.window_meter import WindowMeter, WindowMeterOptions
 from strata_storage.tiering.opening import OpenTier, TierSetup, open_tier
 from strata_storage.upkeep.node_parts import NodeParts
 from strata_storage.upkeep.retention import FixedRetention, RetentionSource
@@ -103,15 +103,58 @@ class Peers:
         peering: the traffic between nodes; started and stopped with the node.
         node_of: tells which node hosts a replica.
         grants_of: tells what the metadata gives a raft group and it does not own yet.
-        forwarder: brings messages that waited to the raft group that has their queue now.
         cluster_id: tells the cluster that the node belongs to; empty: none.
     """
 
     peering: Peering
     node_of: Callable[[int], str | None]
     grants_of: Callable[[GroupMachine], OwnCommand | None]
-    forwarder: Forwarder | None = None
     cluster_id: Callable[[], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Who a storage node is and where its data lies.
+
+    Attributes:
+        node_id: who it is among all nodes.
+        folder: `storage` of the data folder.
+        hosted: replicas to host from the start, as the nameserver said.
+    """
+
+    node_id: str
+    folder: Path
+    hosted: Sequence[HostedGroup] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSetup:
+    """What a storage node has beside its core.
+
+    Attributes:
+        retention: how long topics keep messages; None: the configured default for all.
+        tier: where old messages go; None: there is no tier.
+        plugins: their commands and rows.
+        forwarder: brings messages that waited to the raft group that has their queue now.
+    """
+
+    retention: RetentionSource | None = None
+    tier: TierSetup | None = None
+    plugins: Sequence[StoragePlugin] = ()
+    forwarder: QueueForwarder | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStores:
+    """Stores in place of a node's files.
+
+    Attributes:
+        disk: the log's folder; None: the real one.
+        rows: the row store; None: RocksDB.
+    """
+
+    disk: Disk | None = None
+    rows: StateStore | None = None
 
 
 @dataclass(slots=True)
@@ -139,22 +182,12 @@ class StorageApp:
 
     Args:
         config: the section `[storage]`.
-        node_id: who it is among all nodes.
-        folder: `storage` of the data folder.
-        hosted: replicas to host from the start, as the nameserver said.
+        place: who it is and where its data lies.
         server: where its service is registered; started and stopped here.
-        clock: time.
-        metrics: where its metrics show.
-        on_fatal: told when the process must end (a failed log sync, rule 7).
-        retention: how long topics keep messages; None: the configured default for all.
-        disk: the log's folder; None: the real one under `folder`.
-        store: the row store; None: RocksDB under `folder`.
+        runtime: what the process gives it; it must end when a log sync fails (rule 7).
+        setup: what the node has beside its core.
+        stores: in place of files; None: real ones in the folder.
         peers: the other nodes; None: there are none.
-        plugins: what is loaded beside the core.
-        tier: where old messages go; None: there is no tier.
-        random_ticks: gives a number between two, both included, for election timeouts.
-        tracer: traces appends; None: nothing is traced.
-        forwarder: brings messages that waited where their queue is now; that of `peers`, if any.
     """
 
     name = "storage"
@@ -162,42 +195,34 @@ class StorageApp:
     def __init__(
         self,
         config: StorageConfig,
-        node_id: str,
-        folder: Path,
-        hosted: Sequence[HostedGroup],
+        place: NodePlace,
         server: Server,
         *,
-        clock: Clock,
-        metrics: Metrics,
-        on_fatal: OnFatal,
-        retention: RetentionSource | None = None,
-        disk: Disk | None = None,
-        store: StateStore | None = None,
+        runtime: Runtime,
+        setup: StorageSetup | None = None,
+        stores: NodeStores | None = None,
         peers: Peers | None = None,
-        plugins: Sequence[StoragePlugin] = (),
-        tier: TierSetup | None = None,
-        random_ticks: Callable[[int, int], int] = random.randint,
-        tracer: Tracer | None = None,
-        forwarder: Forwarder | None = None,
     ) -> None:
+        setup, stores = setup or StorageSetup(), stores or NodeStores()
+        metrics = runtime.metrics
         metrics.declare((*METRICS, *LOG_METRICS))
         self._config = config
-        self._node_id = node_id
-        self._folder = folder
-        self._hosted = tuple(hosted)
+        self._node_id = place.node_id
+        self._folder = place.folder
+        self._hosted = tuple(place.hosted)
         self._server = server
-        self._clock = clock
+        self._clock = runtime.clock
         self._metrics = metrics
-        self._on_fatal = on_fatal
-        self._retention = retention
-        self._disk = disk
-        self._store = store
+        self._on_fatal = runtime.on_fatal
+        self._retention = setup.retention
+        self._disk = stores.disk
+        self._store = stores.rows
         self._peers = peers
-        self._plugins = tuple(plugins)
-        self._tier = tier
-        self._random_ticks = random_ticks
-        self._tracer = tracer or Tracer.disabled()
-        self._forwarder = peers.forwarder if peers is not None else forwarder
+        self._plugins = tuple(setup.plugins)
+        self._tier = setup.tier
+        self._random_ticks = runtime.random_between
+        self._tracer = runtime.tracer
+        self._forwarder = setup.forwarder
         self._running: _Running | None = None
         self.endpoint = ""
         self._logger = get_logger("storage")
@@ -233,14 +258,16 @@ class StorageApp:
             running.node,
             self._metrics,
             running.node.instruments.append_ms,
-            self._clock,
-            WindowOptions(self._config.window_ms),
+            clock=self._clock,
+            options=WindowMeterOptions(self._config.window_ms),
         )
         running.tasks.spawn("windows", windows.run())
         running.tasks.spawn("health", running.health.run())
+        refusals = Refusals(running.node, running.node.instruments.refused)
         servicer = StorageServicer(
             ServicerParts(
                 running.node,
+                refusals,
                 running.node.holders,
                 running.node.disk_guard,
                 running.node.watchers,
@@ -254,8 +281,9 @@ class StorageApp:
             )
         )
         await self._until_ready(running.node)
-        self._server.register(SERVICE, servicer)
-        self._server.register(TIER_SERVICE, TierServicer(running.node, running.node.tiering))
+        serve(self._server, SERVICE, servicer, refusals)
+        tier_servicer = TierServicer(running.node, running.node.tiering)
+        serve(self._server, TIER_SERVICE, tier_servicer, Refusals(running.node))
         for plugin in self._plugins:
             plugin.start(running.node, self._server, running.tasks, self._clock, self._metrics)
         if self._peers is not None:
@@ -337,7 +365,7 @@ class StorageApp:
             node,
             self._peers.peering.heard_nodes if self._peers is not None else _no_peers,
             self._clock,
-            node.watchers.health_changed,
+            tell=node.watchers.health_changed,
         )
         return _Running(
             log, store, raft, node, tasks, writer, readers, flushes, catch_up, tier, health
@@ -351,20 +379,22 @@ class StorageApp:
         options = MultiRaftOptions.for_log(self._config.log_segment_bytes)
         if self._peers is None:
             return MultiRaft(
-                log, self._clock, options, self._metrics, writer, on_fatal=self._on_fatal
+                log,
+                self._clock,
+                options,
+                metrics=self._metrics,
+                threads=LogThreads(writer),
+                on_fatal=self._on_fatal,
             )
         peering = self._peers.peering
         return MultiRaft(
             log,
             self._clock,
             options,
-            self._metrics,
-            writer,
+            metrics=self._metrics,
+            threads=LogThreads(writer, catch_up),
             on_fatal=self._on_fatal,
-            transport=peering.transport,
-            node_of=self._peers.node_of,
-            run_reads=catch_up,
-            fetcher=peering.fetcher,
+            peers=peering.links,
             random_ticks=self._random_ticks,
         )
 

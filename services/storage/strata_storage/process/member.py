@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
 from google.protobuf.descriptor import ServiceDescriptor
 
@@ -39,35 +38,33 @@ from strata_metadata import (
     WatchOptions,
 )
 from strata_metadata.channels import Channels
+from strata_metadata.follower import MetadataSources
 from strata_mq.commands import OwnCommand
-from strata_multiraft import DiskFull
+from strata_multiraft import LogFull
 from strata_multiraft.peering import PeerIdentity, Peering
-from strata_runtime.clock import Clock
 from strata_runtime.health import Health
 from strata_runtime.logs import get_logger
-from strata_runtime.metrics import Metrics
-from strata_runtime.tasks import OnFatal, Tasks
-from strata_runtime.tracing import Tracer
-from strata_seglog.ports import Disk
+from strata_runtime.runtime import Runtime
+from strata_runtime.tasks import Tasks
 from strata_state.metadata import MetadataStore
 from strata_state.metadata_rocksdb import RocksDbMetadataStore
-from strata_state.ports import StateStore
 from strata_storage.base.config import StorageConfig
 from strata_storage.base.directory import Directory
-from strata_storage.cluster.heartbeats import Heartbeats
+from strata_storage.cluster.heartbeats import Heartbeats, HeartbeatSources
 from strata_storage.cluster.hosting import Hosting
 from strata_storage.cluster.leave import hand_over_all
-from strata_storage.cluster.member_health import MemberHealth
+from strata_storage.cluster.member_health import MemberHealth, OtherNodes
 from strata_storage.cluster.queue_moves import QueueMoveOptions, QueueMoves
 from strata_storage.cluster.reconciler import Reconciler, ReconcilerOptions
 from strata_storage.cluster.slot_moves import SlotMoveOptions, SlotMoves
 from strata_storage.cluster.slot_plan import grants_of
 from strata_storage.group.plugins import StoragePlugin
 from strata_storage.leading.pending.forwarding import Forwarding
-from strata_storage.process.app import Peers, StorageApp
+from strata_storage.process.app import NodePlace, NodeStores, Peers, StorageApp, StorageSetup
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.config import TierConfig
 from strata_storage.tiering.opening import TierSetup
+from strata_tier.store import MemoryBucket
 
 _MAX_CHANNELS = 64
 _HEALTH_AFTER_S = 1.0
@@ -81,11 +78,41 @@ class MemberIdentity:
         node_id: from its data folder.
         boot_id: drawn at random when the process started.
         rack: failure domain; empty: none.
+        cluster: that the process belongs to; None: that of whoever takes it in.
     """
 
     node_id: str
     boot_id: int
     rack: str = ""
+    cluster: ClusterId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStores:
+    """Stores in place of a node's files.
+
+    Attributes:
+        node: its log and rows.
+        metadata: the copy of the metadata; None: RocksDB.
+    """
+
+    node: NodeStores = field(default_factory=NodeStores)
+    metadata: MetadataStore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSetup:
+    """What a node has beside its core.
+
+    Attributes:
+        tier: the section `[tier]`; None: there is no tier.
+        plugins: their commands and rows.
+        buckets: of a tier at `memory://NAME`.
+    """
+
+    tier: TierConfig | None = None
+    plugins: Sequence[StoragePlugin] = ()
+    buckets: dict[str, MemoryBucket] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +179,10 @@ class StorageMember:
         identity: who it is.
         folder: `storage` of the data folder.
         network: how it is reached.
-        clock: time.
-        metrics: where its metrics show.
-        on_fatal: told when the process must end.
+        runtime: what the process gives it.
         options: times and limits.
-        disk: the log's folder; None: the real one under `folder`.
-        store: the row store; None: RocksDB under `folder`.
-        metadata_store: the copy of the metadata; None: RocksDB under `folder`.
-        chance: of election timeouts and pauses; None: seeded by the system.
-        tier: the section `[tier]`; None: there is no tier.
-        plugins: what is loaded beside the core.
-        tracer: traces appends; None: nothing is traced.
-        cluster: that the process belongs to; None: that of whoever takes it in.
+        stores: in place of files; None: real ones under `folder`.
+        setup: what it has beside its core.
 
     Attributes:
         view: of the metadata.
@@ -176,37 +195,29 @@ class StorageMember:
         config: StorageConfig,
         identity: MemberIdentity,
         folder: Path,
-        network: MemberNetwork,
         *,
-        clock: Clock,
-        metrics: Metrics,
-        on_fatal: OnFatal,
+        network: MemberNetwork,
+        runtime: Runtime,
         options: MemberOptions | None = None,
-        disk: Disk | None = None,
-        store: StateStore | None = None,
-        metadata_store: MetadataStore | None = None,
-        chance: Random | None = None,
-        tier: TierConfig | None = None,
-        plugins: Sequence[StoragePlugin] = (),
-        tracer: Tracer | None = None,
-        cluster: ClusterId | None = None,
+        stores: MemberStores | None = None,
+        setup: MemberSetup | None = None,
     ) -> None:
+        setup, stores = setup or MemberSetup(), stores or MemberStores()
         self._config = config
-        self._plugins = tuple(plugins)
+        self._plugins = tuple(setup.plugins)
         self._identity = identity
         self._folder = folder
         self._network = network
-        self._clock = clock
-        self._metrics = metrics
-        self._on_fatal = on_fatal
+        self._runtime = runtime
+        self._clock = runtime.clock
+        self._metrics = runtime.metrics
+        self._on_fatal = runtime.on_fatal
         self._options = options or MemberOptions()
-        self._disk = disk
-        self._store = store
-        self._metadata_store = metadata_store
-        self._tracer = tracer
-        self._cluster = cluster
-        self._chance = chance or Random()  # noqa: S311 (spreads load, guards nothing)
-        self._tier = tier
+        self._stores = stores.node
+        self._metadata_store = stores.metadata
+        self._cluster = identity.cluster
+        self._tier = setup.tier
+        self._buckets = setup.buckets
         self.view = ClusterView()
         self._directory = Directory(self.view)
         self._running: _Running | None = None
@@ -251,7 +262,7 @@ class StorageMember:
             self._network.nameservers,
             self._network.open_channel,
             self._options.client,
-            random=self._chance.random,
+            random=self._runtime.random,
             metrics=self._metrics,
         )
         tasks = Tasks("storage-member", self._on_fatal)
@@ -261,11 +272,11 @@ class StorageMember:
             app.node,
             self.view,
             self._identity.node_id,
-            lambda: asyncio.to_thread(cache.sync),
+            keep_rows=lambda: asyncio.to_thread(cache.sync),
             cluster=self._cluster,
         )
         # From the copy of the metadata; one replica that cannot be opened does not stop the rest.
-        with suppress(DiskFull):
+        with suppress(LogFull):
             await hosting.settle()
         reconciler = self._reconciler(self._running)
         presence = self._presence(self._running, peering, hosting, reconciler, endpoints)
@@ -299,44 +310,35 @@ class StorageMember:
         identity = PeerIdentity(self._identity.node_id, self._identity.boot_id)
         return Peering(
             identity,
-            endpoint_of=self._directory.endpoint_of,
-            node_of=self._directory.node_of,
+            directory=self._directory,
             clock=self._clock,
             metrics=self._metrics,
             on_fatal=self._on_fatal,
-            random=self._chance.random,
+            random=self._runtime.random,
             connect=self._network.open_channel,
         )
 
     def _app(self, servers: Server, peering: Peering, channels: Channels) -> StorageApp:
         node_id = self._identity.node_id
         forwarder = Forwarding(self.view, self._directory, channels)
-        return StorageApp(
-            self._config,
-            node_id,
-            self._folder,
-            (),
-            servers,
-            clock=self._clock,
-            metrics=self._metrics,
-            on_fatal=self._on_fatal,
-            retention=self.view,
-            disk=self._disk,
-            store=self._store,
-            peers=Peers(
-                peering, self._directory.node_of, self._grants_of, forwarder, self._cluster_id
-            ),
-            plugins=self._plugins,
-            random_ticks=self._chance.randint,
-            tier=None
-            if self._tier is None
-            else TierSetup(
+        tier = None
+        if self._tier is not None:
+            tier = TierSetup(
                 self._tier,
                 self.view,
+                memory=self._buckets,
+                random=self._runtime.random,
                 topic_names=self.view.topic_names,
                 metadata=self._metadata_snapshot,
-            ),
-            tracer=self._tracer,
+            )
+        return StorageApp(
+            self._config,
+            NodePlace(node_id, self._folder),
+            servers,
+            runtime=self._runtime,
+            setup=StorageSetup(self.view, tier, self._plugins, forwarder),
+            stores=self._stores,
+            peers=Peers(peering, self._directory.node_of, self._grants_of, self._cluster_id),
         )
 
     def _cluster_id(self) -> str:
@@ -354,10 +356,10 @@ class StorageMember:
             running.app.node.replicas(),
             self.view,
             self._directory,
-            running.tasks,
-            self._clock,
-            self._options.reconciler,
-            self._metrics,
+            tasks=running.tasks,
+            clock=self._clock,
+            options=self._options.reconciler,
+            metrics=self._metrics,
         )
 
     def _presence(
@@ -373,13 +375,15 @@ class StorageMember:
             identity.node_id,
             identity.boot_id,
             running.app.node,
-            peering.heard_nodes,
-            self._clock,
-            hosting.refused,
-            reconciler.settled_revision,
-            peering.clock_is_off,
-            peering.take_answer_latencies_ms,
-            lambda: running.app.health.said,
+            heard_nodes=peering.heard_nodes,
+            clock=self._clock,
+            sources=HeartbeatSources(
+                refused=hosting.refused,
+                settled=reconciler.settled_revision,
+                clock_is_off=peering.clock_is_off,
+                answer_latencies=peering.take_answer_latencies_ms,
+                health=lambda: running.app.health.said,
+            ),
         )
         node = meta.Node(
             node_id=identity.node_id,
@@ -392,7 +396,7 @@ class StorageMember:
             running.client,
             node,
             self._options.presence,
-            self._metrics,
+            metrics=self._metrics,
             make_heartbeat=heartbeats.make,
             cluster=self._cluster,
             clock=self._clock,
@@ -408,14 +412,16 @@ class StorageMember:
     ) -> None:
         options, node, tasks = self._options, running.app.node, running.tasks
         follower = MetadataFollower(
-            self._network.nameservers,
-            self._network.open_channel,
+            MetadataSources(
+                self._network.nameservers,
+                self._network.open_channel,
+                lambda: self._directory.storage_endpoints(self._identity.node_id),
+            ),
             running.cache,
-            options.follower,
+            options=options.follower,
             clock=self._clock,
-            random=self._chance.random,
+            random=self._runtime.random,
             metrics=self._metrics,
-            fallback_endpoints=lambda: self._directory.storage_endpoints(self._identity.node_id),
             cluster=self._cluster,
             stamp=running.cache.stamp,
         )
@@ -423,26 +429,29 @@ class StorageMember:
             node,
             self.view,
             self._directory,
-            running.channels,
-            running.client,
-            tasks,
-            options.moves,
-            self._metrics,
+            channels=running.channels,
+            client=running.client,
+            tasks=tasks,
+            options=options.moves,
+            metrics=self._metrics,
         )
         slot_moves = SlotMoves(
-            node, self.view, running.client, tasks, options.slot_moves, self._metrics
+            node,
+            self.view,
+            running.client,
+            tasks=tasks,
+            options=options.slot_moves,
+            metrics=self._metrics,
         )
         health = running.health = MemberHealth(
             self._identity.node_id,
             node,
             running.app.health,
-            self.view,
-            self._directory,
-            running.channels,
-            peering.heard_nodes,
-            follower,
-            self._clock,
-            self._metrics,
+            view=self.view,
+            others=OtherNodes(self._directory, running.channels, peering.heard_nodes),
+            metadata=follower,
+            clock=self._clock,
+            metrics=self._metrics,
         )
         for name, work in (
             ("follow", follower.run()),

@@ -44,7 +44,7 @@ METRICS: tuple[MetricSpec, ...] = (
         "gauge",
         "bytes",
         "Log segments that are kept for them only, as of the last turn of retention; the limit is "
-        "storage.removed_replica_max_bytes.",
+        "storage.max_removed_replica_bytes.",
     ),
     MetricSpec(
         "strata_storage_removed_replicas_total",

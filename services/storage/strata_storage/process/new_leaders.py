@@ -17,7 +17,7 @@ from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.group.window_loader import load_window
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.upkeep.node_parts import NodeParts
 
@@ -70,7 +70,7 @@ class NewLeaders:
             else:
                 return
 
-    def _make_ready(self, engine: GroupEngine, leader: Leader) -> None:
+    def _make_ready(self, engine: GroupEngine, leader: GroupLeader) -> None:
         if not leader.ready and engine.leader is leader:
             leader.ready = True
             self._tasks.spawn(f"timers-{engine.raft_group}", leader.pending.timers.run())
@@ -85,7 +85,7 @@ class NewLeaders:
         if command is not None and command.slots:
             await engine.own(command)
 
-    async def _load_window(self, engine: GroupEngine, leader: Leader) -> None:
+    async def _load_window(self, engine: GroupEngine, leader: GroupLeader) -> None:
         """Read recent ids from the log; until they are there, ids are looked up in rows."""
         parts = self._parts
         now_ms, last_index = leader.proposer.now_ms(), engine.machine.state.raft_index

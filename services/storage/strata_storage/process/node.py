@@ -33,7 +33,7 @@ from strata_storage.base.watchers import Watchers
 from strata_storage.cluster.removals import Removals
 from strata_storage.group.engine import EngineParts, GroupEngine
 from strata_storage.group.status import replica_status
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.check_routes import CheckRoutes
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.pending import PendingPorts
@@ -45,7 +45,7 @@ from strata_storage.rows.machine import GroupMachine
 from strata_storage.rows.payloads import PayloadReader
 from strata_storage.tiering.node import tiering_of
 from strata_storage.upkeep.checkpointer import Checkpointer
-from strata_storage.upkeep.damage import Damage
+from strata_storage.upkeep.damage import DamageWatch
 from strata_storage.upkeep.expiry import Expiry
 from strata_storage.upkeep.flushes import RowFlushes
 from strata_storage.upkeep.group_snapshots import GroupSnapshots, drop_rows
@@ -88,8 +88,8 @@ class StorageNode:
             self.engines,
             self.holders,
             tasks,
-            self.instruments,
-            engine_options.passed_write_ms,
+            instruments=self.instruments,
+            passed_write_ms=engine_options.passed_write_ms,
         )
         self._pending = PendingPorts(
             self.check_routes,
@@ -97,7 +97,7 @@ class StorageNode:
             parts.run_read,
             PendingInstruments(parts.metrics),
         )
-        self.damage = Damage(parts.log, self._replicas, parts.run_flush)
+        self.damage = DamageWatch(parts.log, self._replicas, parts.run_flush)
         self._new_leaders = NewLeaders(parts, tasks, self._grants_of)
         self._rows = RowPreparer(parts.store, parts.log, self.instruments)
         self.tiering = tiering_of(parts, tasks)
@@ -106,23 +106,23 @@ class StorageNode:
             parts.log,
             parts.flusher,
             parts.options.flush,
-            parts.clock,
-            self.instruments,
-            self.engines,
+            clock=parts.clock,
+            instruments=self.instruments,
+            engines=self.engines,
         )
         self._checkpointer = Checkpointer(
             parts.log,
             parts.options.retention,
             parts.run_read,
-            lambda: self.instruments.checkpoints.add(1),
+            on_written=lambda: self.instruments.checkpoints.add(1),
         )
         self._reclaimer = Reclaimer(
             parts.log,
             parts.options.retention,
             self._checkpointer,
-            parts.run_write,
-            parts.run_flush,
-            self.instruments,
+            run_write=parts.run_write,
+            run_read=parts.run_flush,
+            instruments=self.instruments,
         )
         self._removals = Removals(parts)
         self._logger = get_logger("storage")
@@ -385,7 +385,7 @@ class StorageNode:
     # Background work ----------------------------------------------------------------------------
 
     async def expire_once(
-        self, engine: GroupEngine, leader: Leader, *, releases: bool = True
+        self, engine: GroupEngine, leader: GroupLeader, *, releases: bool = True
     ) -> None:
         """Do what time, and with `releases` the death of clients, demands of leases."""
         await self._expiry.once(engine, leader, releases=releases)
@@ -433,7 +433,7 @@ class StorageNode:
         )
         self._parts.raft.log_trimmed()
 
-    async def _trim(self, engine: GroupEngine, leader: Leader, floor_index: int) -> None:
+    async def _trim(self, engine: GroupEngine, leader: GroupLeader, floor_index: int) -> None:
         try:
             trim = await plan_trim(
                 engine.machine,
@@ -479,7 +479,7 @@ class StorageNode:
     async def _scrub_loop(self) -> None:
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-            await self.scrub_once(self._parts.options.scrub_bytes_per_second)
+            await self.scrub_once(self._parts.options.scrub_bytes_per_s)
 
     async def scrub_once(self, max_bytes: int) -> None:
         """Check the next bytes of the log, and what reads complained about."""

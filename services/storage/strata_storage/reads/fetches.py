@@ -12,7 +12,7 @@ from typing import NamedTuple
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.layout import QueueRow
 from strata_runtime.turns import Turns
-from strata_storage.reads.lookup import Stored
+from strata_storage.reads.lookup import FoundMessage
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.consume_queues import Run
 from strata_storage.rows.machine import GroupMachine
@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
         limited: its filter had cost what one fetch may, and there was more to look at.
     """
 
-    messages: Sequence[Stored]
+    messages: Sequence[FoundMessage]
     min_offset: int
     next_offset: int
     resume_offset: int
@@ -70,7 +70,7 @@ class Fetches:
     """Serves fetches of one raft group, on any replica."""
 
     def __init__(
-        self, machine: GroupMachine, reader: MessageReader, turns: Turns, max_filter_steps: int
+        self, machine: GroupMachine, reader: MessageReader, turns: Turns, *, max_filter_steps: int
     ) -> None:
         self._machine = machine
         self._reader = reader
@@ -95,7 +95,7 @@ class Fetches:
         wanted = call.wanted
         if call.places_only and wanted is EVERYTHING:
             messages = [
-                Stored(call.queue, *place, b"", location.length)
+                FoundMessage(call.queue, *place, b"", location.length)
                 for place, location in zip(places, locations, strict=True)
             ]
             return Fetched(messages, row.min_offset, row.next_offset, resume_offset)
@@ -114,7 +114,7 @@ class Fetches:
                 is_wanted = wanted.matches(message)
             if is_wanted:
                 kept = b"" if call.places_only else message
-                messages.append(Stored(call.queue, offset, store_time_ms, kept, len(message)))
+                messages.append(FoundMessage(call.queue, offset, store_time_ms, kept, len(message)))
             if steps_left <= 0:
                 # The next fetch goes on behind it.
                 limited = offset + 1 < resume_offset

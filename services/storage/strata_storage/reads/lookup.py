@@ -21,7 +21,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class FoundMessage:
     """One message as it is stored."""
 
     queue: int
@@ -39,7 +39,7 @@ class Lookup:
         self._machine = machine
         self._reader = reader
 
-    async def by_id(self, topic_id: int, message_id: str) -> list[Stored]:
+    async def by_id(self, topic_id: int, message_id: str) -> list[FoundMessage]:
         """Return the message with an id, newest first if it was stored several times.
 
         One that waits is not found: it is in no queue yet.
@@ -59,7 +59,7 @@ class Lookup:
                 found[position] = None
         return await self.at(topic_id, list(found))
 
-    async def by_key(self, topic_id: int, key: str, max_messages: int) -> list[Stored]:
+    async def by_key(self, topic_id: int, key: str, max_messages: int) -> list[FoundMessage]:
         """Return messages with a key, newest day first.
 
         Raises:
@@ -74,7 +74,7 @@ class Lookup:
             found += keys.find(day, topic_id, key_hash, max_messages - len(found))
         return await self.at(topic_id, found)
 
-    async def at(self, topic_id: int, positions: Sequence[tuple[int, int]]) -> list[Stored]:
+    async def at(self, topic_id: int, positions: Sequence[tuple[int, int]]) -> list[FoundMessage]:
         """Return the messages at (queue, offset); those that are trimmed are left out.
 
         What comes after `_MAX_BYTES` is left out too, but one message always goes.
@@ -106,7 +106,7 @@ class Lookup:
         for place, location, message in zip(places, locations, found, strict=True):
             if message is None:
                 raise self._reader.refusal_of(location, f"offset {place[1]}")
-            messages.append(Stored(*place, message))
+            messages.append(FoundMessage(*place, message))
         return messages
 
     async def read(

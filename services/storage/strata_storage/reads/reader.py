@@ -16,6 +16,7 @@ from strata.storage.v1 import storage_pb2 as pb
 from strata_mq.layout import OutgoingMessage
 from strata_seglog.errors import LogError, ReadFailed
 from strata_storage.base.errors import Refused
+from strata_storage.rows.payloads import PayloadReader
 
 # Entries whose last read failed that are remembered, to tell why they are missing.
 _FAILED_MAX = 1_000
@@ -72,6 +73,7 @@ class MessageReader:
         log: PayloadLog,
         replica_id: int,
         run_read: RunRead,
+        *,
         on_corrupt: Callable[[int], None],
         on_failed: OnFailed = lambda raft_index, reason: None,
     ) -> None:
@@ -213,3 +215,10 @@ class MessageReader:
             )
             messages.append(message if intact else None)
         return messages
+
+
+class LogReaders(NamedTuple):
+    """The two ways into a replica's log, for the leader that serves and moves its messages."""
+
+    messages: MessageReader
+    payloads: PayloadReader

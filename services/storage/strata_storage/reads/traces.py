@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from strata_mq.layout import day_of
 from strata_mq.traces import TraceEvent, trace_events
-from strata_storage.reads.lookup import Lookup, Stored
+from strata_storage.reads.lookup import FoundMessage, Lookup
 from strata_storage.rows.machine import GroupMachine
 
 # Rows of a message's block of 256 offsets: more only where messages are delivered over and over.
@@ -33,7 +33,7 @@ class MessageTrace(NamedTuple):
         truncated: there are more events than were asked for.
     """
 
-    stored: Stored
+    stored: FoundMessage
     raft_index: int
     events: Sequence[NamedEvent]
     truncated: bool
@@ -66,7 +66,7 @@ class Traces:
         found = await self._lookup.at(topic_id, ((queue, offset),))
         return [self._trace(topic_id, stored, max_events) for stored in found]
 
-    def _trace(self, topic_id: int, stored: Stored, max_events: int) -> MessageTrace:
+    def _trace(self, topic_id: int, stored: FoundMessage, max_events: int) -> MessageTrace:
         run = self._machine.consume_queues.covering(topic_id, stored.queue, stored.offset)
         raft_index = 0 if run is None else run[1].raft_index
         events: list[NamedEvent] = []

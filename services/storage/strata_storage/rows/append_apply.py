@@ -56,6 +56,7 @@ class AppendApply:
         rows: GroupRows,
         queues: QueueStates,
         consume_queues: ConsumeQueues,
+        *,
         pending: PendingApply,
         dropped: Collection[tuple[int, int]],
         traffic: Traffic,
@@ -93,7 +94,9 @@ class AppendApply:
         """
         view = self._view(entry, command)
         stored = StoredEntry(entry.index, command, view, lost)
-        append_rows = AppendRows(self._rows, batch, view, command, entry.index, lost)
+        append_rows = AppendRows(
+            self._rows, batch, view, command=command, index=entry.index, lost=lost
+        )
         for part, resolution in zip(view.parts, command.parts, strict=True):
             if resolution.outcome != pb.OUTCOME_OK:
                 continue

@@ -63,6 +63,7 @@ class AppendRows:
         rows: GroupRows,
         batch: RowBatch,
         view: BatchView,
+        *,
         command: AppendCommand,
         index: int,
         lost: frozenset[int] = frozenset(),

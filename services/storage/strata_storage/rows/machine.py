@@ -50,6 +50,7 @@ from strata_state.flush import Flusher
 from strata_state.ports import RowBatch, StateStore
 from strata_state.rows import GroupRows
 from strata_storage.base.applied_listener import AppliedListener
+from strata_storage.base.config import EngineOptions
 from strata_storage.rows.append_apply import AppendApply
 from strata_storage.rows.consume_queues import ConsumeQueues
 from strata_storage.rows.machine_plugins import PLUGIN_KINDS, MachinePlugins
@@ -89,10 +90,7 @@ class GroupMachine:
         raft_group: int,
         flusher: Flusher,
         *,
-        queue_rows_max: int,
-        cq_cache_bytes: int,
-        broker_row_age_ms: int,
-        parsed_max_bytes: int = 16 * 1024 * 1024,
+        options: EngineOptions,
         on_leader: Callable[[int], None],
         on_follower: Callable[[int, int], None],
         tier_metadata: OpenTierMetadata = RowTierMetadata,
@@ -102,16 +100,19 @@ class GroupMachine:
         self._traces = TraceApply(self.rows)
         self._store = store
         self._flusher = flusher
-        self._broker_row_age_ms = broker_row_age_ms
+        self._broker_row_age_ms = options.broker_row_age_ms
         self._on_leader = on_leader
         self._on_follower = on_follower
         self.state = self.rows.applied.get()
         self.ownership = Ownership(self.rows)
-        self.queues = QueueStates(self.rows.queues, queue_rows_max)
-        self.consume_queues = ConsumeQueues(self.rows.cq, cq_cache_bytes)
+        self.queues = QueueStates(self.rows.queues, options.queue_rows_max)
+        self.consume_queues = ConsumeQueues(self.rows.cq, options.cq_cache_bytes)
         self.dropped = set(self.rows.tombstones.all())
         self.tier = TierState(
-            tier_metadata(store, raft_group), self.rows.tier, self.state.raft_index, self.dropped
+            tier_metadata(store, raft_group),
+            self.rows.tier,
+            self.state.raft_index,
+            dropped=self.dropped,
         )
         self.plugins = MachinePlugins()
         self.generation = 0
@@ -119,16 +120,18 @@ class GroupMachine:
         self._low_index = self.state.low_index
         self._configuration = self._read_configuration()
         self.listener: AppliedListener | None = None
-        self._pending = PendingApply(self.rows, self.queues, self.consume_queues, self.dropped)
+        self._pending = PendingApply(
+            self.rows, self.queues, self.consume_queues, dropped=self.dropped
+        )
         self.traffic = Traffic()
         self._appends = AppendApply(
             self.rows,
             self.queues,
             self.consume_queues,
-            self._pending,
-            self.dropped,
-            self.traffic,
-            parsed_max_bytes,
+            pending=self._pending,
+            dropped=self.dropped,
+            traffic=self.traffic,
+            parsed_max_bytes=options.parsed_max_bytes,
         )
         self.parsed = self._appends.parsed
         # What the listener is told once the rows are in the store.
@@ -463,27 +466,27 @@ class GroupMachine:
     # Trim and drop ------------------------------------------------------------------------------
 
     def _apply_trim(self, batch: RowBatch, trim: TrimCommand) -> None:
+        kept_day = day_of(self.state.group_time_ms) - 1  # a call is repeated after minutes at most
         for trimmed in trim.queues:
-            self._trim(batch, trimmed)
+            self._trim(batch, trimmed, kept_day)
         self._pending.trim(batch, trim)
         self._low_index = max(self._low_index, trim.low_index)
-        self.rows.ids.delete_before(batch, day_of(trim.group_time_ms))
-        self.rows.keys.delete_before(batch, day_of(trim.group_time_ms))
-        # However short retention is, a call is repeated after minutes at most.
-        self.rows.ended.expire(batch, day_of(self.state.group_time_ms) - 1)
+        for days in (self.rows.ids, self.rows.keys):
+            days.delete_before(batch, day_of(trim.group_time_ms))
+        self.rows.ended.expire(batch, kept_day)
         self._traces.delete_before(batch, trim.group_time_ms)
         oldest_ms = self.state.group_time_ms - self._broker_row_age_ms
         self.rows.brokers.delete_older(batch, oldest_ms)
         self.plugins.trim(batch, oldest_ms)
 
-    def _trim(self, batch: RowBatch, trimmed: TrimmedQueue) -> None:
+    def _trim(self, batch: RowBatch, trimmed: TrimmedQueue, kept_day: int) -> None:
         topic_id, queue, min_offset = trimmed
         if self._is_dropped(topic_id):
             return
         state = self._queue(topic_id, queue)
         self.queues.put(batch, topic_id, queue, state._replace(min_offset=min_offset))
         self.consume_queues.trim(batch, topic_id, queue, min_offset)
-        self.rows.retracted.delete_below(batch, topic_id, queue, min_offset)
+        self.rows.retracted.expire(batch, topic_id, queue, min_offset, kept_day)
         self._trimmed.append(trimmed)
 
     def _drop(self, batch: RowBatch, command: DropCommand) -> None:

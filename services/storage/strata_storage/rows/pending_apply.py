@@ -16,6 +16,7 @@ from typing import NamedTuple
 from strata_mq.commands import (
     AppendCommand,
     DropKind,
+    EndedAs,
     PartResolution,
     ResolveAction,
     ResolveCommand,
@@ -104,6 +105,7 @@ class PendingApply:
         rows: GroupRows,
         queues: QueueStates,
         consume_queues: ConsumeQueues,
+        *,
         dropped: Collection[tuple[int, int]],
     ) -> None:
         self._rows = rows
@@ -269,12 +271,16 @@ class PendingApply:
             ApplyError: an offset holds nothing.
         """
         runs: dict[tuple[int, int, int], tuple[CqRow, set[int]]] = {}
+        day = day_of(command.group_time_ms)
         for position in command.positions:
             if self._is_trimmed(position):
                 continue
             topic_id, queue, offset = position
             pinned = pin_of_placed(self._rows, topic_id, queue, offset)
-            self._rows.retracted.put(batch, topic_id, queue, offset, pinned)
+            self._rows.retracted.put(batch, topic_id, queue, offset, day=day, pinned=pinned)
+            if pinned is not None:
+                # The offset holds nothing now: its pin goes with the next trim.
+                self._rows.ended.put(batch, day, pinned[0], EndedAs.RECALLED, topic_id)
             found = self._consume_queues.covering(topic_id, queue, offset)
             if found is not None:
                 base, row = found

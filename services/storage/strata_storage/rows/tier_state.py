@@ -82,6 +82,7 @@ class TierState:
         metadata: TierMetadata,
         rows: TierRows,
         raft_index: int,
+        *,
         dropped: Collection[tuple[int, int]] = (),
     ) -> None:
         self.metadata = metadata

@@ -12,7 +12,7 @@ from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
 from strata_storage.group.engines import Engines
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pending.resolver import DELIVERING, Place
 from strata_storage.reads.listing import PendingPage, PendingQuery
 from strata_storage.upkeep.instruments import Instruments
@@ -41,19 +41,15 @@ class PendingServicer:
     ) -> pb.EndTransactionResponse:
         """Commit, roll back or give up a half message."""
         response = pb.EndTransactionResponse()
+        engine = self._engines.engine(request.raft_group)
         try:
-            engine = self._engines.engine(request.raft_group)
-            try:
-                place = await _end(self._deciding(engine), request)
-            except Refused as refused:
-                if refused.outcome != pb.OUTCOME_INVALID_HANDLE:
-                    raise
-                # Its rows may be on their way to the store (rule 3): what is wrong stays wrong.
-                await engine.barrier()
-                place = await _end(self._deciding(engine), request)
+            place = await _end(self._deciding(engine), request)
         except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+            if refused.outcome != pb.OUTCOME_INVALID_HANDLE:
+                raise
+            # Its rows may be on their way to the store (rule 3): what is wrong stays wrong.
+            await engine.barrier()
+            place = await _end(self._deciding(engine), request)
         if place is not None:
             response.queue, response.offset = place.queue, place.offset
         return response
@@ -66,14 +62,11 @@ class PendingServicer:
             name = PendingRef(request.pending.index, request.pending.ordinal)
         elif request.HasField("position"):
             name = Place(request.topic_id, request.position.queue, request.position.offset)
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            leader = self._deciding(engine)
-            message_id = pack_message_id(request.message_id)
-            await leader.pending.recalls.recall(name, request.topic_id, message_id)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        leader = self._deciding(engine)
+        message_id = pack_message_id(request.message_id)
+        await leader.pending.recalls.recall(name, request.topic_id, message_id)
         return response
 
     async def list_pending(
@@ -81,38 +74,27 @@ class PendingServicer:
     ) -> pb.ListPendingResponse:
         """Return delayed and half messages by due time, a page at a time."""
         response = pb.ListPendingResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier(proposed_too=bool(request.message_id))
-            query, only = _query(request), _only(engine.leading(), request)
-            if isinstance(only, PendingRef):
-                page = await engine.pending_list.one(query, only)
-            elif only is not None:
-                # It has its place: it does not wait.
-                page = PendingPage((), None)
-            else:
-                page = await engine.pending_list.page(query)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier(proposed_too=bool(request.message_id))
+        query, only = _query(request), _only(engine.leading(), request)
+        if isinstance(only, PendingRef):
+            page = await engine.pending_list.one(query, only)
+        elif only is not None:
+            # It has its place: it does not wait.
+            page = PendingPage((), None)
+        else:
+            page = await engine.pending_list.page(query)
         _fill_page(response, page)
         return response
 
-    def _deciding(self, engine: GroupEngine) -> Leader:
+    def _deciding(self, engine: GroupEngine) -> GroupLeader:
         leader = engine.leading()
         engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
         leader.check_ready()
         return leader
 
-    def _refuse(self, refusal: pb.Refusal, refused: Refused) -> None:
-        self._instruments.refused.add(1, {"outcome": pb.Outcome.Name(refused.outcome)})
-        refusal.outcome = refused.outcome
-        refusal.reason = refused.reason
-        if refused.leader_replica_id:
-            refusal.leader_node_id = self._engines.node_of(refused.leader_replica_id)
 
-
-async def _end(leader: Leader, request: pb.EndTransactionRequest) -> Place | None:
+async def _end(leader: GroupLeader, request: pb.EndTransactionRequest) -> Place | None:
     """End a half as the request says; return where it is then.
 
     Raises:
@@ -130,14 +112,14 @@ async def _end(leader: Leader, request: pb.EndTransactionRequest) -> Place | Non
     raise Refused(pb.OUTCOME_INVALID, "a transaction is committed, rolled back or given up")
 
 
-def _half_name(leader: Leader, request: pb.EndTransactionRequest) -> PendingRef | Place:
+def _half_name(leader: GroupLeader, request: pb.EndTransactionRequest) -> PendingRef | Place:
     if request.HasField("pending"):
         return PendingRef(request.pending.index, request.pending.ordinal)
     message_id = pack_message_id(request.message_id)
     return leader.pending.resolver.name_of(request.topic_id, message_id)
 
 
-def _only(leader: Leader, request: pb.ListPendingRequest) -> PendingRef | Place | None:
+def _only(leader: GroupLeader, request: pb.ListPendingRequest) -> PendingRef | Place | None:
     only = request.WhichOneof("only")
     if only == "pending":
         return PendingRef(request.pending.index, request.pending.ordinal)

@@ -31,6 +31,7 @@ class ReadServicer(PendingServicer):
         engines: Engines,
         filters: FilterCache,
         clock: Clock,
+        *,
         options: EngineOptions,
         instruments: Instruments,
         disk: DiskGuard,
@@ -43,14 +44,10 @@ class ReadServicer(PendingServicer):
     async def fetch(self, request: pb.FetchRequest, context: CallContext) -> pb.FetchResponse:
         """Read messages of a queue; wait for one if the call says so."""
         response = pb.FetchResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            fetched = await self._fetch(
-                engine, self._fetch_call(request), request.wait_ms / 1_000, request.ByteSize()
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        fetched = await self._fetch(
+            engine, self._fetch_call(request), request.wait_ms / 1_000, request.ByteSize()
+        )
         self._instruments.filter_limited.add(fetched.limited)
         response.min_offset, response.next_offset = fetched.min_offset, fetched.next_offset
         response.resume_offset = fetched.resume_offset
@@ -65,14 +62,10 @@ class ReadServicer(PendingServicer):
     ) -> pb.ReadMessagesResponse:
         """Read messages that the leader named; any replica may be asked."""
         response = pb.ReadMessagesResponse()
-        try:
-            _check_places(request, self._options.pop_max_messages)
-            engine = self._engines.engine(request.raft_group)
-            await engine.catch_up(request.applied_index)
-            found = await engine.lookup.read(request.topic_id, request.queues, request.offsets)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        _check_places(request, self._options.pop_max_messages)
+        engine = self._engines.engine(request.raft_group)
+        await engine.catch_up(request.applied_index)
+        found = await engine.lookup.read(request.topic_id, request.queues, request.offsets)
         response.messages.extend(found)
         self._served(found)
         return response
@@ -112,13 +105,9 @@ class ReadServicer(PendingServicer):
         """Find messages by id, key or position."""
         response = pb.QueryResponse()
         limit = min(request.max_messages or 1, self._options.pop_max_messages)
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier(proposed_too=bool(request.message_id))
-            found = await find(engine.lookup, request, limit)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier(proposed_too=bool(request.message_id))
+        found = await find(engine.lookup, request, limit)
         add_stored(response.messages, found[:limit])
         sealed = engine.machine.sealed_of_topic(request.topic_id)
         response.sealed.extend(sealed_queues(sealed))
@@ -129,13 +118,10 @@ class ReadServicer(PendingServicer):
     ) -> pb.GetConsumersResponse:
         """Return the consumer groups that read a topic here."""
         response = pb.GetConsumersResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            consumers = await engine.leading().rehashes.consumers(request.topic_id)
-            response.consumer_group_ids.extend(sorted(consumers))
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        consumers = await engine.leading().rehashes.consumers(request.topic_id)
+        response.consumer_group_ids.extend(sorted(consumers))
         return response
 
     async def trace(self, request: pb.TraceRequest, context: CallContext) -> pb.TraceResponse:
@@ -144,13 +130,9 @@ class ReadServicer(PendingServicer):
         max_events = min(
             request.max_events or self._options.trace_max_events, self._options.trace_max_events
         )
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            found = await _find_traces(engine, request, max_events)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        found = await _find_traces(engine, request, max_events)
         response.messages.extend(map(_trace, found))
         return response
 

@@ -21,6 +21,7 @@ from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.base.errors import Refused
 from strata_storage.base.watchers import Watchers
 from strata_storage.group.engines import Engines
+from strata_storage.group.refusals import Refusals
 from strata_storage.group.translation import (
     consumer_state,
     dropped,
@@ -50,6 +51,7 @@ class ServicerParts:
     """What the servicer calls."""
 
     engines: Engines
+    refusals: Refusals
     holders: Holders
     disk: DiskGuard
     watchers: Watchers
@@ -70,10 +72,11 @@ class StorageServicer(ReadServicer):
             parts.engines,
             parts.filters,
             parts.clock,
-            parts.options,
-            parts.instruments,
-            parts.disk,
+            options=parts.options,
+            instruments=parts.instruments,
+            disk=parts.disk,
         )
+        self._refusals = parts.refusals
         self._holders = parts.holders
         self._watchers = parts.watchers
         self._check_routes = parts.check_routes
@@ -120,7 +123,7 @@ class StorageServicer(ReadServicer):
                 with inside(commit):
                     raft_index = await outcome.wait()
             except Refused as refused:
-                self._refuse(result.refusal, refused)
+                self._refusals.refuse(result, refused)
                 continue
             result.store_time_ms = outcome.store_time_ms
             for number, part in enumerate(outcome.parts):
@@ -160,10 +163,7 @@ class StorageServicer(ReadServicer):
         """Take leases."""
         response = pb.PopResponse()
         with self._running_pops.of(request.broker_boot_id, request.number):
-            try:
-                await self._pop(request, response)
-            except Refused as refused:
-                self._refuse(response.refusal, refused)
+            await self._pop(request, response)
         return response
 
     async def _pop(self, request: pb.PopRequest, response: pb.PopResponse) -> None:
@@ -228,7 +228,7 @@ class StorageServicer(ReadServicer):
                 leases, valid, future = decision
                 await leases.settle(future)
             except Refused as refused:
-                self._refuse(result.refusal, refused)
+                self._refusals.refuse(result, refused)
                 continue
             result.outcomes.extend(
                 pb.OUTCOME_OK if one else pb.OUTCOME_INVALID_HANDLE for one in valid
@@ -239,12 +239,9 @@ class StorageServicer(ReadServicer):
     async def release(self, request: pb.ReleaseRequest, context: CallContext) -> pb.ReleaseResponse:
         """Give back leases on messages that nobody was given."""
         response = pb.ReleaseResponse()
-        try:
-            leader = self._engines.engine(request.raft_group).leading()
-            refs = [lease_ref(lease) for lease in request.undelivered]
-            response.released = await leader.leases.release(refs)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        leader = self._engines.engine(request.raft_group).leading()
+        refs = [lease_ref(lease) for lease in request.undelivered]
+        response.released = await leader.leases.release(refs)
         return response
 
     async def change_invisible(
@@ -252,14 +249,10 @@ class StorageServicer(ReadServicer):
     ) -> pb.ChangeInvisibleResponse:
         """Set when a leased message is visible again."""
         response = pb.ChangeInvisibleResponse()
-        try:
-            leader = self._engines.engine(request.raft_group).leading()
-            lease = await leader.leases.change_invisible(
-                lease_ref(request.lease), request.invisible_ms, repeated=request.repeated
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        leader = self._engines.engine(request.raft_group).leading()
+        lease = await leader.leases.change_invisible(
+            lease_ref(request.lease), request.invisible_ms, repeated=request.repeated
+        )
         response.lease.CopyFrom(pb.LeaseRef(**lease._asdict()))
         return response
 
@@ -268,17 +261,14 @@ class StorageServicer(ReadServicer):
     ) -> pb.ForwardToDeadLetterResponse:
         """Move a leased message to the dead-letter topic."""
         response = pb.ForwardToDeadLetterResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            leader = engine.leading()
-            engine.check_disk(self._disk, DiskMark.REFUSE_APPENDS)
-            await leader.dead_letters.forward(
-                lease_ref(request.lease),
-                request.dead_letter_topic_id,
-                repeated=request.repeated,
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        leader = engine.leading()
+        engine.check_disk(self._disk, DiskMark.REFUSE_APPENDS)
+        await leader.dead_letters.forward(
+            lease_ref(request.lease),
+            request.dead_letter_topic_id,
+            repeated=request.repeated,
+        )
         return response
 
     async def report_clients(
@@ -303,15 +293,11 @@ class StorageServicer(ReadServicer):
     ) -> pb.GetOffsetsResponse:
         """Return offsets of queues."""
         response = pb.GetOffsetsResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            time_ms = request.time_ms if request.HasField("time_ms") else None
-            topic = topic_of(request.topic)
-            found = engine.offsets.of_queues(topic, request.queues, time_ms)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        time_ms = request.time_ms if request.HasField("time_ms") else None
+        topic = topic_of(request.topic)
+        found = engine.offsets.of_queues(topic, request.queues, time_ms)
         asked = [queue.queue for queue in found]
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
         for queue in found:
@@ -329,17 +315,13 @@ class StorageServicer(ReadServicer):
     ) -> pb.GetConsumerStateResponse:
         """Return where a consumer group is."""
         response = pb.GetConsumerStateResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            topic = topic_of(request.topic)
-            details = StateDetails(request.max_open_offsets, request.times)
-            states = engine.leading().leases.states(
-                request.consumer_group_id, topic, request.queues, details
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        topic = topic_of(request.topic)
+        details = StateDetails(request.max_open_offsets, request.times)
+        states = engine.leading().leases.states(
+            request.consumer_group_id, topic, request.queues, details
+        )
         response.queues.extend(consumer_state(state) for state in states)
         asked = [state.queue for state in states]
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
@@ -350,12 +332,9 @@ class StorageServicer(ReadServicer):
     ) -> pb.GetConsumerTopicsResponse:
         """Return the topics of which a consumer group has pop state."""
         response = pb.GetConsumerTopicsResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            response.topic_ids.extend(engine.consumer_topics(request.consumer_group_id))
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        response.topic_ids.extend(engine.consumer_topics(request.consumer_group_id))
         return response
 
     async def reset_consumer(
@@ -363,17 +342,13 @@ class StorageServicer(ReadServicer):
     ) -> pb.ResetConsumerResponse:
         """Move a consumer group's cursor."""
         response = pb.ResetConsumerResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
-            topic = topic_of(request.topic)
-            states = await engine.leading().leases.reset(
-                request.consumer_group_id, topic, request.queues, reset_target(request)
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
-            return response
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
+        topic = topic_of(request.topic)
+        states = await engine.leading().leases.reset(
+            request.consumer_group_id, topic, request.queues, reset_target(request)
+        )
         response.queues.extend(consumer_state(state) for state in states)
         asked = [state.queue for state in states]
         response.sealed.extend(sealed_queues(engine.machine.sealed_of(topic.topic_id, asked)))
@@ -393,50 +368,38 @@ class StorageServicer(ReadServicer):
     async def seal(self, request: pb.SealRequest, context: CallContext) -> pb.SealResponse:
         """End an epoch of a queue."""
         response = pb.SealResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            response.end_offset = await engine.seal(
-                request.topic_id, request.queue, request.destination_raft_group
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        response.end_offset = await engine.seal(
+            request.topic_id, request.queue, request.destination_raft_group
+        )
         return response
 
     async def open(self, request: pb.OpenRequest, context: CallContext) -> pb.OpenResponse:
         """Open an epoch of a queue."""
         response = pb.OpenResponse()
-        try:
-            await self._engines.engine(request.raft_group).open(
-                request.topic_id,
-                request.queue,
-                request.epoch,
-                request.start_offset,
-                request.queue_count,
-            )
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        await self._engines.engine(request.raft_group).open(
+            request.topic_id,
+            request.queue,
+            request.epoch,
+            request.start_offset,
+            request.queue_count,
+        )
         return response
 
     async def rehash(self, request: pb.RehashRequest, context: CallContext) -> pb.RehashResponse:
         """Let message groups leave a queue that the topic's queue count does not give them."""
         response = pb.RehashResponse()
-        try:
-            rehashes = self._engines.engine(request.raft_group).leading().rehashes
-            topic = topic_of(request.topic)
-            rehash = rehashes.is_consumed if request.ended else rehashes.rehash
-            response.done = await rehash(topic, request.queue, request.consumer_group_ids)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        rehashes = self._engines.engine(request.raft_group).leading().rehashes
+        topic = topic_of(request.topic)
+        rehash = rehashes.is_consumed if request.ended else rehashes.rehash
+        response.done = await rehash(topic, request.queue, request.consumer_group_ids)
         return response
 
     async def drop(self, request: pb.DropRequest, context: CallContext) -> pb.DropResponse:
         """Drop a topic or consumer group."""
         response = pb.DropResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.drop(*dropped(request))
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        await engine.drop(*dropped(request))
         return response
 
     async def get_status(
@@ -457,10 +420,7 @@ class StorageServicer(ReadServicer):
     ) -> pb.TransferLeadershipResponse:
         """Hand a raft group's leadership to another voter."""
         response = pb.TransferLeadershipResponse()
-        try:
-            await self._engines.transfer(request.raft_group, request.target_replica_id)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        await self._engines.transfer(request.raft_group, request.target_replica_id)
         return response
 
     async def watch(

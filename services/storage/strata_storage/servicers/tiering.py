@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from strata.storage.v1 import storage_pb2, tier_pb2
+from strata.storage.v1 import tier_pb2
 from strata_angelia.ports import CallContext
-from strata_storage.base.errors import Refused
 from strata_storage.group.engines import Engines
 from strata_storage.tiering.node import NodeTiering
 
@@ -28,12 +27,9 @@ class TierServicer:
     ) -> tier_pb2.GetTierStatusResponse:
         """Tell how far a raft group has got."""
         response = tier_pb2.GetTierStatusResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await engine.barrier()
-            response.status.CopyFrom(self._tiering.status(engine))
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        await engine.barrier()
+        response.status.CopyFrom(self._tiering.status(engine))
         return response
 
     async def set_tier_paused(
@@ -41,11 +37,8 @@ class TierServicer:
     ) -> tier_pb2.SetTierPausedResponse:
         """Stop the uploads of a raft group, or let them go on."""
         response = tier_pb2.SetTierPausedResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            await self._tiering.pause(engine, paused=request.paused)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        await self._tiering.pause(engine, paused=request.paused)
         return response
 
     async def flush_tier(
@@ -53,11 +46,8 @@ class TierServicer:
     ) -> tier_pb2.FlushTierResponse:
         """Upload what waits, and publish what a restore needs."""
         response = tier_pb2.FlushTierResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            response.raft_index = await self._tiering.flush(engine)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        response.raft_index = await self._tiering.flush(engine)
         return response
 
     async def replace_tier_ranges(
@@ -65,12 +55,9 @@ class TierServicer:
     ) -> tier_pb2.ReplaceTierRangesResponse:
         """Commit an object that a job outside wrote in place of others."""
         response = tier_pb2.ReplaceTierRangesResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            replaced = await self._tiering.replace_ranges(engine, request.change)
-            response.replaced_ranges = replaced
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        replaced = await self._tiering.replace_ranges(engine, request.change)
+        response.replaced_ranges = replaced
         return response
 
     async def plan_tier_sweep(
@@ -78,16 +65,13 @@ class TierServicer:
     ) -> tier_pb2.PlanTierSweepResponse:
         """Say what a job outside may delete."""
         response = tier_pb2.PlanTierSweepResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            plan = await self._tiering.plan_sweep(engine, request.old_keys)
-            for held in plan.doomed:
-                ref = held.ref
-                response.doomed.add(object_id=ref.object_id, space=ref.space, key=ref.key)
-            response.orphan_keys.extend(plan.orphan_keys)
-            response.valid_ms = plan.valid_ms
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        plan = await self._tiering.plan_sweep(engine, request.old_keys)
+        for held in plan.doomed:
+            ref = held.ref
+            response.doomed.add(object_id=ref.object_id, space=ref.space, key=ref.key)
+        response.orphan_keys.extend(plan.orphan_keys)
+        response.valid_ms = plan.valid_ms
         return response
 
     async def forget_tier_objects(
@@ -95,14 +79,6 @@ class TierServicer:
     ) -> tier_pb2.ForgetTierObjectsResponse:
         """Forget dropped objects that a job outside deleted."""
         response = tier_pb2.ForgetTierObjectsResponse()
-        try:
-            engine = self._engines.engine(request.raft_group)
-            response.forgotten = await self._tiering.forget(engine, request.object_ids)
-        except Refused as refused:
-            self._refuse(response.refusal, refused)
+        engine = self._engines.engine(request.raft_group)
+        response.forgotten = await self._tiering.forget(engine, request.object_ids)
         return response
-
-    def _refuse(self, refusal: storage_pb2.Refusal, refused: Refused) -> None:
-        refusal.outcome = refused.outcome
-        refusal.reason = refused.reason
-        refusal.leader_node_id = self._engines.node_of(refused.leader_replica_id)

@@ -34,7 +34,7 @@ _NOTHING = Amount(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class WindowOptions:
+class WindowMeterOptions:
     """Length and size.
 
     Attributes:
@@ -96,12 +96,13 @@ class WindowMeter:
         node: MeteredNode,
         metrics: Metrics,
         append_latency: Histogram,
+        *,
         clock: Clock,
-        options: WindowOptions | None = None,
+        options: WindowMeterOptions | None = None,
     ) -> None:
         self._node = node
         self._clock = clock
-        self._options = options or WindowOptions()
+        self._options = options or WindowMeterOptions()
         self._appends = HistogramWindow(append_latency)
         sync, lag = (
             _histogram(metrics, "strata_log_sync_ms"),

@@ -98,6 +98,7 @@ class Backlog:
         machine: GroupMachine,
         uploaded: UploadedUpTo,
         is_tiered: Callable[[int], bool | None],
+        *,
         options: UploadOptions,
         space_of: Callable[[int], str] = _default_space,
     ) -> None:

@@ -33,7 +33,7 @@ class Compactor:
     """
 
     def __init__(
-        self, engine: GroupEngine, uploader: Uploader, parts: TieringParts, verify: Verify
+        self, engine: GroupEngine, uploader: Uploader, parts: TieringParts, *, verify: Verify
     ) -> None:
         self._metadata = engine.machine.tier.metadata
         self._raft_group = engine.raft_group

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -11,7 +12,7 @@ from strata_runtime.config import Section
 from strata_storage.tiering.options import LocalOptions, TieringOptions, UploadOptions
 from strata_storage.tiering.pace import PaceOptions
 from strata_tier.objects import check_home, space_prefix
-from strata_tier.ranges import RetentionOptions
+from strata_tier.ranges import TierRetentionOptions
 from strata_tier.reads import TierReadOptions
 from strata_tier.store import StoreOptions
 
@@ -29,6 +30,14 @@ class SpaceConfig(Section):
 
 class TierConfig(Section):
     """Where the tier is and what it may cost. Without a URL there is none."""
+
+    renamed_keys: ClassVar[Mapping[str, str]] = {
+        "uploads_max": "max_uploads",
+        "download_bytes_per_second": "download_bytes_per_s",
+        "upload_bytes_per_second": "upload_bytes_per_s",
+        "requests_per_second": "requests_per_s",
+        "requests_in_flight": "max_requests_in_flight",
+    }
 
     url: str = Field(
         default="",
@@ -77,7 +86,7 @@ class TierConfig(Section):
     flush_age_ms: int = Field(
         default=30_000, ge=100, description="Age of a message at which it is uploaded in any case."
     )
-    uploads_max: int = Field(
+    max_uploads: int = Field(
         default=2, ge=1, le=64, description="Objects uploaded at once, each of a raft group."
     )
     upload_share: float = Field(
@@ -105,16 +114,16 @@ class TierConfig(Section):
     cache_bytes: int = Field(
         default=256 * _MIB, ge=_MIB, description="Memory for what was read from the store."
     )
-    requests_in_flight: int = Field(
+    max_requests_in_flight: int = Field(
         default=16, ge=1, le=256, description="Requests to the store at once."
     )
-    requests_per_second: float | None = Field(
+    requests_per_s: float | None = Field(
         default=None, gt=0, description="Budget of requests; absent: none."
     )
-    upload_bytes_per_second: float | None = Field(
+    upload_bytes_per_s: float | None = Field(
         default=None, gt=0, description="Budget of bytes sent; absent: none."
     )
-    download_bytes_per_second: float | None = Field(
+    download_bytes_per_s: float | None = Field(
         default=None, gt=0, description="Budget of bytes received; absent: none."
     )
 
@@ -139,14 +148,14 @@ class TierConfig(Section):
                 object_bytes=self.object_bytes,
                 flush_age_ms=self.flush_age_ms,
                 check_interval_ms=min(1_000, self.flush_age_ms),
-                uploads_max=self.uploads_max,
+                max_uploads=self.max_uploads,
             ),
             LocalOptions(
                 retention_ms=self.default_local_retention_ms,
                 manifest_interval_ms=self.manifest_interval_ms,
             ),
             self.default_level,
-            RetentionOptions(grace_ms=self.delete_grace_ms),
+            TierRetentionOptions(grace_ms=self.delete_grace_ms),
             PaceOptions(share=self.upload_share, patience_ms=self.upload_patience_ms),
             compacts=self.compaction,
         )
@@ -154,10 +163,10 @@ class TierConfig(Section):
     def store_options(self) -> StoreOptions:
         """Return the limits of the store."""
         return StoreOptions(
-            requests_in_flight=self.requests_in_flight,
-            requests_per_s=self.requests_per_second,
-            upload_bytes_per_s=self.upload_bytes_per_second,
-            download_bytes_per_s=self.download_bytes_per_second,
+            max_requests_in_flight=self.max_requests_in_flight,
+            requests_per_s=self.requests_per_s,
+            upload_bytes_per_s=self.upload_bytes_per_s,
+            download_bytes_per_s=self.download_bytes_per_s,
         )
 
     def read_options(self) -> TierReadOptions:

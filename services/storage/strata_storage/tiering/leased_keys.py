@@ -47,7 +47,7 @@ class LeasedKeys:
         if len(self._until_s.keys() | wanted) > self._options.leased_keys_max:
             raise Refused(
                 pb.OUTCOME_OVERLOADED,
-                f"more than {self._options.leased_keys_max} objects are being deleted",
+                f"jobs may delete {self._options.leased_keys_max} objects at once: try again later",
             )
         for key in wanted:
             self._until_s[key] = now_s + self._options.lease_ms / 1_000

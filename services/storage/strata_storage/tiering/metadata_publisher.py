@@ -39,7 +39,7 @@ class MetadataPublisher:
     """
 
     def __init__(
-        self, store: ObjectStore, home: str, snapshot: MetadataSnapshot, clock: Clock
+        self, store: ObjectStore, home: str, snapshot: MetadataSnapshot, *, clock: Clock
     ) -> None:
         self._store = store
         self._home = home

@@ -116,7 +116,13 @@ class NodeTiering:
     ) -> TieredReader:
         """Return a replica's reader; to be bound to the state of its raft group."""
         return TieredReader(
-            log, replica_id, run_read, on_corrupt, on_failed, self._parts, self._messages
+            log,
+            replica_id,
+            run_read,
+            on_corrupt=on_corrupt,
+            on_failed=on_failed,
+            parts=self._parts,
+            messages=self._messages,
         )
 
     def metadata(self, store: StateStore, raft_group: int) -> TierMetadata:
@@ -138,7 +144,7 @@ class NodeTiering:
         uploader = Uploader(engine, leader, parts)
         led = _Led(
             uploader,
-            TierRetention(engine, uploader, parts, self._verify),
+            TierRetention(engine, uploader, parts, verify=self._verify),
             Publisher(engine, parts, node.log),
         )
         self._led[engine.raft_group] = led

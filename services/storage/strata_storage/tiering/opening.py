@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -48,6 +49,7 @@ class TierSetup:
         policies: how topics use it.
         home: folder of this cluster if `config` names none.
         memory: buckets of `memory://NAME`.
+        random: spreads the pauses before requests to the store are repeated.
         topic_names: topic id, as text -> NAMESPACE%NAME, as far as it is known.
         metadata: gives the metadata rows, for a restore; None: nobody here has them.
     """
@@ -56,6 +58,7 @@ class TierSetup:
     policies: TierPolicies
     home: str = "strata"
     memory: dict[str, MemoryBucket] = field(default_factory=dict)
+    random: Callable[[], float] = random.random
     topic_names: Callable[[], dict[str, str]] = dict
     metadata: MetadataSnapshot | None = None
 
@@ -107,7 +110,8 @@ async def _opened_stores(setup: TierSetup, clock: Clock, metrics: Metrics) -> St
 
     async def opened(url: StoreUrl, keys: TierConfig | SpaceConfig) -> ObjectStore:
         credentials = _credentials(keys) if url.scheme == "s3" else None
-        return await open_store(url, OpenWith(options, metrics, clock, credentials, setup.memory))
+        given = OpenWith(options, metrics, clock, credentials, setup.memory, setup.random)
+        return await open_store(url, given)
 
     default_url = parse(config.url)
     default = await opened(default_url, config)
@@ -154,22 +158,34 @@ async def open_tier(
     options = config.options()
     home = config.home or setup.home
     costs = TopicCosts(metrics, setup.topic_names, clock)
-    messages = TierReader(stores, config.read_options(), metrics, clock, costs)
+    messages = TierReader(stores, config.read_options(), metrics, clock=clock, costs=costs)
     instruments = TierInstruments(metrics)
-    pace = UploadPace(options.pace, lambda: log.end_position, clock, instruments.rested_ms.add)
+    pace = UploadPace(
+        options.pace, lambda: log.end_position, clock, on_rest=instruments.rested_ms.add
+    )
     parts = TieringParts(
         store,
         stores,
         home,
-        ObjectUploads(stores, home, log, thread, pace, options.upload, messages.remember),
+        ObjectUploads(
+            stores,
+            home,
+            log,
+            run_read=thread,
+            pace=pace,
+            options=options.upload,
+            on_stored=messages.remember,
+        ),
         setup.policies,
         options,
         clock,
         instruments,
         thread,
-        UploadTurns(options.upload.uploads_max),
+        UploadTurns(options.upload.max_uploads),
         setup.topic_names,
-        None if setup.metadata is None else MetadataPublisher(store, home, setup.metadata, clock),
+        None
+        if setup.metadata is None
+        else MetadataPublisher(store, home, setup.metadata, clock=clock),
         Spaces(frozenset(config.spaces), config.namespace_prefixes),
         costs,
         folder / "tier" if config.metadata == "json" else None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from strata_mq.tier_policy import TierLevel
 from strata_storage.tiering.pace import PaceOptions
-from strata_tier.ranges import CompactionOptions, RetentionOptions
+from strata_tier.ranges import CompactionOptions, TierRetentionOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class UploadOptions:
         retry_max_ms: ... up to this.
         rows_per_turn: consume queue rows looked at before others get their turn.
         source_cache_bytes: columns and payloads of log entries kept while an object is written.
-        uploads_max: objects of a node that are written at once, each of another raft group.
+        max_uploads: objects of a node that are written at once, each of another raft group.
     """
 
     object_bytes: int = 64 * 1024 * 1024
@@ -38,7 +38,7 @@ class UploadOptions:
     retry_max_ms: int = 30_000
     rows_per_turn: int = 500
     source_cache_bytes: int = 32 * 1024 * 1024
-    uploads_max: int = 2
+    max_uploads: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class TieringOptions:
     upload: UploadOptions = field(default_factory=UploadOptions)
     local: LocalOptions = field(default_factory=LocalOptions)
     default_level: TierLevel = TierLevel.NOT_IN_DISK
-    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    retention: TierRetentionOptions = field(default_factory=TierRetentionOptions)
     pace: PaceOptions = field(default_factory=PaceOptions)
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
     compacts: bool = True

@@ -89,7 +89,7 @@ class OutsideWork:
                 have now; OUTCOME_OVERLOADED, to be asked again; else as `Uploader.propose`.
         """
         if uploader.is_paused:
-            raise Refused(pb.OUTCOME_INVALID, "the tier is paused")
+            raise Refused(pb.OUTCOME_INVALID, "the tier is paused: strata tier resume")
         change = self._decoded(engine.raft_group, data)
         metadata = engine.machine.tier.metadata
         standing = await _planned_on(metadata, change)
@@ -116,10 +116,10 @@ class OutsideWork:
         except TierError as error:
             raise Refused(pb.OUTCOME_INVALID, str(error)) from error
         if not isinstance(change, ReplaceRanges):
-            raise Refused(pb.OUTCOME_INVALID, "only ranges that are replaced come from outside")
+            raise Refused(pb.OUTCOME_INVALID, "a job may only replace ranges")
         ref, most = change.ref, self._options.ranges_max
         if not 0 < len(change.ranges) <= most:
-            reason = f"{len(change.ranges)} ranges in one call, 1 to {most} are allowed"
+            reason = f"the call has {len(change.ranges)} ranges; it may have 1 to {most}"
             raise Refused(pb.OUTCOME_INVALID, reason)
         if len({(each.topic_id, each.queue) for each in change.ranges}) < len(change.ranges):
             raise Refused(pb.OUTCOME_INVALID, f"{ref.key}: a queue is named twice")
@@ -240,7 +240,7 @@ class OutsideWork:
 
     def _check_count(self, count: int) -> None:
         if count > self._options.keys_max:
-            reason = f"{count} objects in one call, {self._options.keys_max} are allowed"
+            reason = f"the call has {count} objects; it may have {self._options.keys_max}"
             raise Refused(pb.OUTCOME_INVALID, reason)
 
 

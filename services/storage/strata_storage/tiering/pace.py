@@ -54,6 +54,7 @@ class UploadPace:
         options: PaceOptions,
         log_end: Callable[[], int],
         clock: Clock,
+        *,
         on_rest: Callable[[float], None],
     ) -> None:
         self._options = options

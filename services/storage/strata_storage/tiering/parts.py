@@ -69,8 +69,8 @@ class UploadTurns:
 
     __slots__ = ("_turns", "taken")
 
-    def __init__(self, uploads_max: int) -> None:
-        self._turns = asyncio.Semaphore(uploads_max)
+    def __init__(self, max_uploads: int) -> None:
+        self._turns = asyncio.Semaphore(max_uploads)
         self.taken = 0
 
     async def __aenter__(self) -> None:

@@ -66,12 +66,13 @@ class TieredReader(MessageReader):
         log: PayloadLog,
         replica_id: int,
         run_read: RunRead,
+        *,
         on_corrupt: Callable[[int], None],
         on_failed: OnFailed = lambda raft_index, reason: None,
         parts: TieringParts | None = None,
         messages: TierMessages | None = None,
     ) -> None:
-        super().__init__(log, replica_id, run_read, on_corrupt, on_failed)
+        super().__init__(log, replica_id, run_read, on_corrupt=on_corrupt, on_failed=on_failed)
         self._parts = parts
         self._messages = messages
         self._state: TierState | None = None
@@ -219,8 +220,8 @@ class TieredReader(MessageReader):
         if parts is None or messages is None:
             raise Refused(
                 pb.OUTCOME_OVERLOADED,
-                f"offset {offsets[0]} of topic {queue[0]} queue {queue[1]} is in the tier only, "
-                "and this node has none: start it with --tier",
+                f"offset {offsets[0]} of topic {queue[0]} queue {queue[1]} is only in the tier, "
+                "and this node has no tier: start it with --tier",
             )
         is_scan = consumer_group > 0 or len(offsets) > 1
         wanted = TierRead(*queue, offsets, consumer_group, is_scan)

@@ -28,7 +28,7 @@ from strata_mq.layout import MESSAGE_ID_BYTES, day_of, encode_cq_row, pack_longs
 from strata_raft import EntryKind
 from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame
-from strata_seglog.reader import LogReader
+from strata_seglog.reader import CommitLogReader
 from strata_state.overlay import Overlay
 from strata_state.ports import StateStore
 from strata_state.rows import GroupRows
@@ -118,7 +118,7 @@ class Later(NamedTuple):
         return max(offset, self.min_offsets.get((hole.topic_id, hole.queue), 0))
 
 
-def later(store: StateStore, log: LogReader, raft_group: int, replica_id: int) -> Later:
+def later(store: StateStore, log: CommitLogReader, raft_group: int, replica_id: int) -> Later:
     """Read what came after the rows. Blocks.
 
     The last entries may never be committed. What they say of the tier is true all the same: what
@@ -252,7 +252,8 @@ async def _fill(
         offset = block.entry.end_offset
         await asyncio.sleep(0)
     if end > rows.tier.local.get(topic_id, queue):
-        # The log of a restored node has nothing of it.
+        # The log has nothing of it: it gave it up by a TIER_LOCAL or a TRIM that is yet to be
+        # applied, and then says the same. A RETRACT before it may find no row.
         batch = store.new_batch()
         rows.tier.local.put(batch, topic_id, queue, end)
         store.write(batch)

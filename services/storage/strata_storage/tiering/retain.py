@@ -56,7 +56,7 @@ class TierRetention:
     """
 
     def __init__(
-        self, engine: GroupEngine, uploader: Uploader, parts: TieringParts, verify: Verify
+        self, engine: GroupEngine, uploader: Uploader, parts: TieringParts, *, verify: Verify
     ) -> None:
         self._engine = engine
         self._machine = engine.machine
@@ -64,7 +64,7 @@ class TierRetention:
         self._parts = parts
         self._options = parts.options.local
         self._verify = verify
-        self._compactor = Compactor(engine, uploader, parts, verify)
+        self._compactor = Compactor(engine, uploader, parts, verify=verify)
         # Objects that were read back whole.
         self._verified: set[int] = set()
         self._offsets = Offsets(engine.machine)

@@ -20,7 +20,7 @@ from strata_seglog.errors import LogError
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.proposer import committed
 from strata_storage.rows.consume_queues import Run
 from strata_storage.rows.tier_state import StaleEntryError
@@ -63,7 +63,7 @@ class Uploader:
         last_failure: why the last try failed; empty: it did not.
     """
 
-    def __init__(self, engine: GroupEngine, leader: Leader, parts: TieringParts) -> None:
+    def __init__(self, engine: GroupEngine, leader: GroupLeader, parts: TieringParts) -> None:
         self._engine = engine
         self._machine = engine.machine
         self._leader = leader
@@ -73,8 +73,8 @@ class Uploader:
             engine.machine,
             engine.machine.tier,
             parts.is_tiered,
-            parts.options.upload,
-            parts.space_of,
+            options=parts.options.upload,
+            space_of=parts.space_of,
         )
         self.turn = asyncio.Lock()
         self.leased = LeasedKeys(parts.clock, parts.options.outside)

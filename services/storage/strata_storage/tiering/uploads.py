@@ -47,6 +47,7 @@ class ObjectUploads:
         stores: Stores,
         home: str,
         log: CommitLog,
+        *,
         run_read: RunJob,
         pace: UploadPace,
         options: UploadOptions,
@@ -83,7 +84,7 @@ class ObjectUploads:
             LogError, TierError: a message cannot be read from the log.
         """
         run = self._run_read if self._pace.is_urgent(age_ms) else self._run_paced
-        upload = _Upload(self._log, replica_id, plan, run, self._options)
+        upload = _Upload(self._log, replica_id, plan, run_read=run, options=self._options)
         store = self._stores.of(plan.author.space)
         await store.put(plan.key, upload.parts)
         ref, tail = upload.written()
@@ -106,6 +107,7 @@ class _Upload:
         log: CommitLog,
         replica_id: int,
         plan: ObjectPlan,
+        *,
         run_read: RunJob,
         options: UploadOptions,
     ) -> None:

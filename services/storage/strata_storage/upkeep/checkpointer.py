@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from strata_multiraft import DiskFull
+from strata_multiraft import LogFull
 from strata_runtime.logs import get_logger
 from strata_seglog.errors import LogError
 from strata_seglog.frames import Frame
@@ -83,6 +83,7 @@ class Checkpointer:
         log: CommitLog,
         options: RetentionOptions,
         run_read: RunFrames,
+        *,
         on_written: Callable[[], None] = lambda: None,
     ) -> None:
         self._log = log
@@ -208,7 +209,7 @@ class Checkpointer:
                 await writing.replica.write_checkpoint(some)
                 self._checkpoint_bytes += sum(_size_bytes(frame) for frame in some)
                 return True
-        except DiskFull:
+        except LogFull:
             # The older one still holds; it is tried again.
             return False
         except (StateError, Refused) as error:

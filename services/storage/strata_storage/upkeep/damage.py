@@ -20,7 +20,7 @@ from strata_storage.base.jobs import RunJob
 _SUSPECTS_MAX = 1_000
 
 
-class Damage:
+class DamageWatch:
     """Watches over the frames of the hosted replicas.
 
     Args:

@@ -16,7 +16,7 @@ from strata_runtime.tasks import Tasks
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
 from strata_storage.group.engine import GroupEngine
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 from strata_storage.leading.pops.dead_letters import Exhausted
 from strata_storage.leading.pops.holders import Holders
 from strata_storage.upkeep.instruments import Instruments
@@ -41,6 +41,7 @@ class Expiry:
         engines: Callable[[], Sequence[GroupEngine]],
         holders: Holders,
         tasks: Tasks,
+        *,
         instruments: Instruments,
         passed_write_ms: int,
     ) -> None:
@@ -65,11 +66,13 @@ class Expiry:
                     name = f"dead-letters-{engine.raft_group}"
                     self._tasks.spawn(name, self._move(leader, exhausted))
 
-    async def once(self, engine: GroupEngine, leader: Leader, *, releases: bool) -> None:
+    async def once(self, engine: GroupEngine, leader: GroupLeader, *, releases: bool) -> None:
         """Have a turn for one raft group, and wait for what it began."""
         await self._move(leader, self._expire(engine, leader, releases=releases))
 
-    def _expire(self, engine: GroupEngine, leader: Leader, *, releases: bool) -> list[Exhausted]:
+    def _expire(
+        self, engine: GroupEngine, leader: GroupLeader, *, releases: bool
+    ) -> list[Exhausted]:
         """Do all but move messages whose attempts are used up: return those."""
         exhausted: list[Exhausted] = []
         deadline_ms = leader.sets.next_deadline_ms()
@@ -91,7 +94,7 @@ class Expiry:
         self._instruments.filter_limited.add(limited)
         return exhausted
 
-    async def _move(self, leader: Leader, exhausted: Sequence[Exhausted]) -> None:
+    async def _move(self, leader: GroupLeader, exhausted: Sequence[Exhausted]) -> None:
         for result in await leader.dead_letters.move_exhausted(exhausted):
             self._instruments.dead_letters.add(1, {"result": result})
             self._instruments.dead_letters_sent.add(result == "moved")

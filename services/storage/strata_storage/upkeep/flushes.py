@@ -34,6 +34,7 @@ class RowFlushes:
         log: CommitLog,
         flusher: Flusher,
         options: FlushOptions,
+        *,
         clock: Clock,
         instruments: Instruments,
         engines: Callable[[], Sequence[GroupEngine]],

@@ -52,7 +52,7 @@ def drop_rows(store: StateStore, raft_group: int, replica_id: int) -> None:
         store.write(batch)
 
 
-class RowReader:
+class SnapshotRowReader:
     """`SnapshotReader`: the rows as they were when it was made."""
 
     def __init__(self, cursor: RowCursor, raft_group: int, index: int) -> None:
@@ -115,14 +115,14 @@ class GroupSnapshots:
         """Return the lowest raft index that rows still point at; 0: unknown, everything."""
         return self._machine.low_index
 
-    def open_snapshot(self) -> RowReader:
+    def open_snapshot(self) -> SnapshotRowReader:
         """Return the rows as they are now."""
         raft_group = self._machine.raft_group
         self._machine.settle()
         # The local row is this replica's own.
         end = kind_prefix(raft_group, RowKind.LOCAL)
         cursor = self._store.cursor(raft_group_prefix(raft_group), end)
-        return RowReader(cursor, raft_group, self._machine.applied_index())
+        return SnapshotRowReader(cursor, raft_group, self._machine.applied_index())
 
     # Following side; in a thread until `installed` ------------------------------------------------
 

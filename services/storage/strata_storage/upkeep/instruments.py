@@ -12,7 +12,7 @@ from strata_runtime.quantiles import HistogramWindow
 from strata_runtime.turns import Turns
 from strata_storage.base.disk_guard import DiskGuard, DiskMark
 from strata_storage.group.engine import GroupEngine
-from strata_storage.leading.leader import Leader
+from strata_storage.leading.leader import GroupLeader
 
 _LOCAL: Labels = {"storage_type": "local", "storage_medium": "disk"}
 _TIERED: Labels = {"storage_type": "tiered", "storage_medium": "blob"}
@@ -120,14 +120,14 @@ def used_by(engines: Sequence[GroupEngine]) -> dict[str, int]:
     leaders = _leaders(engines)
     machines = [engine.machine for engine in engines]
     return {
-        "waiters_max": sum(len(leader.waiters) for leader in leaders),
-        "waiters_max_bytes": sum(
+        "max_waiters": sum(len(leader.waiters) for leader in leaders),
+        "max_waiter_bytes": sum(
             leader.waiters.parked_bytes + leader.arrivals.waiting_bytes for leader in leaders
         ),
         "waiting_fetches": sum(len(leader.arrivals) for leader in leaders),
         "client_names_max": sum(len(leader.client_names) for leader in leaders),
         "lease_sets_max": sum(len(leader.sets) for leader in leaders),
-        "dedupe_max_ids": sum(len(leader.appends.window) for leader in leaders),
+        "max_dedupe_ids": sum(len(leader.appends.window) for leader in leaders),
         "proposals_in_flight": sum(len(leader.proposer) for leader in leaders),
         "cq_cache_bytes": sum(machine.consume_queues.size_bytes for machine in machines),
         "parsed_max_bytes": sum(machine.parsed.size_bytes for machine in machines),
@@ -195,7 +195,7 @@ def _local(size_bytes: Callable[[], int]) -> list[tuple[float, Labels]]:
     return [(size_bytes(), _LOCAL)]
 
 
-def _leaders(engines: Sequence[GroupEngine]) -> list[Leader]:
+def _leaders(engines: Sequence[GroupEngine]) -> list[GroupLeader]:
     return [engine.leader for engine in engines if engine.leader is not None]
 
 

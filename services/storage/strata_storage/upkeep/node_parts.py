@@ -19,7 +19,7 @@ from strata_storage.base.config import StorageOptions
 from strata_storage.base.jobs import RunJob
 from strata_storage.base.removed_replicas import RemovedReplicas
 from strata_storage.group.plugins import StoragePlugin
-from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.leading.pending.forwarding import QueueForwarder
 from strata_storage.rows.machine import GroupMachine
 from strata_storage.tiering.parts import TieringParts
 from strata_storage.tiering.reading import TierMessages
@@ -76,6 +76,6 @@ class NodeParts:
     plugins: Sequence[StoragePlugin] = ()
     tier: TieringParts | None = None
     tier_messages: TierMessages | None = None
-    forwarder: Forwarder | None = None
+    forwarder: QueueForwarder | None = None
     aside: RemovedReplicas | None = None
     cluster_id: Callable[[], str] = str

@@ -24,7 +24,14 @@ from strata_mq.commands import (
     decode_resolve,
     decode_retract,
 )
-from strata_mq.layout import ORDINAL_OF_ALL, BatchView, PendingKey, PendingRef, PinRow
+from strata_mq.layout import (
+    ORDINAL_OF_ALL,
+    BatchView,
+    PendingKey,
+    PendingRef,
+    PinRow,
+    day_of,
+)
 from strata_raft import Entry, EntryKind
 from strata_seglog.errors import LogError, ReadFailed
 from strata_seglog.frames import StoredFrame
@@ -215,7 +222,9 @@ class _Replay:
         command, lost = found
         view = BatchView(frame.payload[command.batch_at :], google_crc32c.value, verify=False)
         entry = StoredEntry(frame.index, command, view, lost)
-        append_rows = AppendRows(self._rows, self._batch, view, command, frame.index, lost)
+        append_rows = AppendRows(
+            self._rows, self._batch, view, command=command, index=frame.index, lost=lost
+        )
         for part, resolution in zip(view.parts, command.parts, strict=True):
             if resolution.outcome != pb.OUTCOME_OK:
                 continue
@@ -229,24 +238,36 @@ class _Replay:
                 append_rows.write_part(part.first, part.count, part.key.topic_id, resolution)
 
     def _is_kept(self, topic_id: int, queue: int, offset: int) -> bool:
-        """Whether an offset is retained."""
-        row = self._queues.get((topic_id, queue))
-        # No row: the topic was dropped since. Below min: it was trimmed since. What may be in the
-        # tier only is read from there as a whole.
-        if row is None or offset < row.min_offset:
+        """Whether an offset is retained and its rows come from the log.
+
+        What may be in the tier only is read from there as a whole.
+        """
+        if self._is_trimmed(topic_id, queue, offset):
             return False
         return offset >= self._rows.tier.local.get(topic_id, queue)
 
+    def _is_trimmed(self, topic_id: int, queue: int, offset: int) -> bool:
+        row = self._queues.get((topic_id, queue))
+        # No row: the topic was dropped since.
+        return row is None or offset < row.min_offset
+
     def _resolve(self, frame: StoredFrame) -> None:
-        """Write the rows of what is retained of a RESOLVE's messages."""
+        """Write the rows of what is retained of a RESOLVE's messages.
+
+        Of those that only the tier has there is the pin alone: it tells who repeats a call how the
+        message ended (rule 37).
+        """
         command = decode_resolve(frame.payload)
-        placed = [
-            self._corrected(item)
-            for item in command.items
-            if item.action is ResolveAction.PLACE
-            and self._is_kept(item.topic_id, item.queue, item.offset_or_due)
-            and not self._rows.pins.is_lost(item.key.ref)
-        ]
+        placed = []
+        for item in command.items:
+            if item.action is not ResolveAction.PLACE or self._rows.pins.is_lost(item.key.ref):
+                continue
+            place = item.topic_id, item.queue, item.offset_or_due
+            if self._is_kept(*place):
+                placed.append(self._corrected(item))
+            elif item.row is not None and not self._is_trimmed(*place):
+                pin = PinRow.placed(item.row.kind, *place)
+                self._rows.pins.put(self._batch, item.key.ref, pin)
         write_placed(self._rows, self._batch, placed, command.group_time_ms, frame.index)
 
     def _corrected(self, item: ResolveItem) -> ResolveItem:
@@ -261,7 +282,9 @@ class _Replay:
         # Its pin may be in the batch.
         self._write()
         rows = self._rows
-        for topic_id, queue, offset in decode_retract(frame.payload).positions:
+        command = decode_retract(frame.payload)
+        day = day_of(command.group_time_ms)
+        for topic_id, queue, offset in command.positions:
             row = self._queues.get((topic_id, queue))
             if (
                 row is None
@@ -270,13 +293,15 @@ class _Replay:
             ):
                 continue
             pinned = pin_of_placed(rows, topic_id, queue, offset)
-            rows.retracted.put(self._batch, topic_id, queue, offset, pinned)
+            rows.retracted.put(self._batch, topic_id, queue, offset, day=day, pinned=pinned)
 
     def take_back(self) -> None:
         """Take out of the rows what was taken back after it was stored; its pins stay."""
         cq = self._rows.cq
         for ref, pin in self._rows.retracted.pins():
-            self._rows.pins.put(self._batch, ref, pin)
+            queue_row = self._queues.get((pin.topic_id, pin.queue))
+            if queue_row is not None and pin.offset >= queue_row.min_offset:
+                self._rows.pins.put(self._batch, ref, pin)
         self._write()
         for topic_id, queue, offset in self._rows.retracted.all():
             found = cq.covering(topic_id, queue, offset)

@@ -73,6 +73,7 @@ class Reclaimer:
         log: CommitLog,
         options: RetentionOptions,
         checkpointer: Checkpointer,
+        *,
         run_write: RunJob,
         run_read: RunJob,
         instruments: Instruments,

@@ -119,7 +119,7 @@ def plan_repair(disk: Disk, store: StateStore, raft_group: int | None = None) ->
         plan = RepairPlan(damages, unsealed, segment_bytes=log.segment_bytes)
         for replica_id, replica in sorted(log.replicas().items()):
             if not replica.removed and raft_group in (None, replica.raft_group):
-                _ReplicaRepair(log, store, plan, replica_id, replica).plan()
+                _ReplicaRepair(log, store, plan, replica_id=replica_id, replica=replica).plan()
         return plan
     finally:
         log.close()
@@ -157,6 +157,7 @@ class _ReplicaRepair:
         log: OfflineLog,
         store: StateStore,
         plan: RepairPlan,
+        *,
         replica_id: int,
         replica: ReplicaLog,
     ) -> None:
@@ -190,7 +191,7 @@ class _ReplicaRepair:
         lost = {entry.index: (damage, entry) for damage, entry in damaged if entry.lost}
         saved = self._saved([entry for _, entry in lost.values()])
         unknown = sorted(lost.keys() - saved) if self._rows is not None else ()
-        known = Neighbours(self._log, self._replica_id, unknown, saved).read()
+        known = Neighbours(self._log, self._replica_id, unknown, saved=saved).read()
         for index in sorted(lost):
             self._stand_in(*lost[index], saved.get(index), known)
         self._checkpoint(checkpoint or 0, lost.keys())
@@ -215,7 +216,9 @@ class _ReplicaRepair:
         saved: dict[int, Saved] = {}
         if self._rows is None:
             return saved
-        around = Neighbours(self._log, self._replica_id, sorted(e.index for e in lost), {}).read()
+        around = Neighbours(
+            self._log, self._replica_id, sorted(e.index for e in lost), saved={}
+        ).read()
         for entry in lost:
             found = save(entry.payload) if entry.entry_kind == EntryKind.NORMAL else None
             if found is not None and around.fits(entry.index, found.taken()):

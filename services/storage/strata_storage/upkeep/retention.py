@@ -98,7 +98,7 @@ async def plan_trim(
             seen.see_local(run[1].store_time_ms)
     (oldest or OldestKept()).take_over(seen)
     min_offsets = {(topic_id, queue): min_offset for topic_id, queue, min_offset in trimmed}
-    pins = await sweep.sweep(machine, min_offsets)
+    pins = await sweep.sweep(machine, min_offsets, now_ms)
     if pins.low_index is not None:
         low_index = min(low_index, pins.low_index)
     if not (trimmed or pins.runs or pins.pending) and low_index <= machine.low_index:

@@ -61,6 +61,7 @@ class RowPreparer:
         store: StateStore,
         log: CommitLog,
         instruments: Instruments,
+        *,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._store = store

@@ -29,7 +29,7 @@ from strata_mq.commands import (
 from strata_mq.layout import BatchError, BatchView
 from strata_raft import EntryKind
 from strata_seglog.errors import LogError
-from strata_seglog.reader import LogReader
+from strata_seglog.reader import CommitLogReader
 from strata_storage.rows.append_rows import find_append, stored_runs
 
 QueueKey = tuple[int, int]
@@ -59,7 +59,12 @@ class Neighbours:
     """
 
     def __init__(
-        self, log: LogReader, replica_id: int, lost: Sequence[int], saved: Mapping[int, Saved]
+        self,
+        log: CommitLogReader,
+        replica_id: int,
+        lost: Sequence[int],
+        *,
+        saved: Mapping[int, Saved],
     ) -> None:
         self._saved = saved
         self._log = log

@@ -23,7 +23,7 @@ from strata_tier.objects.spaces import Stores
 from strata_tier.objects.state import DropRanges, ForgetObjects, ReplaceRanges, decode_change
 from strata_tier.ranges.compaction import CompactionOptions, replaceable
 from strata_tier.ranges.manifest import manifest_of
-from strata_tier.ranges.retention import RetentionOptions, plan_deletes
+from strata_tier.ranges.retention import TierRetentionOptions, plan_deletes
 from strata_tier.reads.read_options import TierReadOptions
 from strata_tier.reads.reader import TierFetch, TierReader
 from strata_tier.store.opening import open_store
@@ -70,7 +70,10 @@ class FakeLeader:
         if self.refusal:
             raise SourceError(self.refusal)
         self.asked.append(list(old_keys))
-        metadata, options = self.tier.metadata, RetentionOptions(deletes_max=self.doomed_at_once)
+        metadata, options = (
+            self.tier.metadata,
+            TierRetentionOptions(deletes_max=self.doomed_at_once),
+        )
         known = {held.ref.object_id for held in metadata.objects()}
         ids = {key: parse_object_key(HOME, RAFT_GROUP, key) for key in old_keys}
         return admin_pb2.PlanTierSweepResponse(
@@ -110,7 +113,9 @@ class Bucket:
 
     async def _messages(self, queue: int, first: int) -> dict[int, bytes]:
         store = await open_store(self.url)
-        reader = TierReader(Stores(store), TierReadOptions(), Metrics.disabled(), SystemClock())
+        reader = TierReader(
+            Stores(store), TierReadOptions(), Metrics.disabled(), clock=SystemClock()
+        )
         wanted = TierFetch(1, queue, first, 1_000, 1_000_000)
         fetched = await reader.fetch(self.tier.metadata, wanted)
         await reader.close()

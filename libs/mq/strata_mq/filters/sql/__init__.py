@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from strata_mq.filters.sql.compiler import Decide, EvaluationError, compile_condition, names_in
 from strata_mq.filters.sql.lexer import illegal
 from strata_mq.filters.sql.parser import SqlLimits, parse
-from strata_mq.filters.sql.syntax import All, Condition, Equality, Literal, Membership, Property
+from strata_mq.filters.sql.syntax import All, Condition, Equality, InCondition, Literal, Property
 
 __all__ = ["EvaluationError", "SqlCondition", "SqlLimits", "compile_sql"]
 
@@ -38,7 +38,7 @@ class SqlCondition:
         conditions = self.tree.operands if isinstance(self.tree, All) else (self.tree,)
         for condition in conditions:
             match condition:
-                case Membership(negated=False) if condition.name == name:
+                case InCondition(negated=False) if condition.name == name:
                     return condition.texts
                 case Equality(Property(pinned), Literal(str() as text)) | Equality(
                     Literal(str() as text), Property(pinned)

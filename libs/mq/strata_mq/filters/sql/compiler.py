@@ -19,8 +19,8 @@ from strata_mq.filters.sql.syntax import (
     Condition,
     Constant,
     Equality,
+    InCondition,
     Literal,
-    Membership,
     Not,
     Nothing,
     NullTest,
@@ -85,7 +85,7 @@ def compile_condition(condition: Condition) -> Decide:
         case NullTest():
             operand = _read(condition.operand)
             return lambda properties: operand(properties) is None
-        case Membership():
+        case InCondition():
             return _membership(condition)
         case TextTest():
             return _text_test(condition)
@@ -94,7 +94,7 @@ def compile_condition(condition: Condition) -> Decide:
 def names_in(value: Value) -> frozenset[str]:
     """Return the properties that a tree names."""
     match value:
-        case Property() | Truth() | Membership():
+        case Property() | Truth() | InCondition():
             return frozenset((value.name,))
         case _:
             return frozenset().union(*map(names_in, operands_of(value)))
@@ -181,7 +181,7 @@ def _comparison(condition: Comparison) -> Decide:
     return decide
 
 
-def _membership(condition: Membership) -> Decide:
+def _membership(condition: InCondition) -> Decide:
     name, texts, negated = condition.name, condition.texts, condition.negated
 
     def decide(properties: Properties) -> bool | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from strata_mq.requests.errors import Code, RequestError
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is; keywords and symbols are kinds of their own, by their upper-case text."""
 
     INTEGER = "an integer"
@@ -33,7 +33,7 @@ class Token(NamedTuple):
         at: character of the expression it begins at, from 1.
     """
 
-    kind: Kind
+    kind: TokenKind
     text: str
     at: int
 
@@ -86,7 +86,7 @@ def tokens_of(expression: str, max_tokens: int) -> list[Token]:
                 raise illegal(at + 1, f"more than {max_tokens} words and symbols")
             tokens.append(_token(match, at + 1))
         at = match.end()
-    tokens.append(Token(Kind.END, "", at + 1))
+    tokens.append(Token(TokenKind.END, "", at + 1))
     return tokens
 
 
@@ -95,15 +95,19 @@ def _token(match: re.Match[str], at: int) -> Token:
     match match.lastgroup:
         case "name":
             upper = text.upper()
-            return Token(Kind.WORD, upper, at) if upper in KEYWORDS else Token(Kind.NAME, text, at)
+            return (
+                Token(TokenKind.WORD, upper, at)
+                if upper in KEYWORDS
+                else Token(TokenKind.NAME, text, at)
+            )
         case "text":
-            return Token(Kind.TEXT, text[1:-1].replace("''", "'"), at)
+            return Token(TokenKind.TEXT, text[1:-1].replace("''", "'"), at)
         case "integer":
-            return Token(Kind.INTEGER, text, at)
+            return Token(TokenKind.INTEGER, text, at)
         case "decimal":
-            return Token(Kind.DECIMAL, text, at)
+            return Token(TokenKind.DECIMAL, text, at)
         case _:
-            return Token(Kind.SYMBOL, text, at)
+            return Token(TokenKind.SYMBOL, text, at)
 
 
 def _unknown(expression: str, at: int) -> str:

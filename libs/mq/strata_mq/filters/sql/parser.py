@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isinf
 
-from strata_mq.filters.sql.lexer import Kind, Token, illegal, tokens_of
+from strata_mq.filters.sql.lexer import Token, TokenKind, illegal, tokens_of
 from strata_mq.filters.sql.syntax import (
     All,
     Any,
@@ -28,8 +28,8 @@ from strata_mq.filters.sql.syntax import (
     Condition,
     Constant,
     Equality,
+    InCondition,
     Literal,
-    Membership,
     Not,
     Nothing,
     NullTest,
@@ -92,10 +92,10 @@ class _Parser:
 
     def whole(self) -> Condition:
         first = self._token
-        if first.kind is Kind.END:
+        if first.kind is TokenKind.END:
             raise illegal(first.at, "the expression is empty")
         condition = _as_condition(self._condition(), first)
-        if self._token.kind is not Kind.END:
+        if self._token.kind is not TokenKind.END:
             raise self._unexpected("AND, OR or the end")
         return condition
 
@@ -128,7 +128,7 @@ class _Parser:
         left = self._comparison()
         for _ in range(self._max_depth):
             operator = self._token
-            if operator.text in _EQUALITIES and operator.kind is Kind.SYMBOL:
+            if operator.text in _EQUALITIES and operator.kind is TokenKind.SYMBOL:
                 self._position += 1
                 second = self._token
                 right = self._comparison()
@@ -149,7 +149,7 @@ class _Parser:
         left = self._unary()
         for _ in range(self._max_depth):
             operator = self._token
-            if operator.text in _ORDERINGS and operator.kind is Kind.SYMBOL:
+            if operator.text in _ORDERINGS and operator.kind is TokenKind.SYMBOL:
                 self._position += 1
                 second = self._token
                 right = self._unary()
@@ -159,7 +159,7 @@ class _Parser:
                 continue
             negated = self._is_next("NOT")
             test = self._tokens[self._position + negated]
-            if test.kind is not Kind.WORD or test.text not in _NEGATABLE:
+            if test.kind is not TokenKind.WORD or test.text not in _NEGATABLE:
                 return left
             self._position += 1 + negated
             left = self._test(test.text, left, first, negated=negated)
@@ -172,7 +172,7 @@ class _Parser:
         if test == "IN":
             if not isinstance(left, Property):
                 raise illegal(first.at, "IN is for a property")
-            return Membership(left.name, self._texts(), negated)
+            return InCondition(left.name, self._texts(), negated)
         return TextTest(test, left, self._text(), negated)
 
     def _between(self, value: Value, first: Token, *, negated: bool) -> Condition:
@@ -191,7 +191,7 @@ class _Parser:
 
     def _unary(self) -> Value:
         token = self._token
-        if token.kind is Kind.SYMBOL and token.text in "+-":
+        if token.kind is TokenKind.SYMBOL and token.text in "+-":
             self._position += 1
             operand = self._nested(self._unary, token)
             return operand if token.text == "+" else _negative(operand)
@@ -204,17 +204,17 @@ class _Parser:
         token = self._token
         self._position += 1
         match token.kind:
-            case Kind.NAME:
+            case TokenKind.NAME:
                 return Property(token.text)
-            case Kind.TEXT:
+            case TokenKind.TEXT:
                 return Literal(token.text)
-            case Kind.INTEGER:
+            case TokenKind.INTEGER:
                 return Literal(_integer(token))
-            case Kind.DECIMAL:
+            case TokenKind.DECIMAL:
                 return Literal(_decimal(token))
-            case Kind.WORD if token.text in _CONSTANTS:
+            case TokenKind.WORD if token.text in _CONSTANTS:
                 return Literal(_CONSTANTS[token.text])
-            case Kind.SYMBOL if token.text == "(":
+            case TokenKind.SYMBOL if token.text == "(":
                 value = self._nested(self._condition, token)
                 self._expect(")")
                 return value
@@ -231,7 +231,7 @@ class _Parser:
 
     def _text(self) -> str:
         token = self._token
-        if token.kind is not Kind.TEXT:
+        if token.kind is not TokenKind.TEXT:
             raise self._unexpected("a text in quotes")
         self._position += 1
         return token.text
@@ -244,7 +244,7 @@ class _Parser:
 
     def _is_next(self, text: str) -> bool:
         token = self._token
-        return token.text == text and token.kind in (Kind.WORD, Kind.SYMBOL)
+        return token.text == text and token.kind in (TokenKind.WORD, TokenKind.SYMBOL)
 
     def _take(self, text: str) -> bool:
         """Go over a keyword or symbol if it comes next."""
@@ -267,7 +267,7 @@ class _Parser:
 
     def _unexpected(self, wanted: str) -> RequestError:
         token = self._token
-        found = token.kind.value if token.kind is Kind.END else f"[{token.text}]"
+        found = token.kind.value if token.kind is TokenKind.END else f"[{token.text}]"
         return illegal(token.at, f"expected {wanted}, found {found}")
 
 

@@ -22,7 +22,7 @@ from strata_mq.filters.sql.syntax import (
     Comparison,
     Condition,
     Equality,
-    Membership,
+    InCondition,
     Not,
     NullTest,
     Property,
@@ -61,7 +61,7 @@ def _piece(condition: Condition) -> Stepwise:
     looks: Counter[str] = Counter()
     for node in _nodes(condition):
         nodes += 1
-        if isinstance(node, Property | Truth | Membership):
+        if isinstance(node, Property | Truth | InCondition):
             looks[node.name] += 1
     looked_at = tuple(looks.items())
 

@@ -135,7 +135,7 @@ class NullTest(_Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Membership(_Condition):
+class InCondition(_Condition):
     """[NOT] IN."""
 
     name: str
@@ -154,7 +154,7 @@ class TextTest(_Condition):
 
 
 Condition = (
-    Constant | Truth | Not | All | Any | Equality | Comparison | NullTest | Membership | TextTest
+    Constant | Truth | Not | All | Any | Equality | Comparison | NullTest | InCondition | TextTest
 )
 
 Value = Literal | Property | Nothing | Condition

@@ -37,7 +37,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     check_key,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 
 __all__ = ["ENDPOINT", "GsStore"]
 
@@ -139,7 +139,7 @@ class GsStore:
             {"Content-Type": f"multipart/related; boundary={boundary}"},
             (head.encode(), *body.buffers, f"\r\n--{boundary}--\r\n".encode()),
         )
-        answer = await self._requests.run(Operation.PUT, key, request)
+        answer = await self._requests.run(StoreOperation.PUT, key, request)
         return self._stored(key, answer.json(), crc32c)
 
     async def _begin(self, key: str, condition: dict[str, str]) -> str:
@@ -151,14 +151,14 @@ class GsStore:
             {"Content-Type": "application/json"},
             (b"{}",),
         )
-        answer = await self._requests.run(Operation.BEGIN_UPLOAD, key, request)
+        answer = await self._requests.run(StoreOperation.BEGIN_UPLOAD, key, request)
         return answer.headers["Location"]
 
     async def _send_part(self, key: str, upload: str, position: int, part: Part) -> None:
         end = position + part.size_bytes
         headers = {"Content-Range": f"bytes {position}-{end - 1}/*"}
         request = GsRequest("PUT", upload, headers=headers, body=part.buffers)
-        answer = await self._requests.run(Operation.PUT_PART, key, request)
+        answer = await self._requests.run(StoreOperation.PUT_PART, key, request)
         if answer.headers.get("Range", f"bytes=0-{end - 1}") != f"bytes=0-{end - 1}":
             kept = answer.headers["Range"]
             raise StoreUnavailableError(self.name, key, f"the store kept {kept} of {end} bytes")
@@ -167,11 +167,11 @@ class GsStore:
         end = position + part.size_bytes
         headers = {"Content-Range": f"bytes {position}-{end - 1}/{end}"}
         request = GsRequest("PUT", upload, headers=headers, body=part.buffers)
-        return await self._requests.run(Operation.END_UPLOAD, key, request)
+        return await self._requests.run(StoreOperation.END_UPLOAD, key, request)
 
     async def _forget(self, key: str, upload: str) -> None:
         try:
-            await self._requests.run(Operation.ABORT_UPLOAD, key, GsRequest("DELETE", upload))
+            await self._requests.run(StoreOperation.ABORT_UPLOAD, key, GsRequest("DELETE", upload))
         except StoreError:
             return  # It is forgotten after a week anyway.
 
@@ -192,7 +192,7 @@ class GsStore:
         path = self._requests.object_path(self._prefix + key)
         request = GsRequest("GET", path, {"alt": "media"}, ranged)
         answer = await self._requests.run(
-            Operation.GET,
+            StoreOperation.GET,
             key,
             request,
             download_bytes=announced,
@@ -220,7 +220,7 @@ class GsStore:
         """Describe an object; see the port."""
         check_key(key)
         path = self._requests.object_path(self._prefix + key)
-        answer = await self._requests.run(Operation.HEAD, key, GsRequest("GET", path))
+        answer = await self._requests.run(StoreOperation.HEAD, key, GsRequest("GET", path))
         return self._info(answer.json())
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
@@ -229,7 +229,7 @@ class GsStore:
         if after:
             query["startOffset"] = self._prefix + after  # It is part of the answer.
         request = GsRequest("GET", self._requests.object_path(""), query)
-        told = (await self._requests.run(Operation.LIST, "", request)).json()
+        told = (await self._requests.run(StoreOperation.LIST, "", request)).json()
         infos = [self._info(item) for item in told.get("items", ())]
         wanted = [info for info in infos if info.key > after]
         more = "nextPageToken" in told or len(wanted) > limit
@@ -245,7 +245,7 @@ class GsStore:
         for key in keys:
             path = self._requests.object_path(self._prefix + key)
             try:
-                await self._requests.run(Operation.DELETE, key, GsRequest("DELETE", path))
+                await self._requests.run(StoreOperation.DELETE, key, GsRequest("DELETE", path))
             except ObjectNotFoundError:
                 continue
 

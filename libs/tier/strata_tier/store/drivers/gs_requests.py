@@ -37,7 +37,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     ThrottledError,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -113,6 +113,7 @@ class GsRequests:
         bucket: str,
         endpoint: str,
         credentials: Credentials | None,
+        *,
         gate: RequestGate,
         threads: Threads,
     ) -> None:
@@ -123,7 +124,7 @@ class GsRequests:
         self._credentials = credentials
         self._threads = threads
         self._http = urllib3.PoolManager(
-            maxsize=options.requests_in_flight,
+            maxsize=options.max_requests_in_flight,
             retries=False,
             timeout=urllib3.Timeout(
                 connect=options.connect_timeout_ms / 1000, read=options.request_timeout_ms / 1000
@@ -137,7 +138,7 @@ class GsRequests:
         Raises:
             RefusedError: there are no credentials.
         """
-        threads = Threads("tier-gs", gate.options.requests_in_flight)
+        threads = Threads("tier-gs", gate.options.max_requests_in_flight)
         credentials: Credentials | None = None
         if urlsplit(endpoint).scheme != "http":
             try:
@@ -145,7 +146,7 @@ class GsRequests:
             except GoogleAuthError as error:
                 await threads.close()
                 raise RefusedError(gate.store, "", str(error)) from error
-        return cls(bucket, endpoint, credentials, gate, threads)
+        return cls(bucket, endpoint, credentials, gate=gate, threads=threads)
 
     def object_path(self, path: str) -> str:
         """Path of an object, or of the bucket's objects for ""."""
@@ -153,7 +154,7 @@ class GsRequests:
 
     async def run(
         self,
-        operation: Operation,
+        operation: StoreOperation,
         key: str,
         request: GsRequest,
         *,
@@ -187,7 +188,7 @@ class GsRequests:
             bucket = GsRequest("GET", f"/storage/v1/b/{self.bucket}")
             try:
                 look = partial(self._threads.run, partial(self._send, "", bucket))
-                await self.gate.run(Operation.HEAD, "", look)
+                await self.gate.run(StoreOperation.HEAD, "", look)
             except ObjectNotFoundError as error:
                 raise StoreMissingError(self.gate.store, "", error.reason) from error
             raise

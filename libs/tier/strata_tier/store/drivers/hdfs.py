@@ -22,7 +22,7 @@ from hdfs_native import AsyncClient, AsyncFileWriter, WriteOptions
 
 from strata_tier.store.drivers.bodies import Part, parts_in
 from strata_tier.store.drivers.hdfs_clients import kept_client
-from strata_tier.store.drivers.listing import Entry, listing
+from strata_tier.store.drivers.listing import FolderEntry, listing
 from strata_tier.store.drivers.sending import send_parts
 from strata_tier.store.ports import (
     Body,
@@ -39,7 +39,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     check_key,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 
 Result = TypeVar("Result")
 
@@ -110,7 +110,7 @@ class HdfsStore:
         """Store an object; see the port."""
         check_key(key)
         return await self._gate.repeat(
-            Operation.PUT, lambda: self._put_once(key, body, size_bytes, if_absent)
+            StoreOperation.PUT, lambda: self._put_once(key, body, size_bytes, if_absent)
         )
 
     async def _put_once(
@@ -119,7 +119,7 @@ class HdfsStore:
         uploads = f"{self._root}/{UPLOADS}"
         if not self._root_seen:
             await self._step(
-                Operation.HEAD,
+                StoreOperation.HEAD,
                 "",
                 lambda: self._client.mkdirs(uploads, create_parent=True),
             )
@@ -127,23 +127,23 @@ class HdfsStore:
         temporary = f"{uploads}/{uuid.uuid4().hex}"
         # A missing folder from here on is a store that somebody removed: hence no key.
         writer = await self._step(
-            Operation.BEGIN_UPLOAD, "", lambda: self._client.create(temporary, self._written)
+            StoreOperation.BEGIN_UPLOAD, "", lambda: self._client.create(temporary, self._written)
         )
 
         async def send(number: int, position: int, part: Part) -> None:
             write = partial(_write, writer, part)
-            await self._step(Operation.PUT_PART, "", write, part.size_bytes)
+            await self._step(StoreOperation.PUT_PART, "", write, part.size_bytes)
 
         try:
             # One at a time: the library appends.
             await send_parts(parts_in(body, self._gate.options.part_bytes, size_bytes), send, 1)
-            await self._step(Operation.END_UPLOAD, "", writer.hsync)
-            await self._step(Operation.END_UPLOAD, "", writer.close)
+            await self._step(StoreOperation.END_UPLOAD, "", writer.hsync)
+            await self._step(StoreOperation.END_UPLOAD, "", writer.close)
             await self._rename(temporary, key, replace=not if_absent)
         except BaseException:
             await self._remove_quietly(temporary)
             raise
-        return await self._step(Operation.HEAD, key, partial(self._info, key))
+        return await self._step(StoreOperation.HEAD, key, partial(self._info, key))
 
     async def _rename(self, temporary: str, key: str, *, replace: bool) -> None:
         target = self._path(key)
@@ -152,13 +152,13 @@ class HdfsStore:
             await self._client.rename(temporary, target, replace)
 
         try:
-            await self._step(Operation.PUT, key, rename)
+            await self._step(StoreOperation.PUT, key, rename)
         except ObjectNotFoundError:
             folder = target.rpartition("/")[0]
             await self._step(
-                Operation.PUT, "", lambda: self._client.mkdirs(folder, create_parent=True)
+                StoreOperation.PUT, "", lambda: self._client.mkdirs(folder, create_parent=True)
             )
-            await self._step(Operation.PUT, "", rename)
+            await self._step(StoreOperation.PUT, "", rename)
 
     async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:
         """Read an object; see the port."""
@@ -179,7 +179,7 @@ class HdfsStore:
 
         announced = length or 0
         body = await self._gate.run(
-            Operation.GET, key, partial(self._do, key, read), download_bytes=announced
+            StoreOperation.GET, key, partial(self._do, key, read), download_bytes=announced
         )
         await self._gate.received(len(body), announced)
         return body
@@ -188,7 +188,7 @@ class HdfsStore:
         """Describe an object; see the port."""
         check_key(key)
         return await self._gate.run(
-            Operation.HEAD, key, partial(self._do, key, partial(self._info, key))
+            StoreOperation.HEAD, key, partial(self._do, key, partial(self._info, key))
         )
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
@@ -197,7 +197,7 @@ class HdfsStore:
         folder = next(steps)
         while True:
             read = partial(self._children, folder)
-            entries = await self._gate.run(Operation.LIST, "", partial(self._do, "", read))
+            entries = await self._gate.run(StoreOperation.LIST, "", partial(self._do, "", read))
             try:
                 folder = steps.send(entries)
             except StopIteration as end:
@@ -210,20 +210,20 @@ class HdfsStore:
         if not keys:
             return
         # Deleting says False for what is not there, also when all is gone: that is an error.
-        await self._gate.run(Operation.HEAD, "", partial(self._do, "", self._check_root))
+        await self._gate.run(StoreOperation.HEAD, "", partial(self._do, "", self._check_root))
         for key in keys:
             remove = partial(self._delete, self._path(key))
-            await self._gate.run(Operation.DELETE, key, partial(self._do, key, remove))
+            await self._gate.run(StoreOperation.DELETE, key, partial(self._do, key, remove))
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Remove temporary files; see the port."""
         folder = f"{UPLOADS}/"
         read = partial(self._children, folder)
-        entries = await self._gate.run(Operation.LIST, "", partial(self._do, "", read))
+        entries = await self._gate.run(StoreOperation.LIST, "", partial(self._do, "", read))
         stale = [entry.name for entry in entries if entry.modified_ms < before_ms]
         for name in stale:
             remove = partial(self._delete, f"{self._root}/{folder}{name}")
-            await self._gate.run(Operation.ABORT_UPLOAD, "", partial(self._do, "", remove))
+            await self._gate.run(StoreOperation.ABORT_UPLOAD, "", partial(self._do, "", remove))
         return len(stale)
 
     async def close(self) -> None:
@@ -239,7 +239,7 @@ class HdfsStore:
 
     async def _step(
         self,
-        operation: Operation,
+        operation: StoreOperation,
         key: str,
         call: Callable[[], Awaitable[Result]],
         upload_bytes: int = 0,
@@ -253,10 +253,10 @@ class HdfsStore:
         status = await self._client.get_file_info(self._path(key))
         return ObjectInfo(key, status.length, status.modification_time)
 
-    async def _children(self, folder: str) -> Sequence[Entry]:
+    async def _children(self, folder: str) -> Sequence[FolderEntry]:
         path = f"{self._root}/{folder}".rstrip("/") or "/"
-        found: Sequence[Entry] = [
-            Entry(
+        found: Sequence[FolderEntry] = [
+            FolderEntry(
                 status.path.rpartition("/")[2],
                 None if status.isdir else status.length,
                 status.modification_time,
@@ -309,7 +309,7 @@ class HdfsStore:
     async def _remove_quietly(self, path: str) -> None:
         """Remove what may be gone, on a store that may be: `remove_leftovers` finds the rest."""
         try:
-            await self._step(Operation.ABORT_UPLOAD, "", partial(self._delete, path))
+            await self._step(StoreOperation.ABORT_UPLOAD, "", partial(self._delete, path))
         except StoreError:
             return
 

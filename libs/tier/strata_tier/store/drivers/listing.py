@@ -14,7 +14,7 @@ from strata_tier.store.ports import ObjectInfo, ObjectPage
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """One name in a folder.
 
     Attributes:
@@ -28,7 +28,9 @@ class Entry:
     modified_ms: int
 
 
-def listing(prefix: str, after: str, limit: int) -> Generator[str, Sequence[Entry], ObjectPage]:
+def listing(
+    prefix: str, after: str, limit: int
+) -> Generator[str, Sequence[FolderEntry], ObjectPage]:
     """Make one page of a listing (arguments: `ObjectStore.list`).
 
     Yields:
@@ -53,7 +55,7 @@ def listing(prefix: str, after: str, limit: int) -> Generator[str, Sequence[Entr
 
 
 def _wanted(
-    folder: str, entries: Sequence[Entry], prefix: str, after: str
+    folder: str, entries: Sequence[FolderEntry], prefix: str, after: str
 ) -> list[ObjectInfo | str]:
     """What of a folder belongs into the listing, in its order."""
     wanted: list[tuple[str, ObjectInfo | str]] = []

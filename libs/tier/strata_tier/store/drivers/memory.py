@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from strata_runtime.clock import Clock, SystemClock
 from strata_tier.store.drivers.bodies import parts_in
@@ -17,7 +18,19 @@ from strata_tier.store.ports import (
     StoreMissingError,
     check_key,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
+
+Result = TypeVar("Result")
+
+
+class Trouble(Protocol):
+    """Plays a store that is slow or fails."""
+
+    async def before(self, operation: StoreOperation, key: str) -> None:
+        """Let a request reach the store; what it raises, the store says."""
+
+    async def after(self, operation: StoreOperation, key: str) -> None:
+        """Let its answer come back; what it raises, the caller sees though all was done."""
 
 
 @dataclass(slots=True)
@@ -27,13 +40,15 @@ class MemoryBucket:
     Attributes:
         objects: key -> (bytes, Unix milliseconds). A test may change them behind a store's back.
         missing: True plays a bucket that is gone.
+        trouble: plays what requests meet; None: nothing.
     """
 
     objects: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     missing: bool = False
+    trouble: Trouble | None = None
 
 
-class MemoryStore:
+class MemoryObjectStore:
     """An `ObjectStore` over a `MemoryBucket`.
 
     Args:
@@ -73,7 +88,7 @@ class MemoryStore:
             objects[key] = (content, self._clock.wall_ms())
             return ObjectInfo(key, len(content), objects[key][1])
 
-        return await self._gate.run(Operation.PUT, key, store, upload_bytes=len(content))
+        return await self._run(StoreOperation.PUT, key, store, upload_bytes=len(content))
 
     async def get(self, key: str, position: int = 0, length: int | None = None) -> bytes:
         """Read an object; see the port."""
@@ -87,7 +102,7 @@ class MemoryStore:
             return content[position:end]
 
         announced = length or 0
-        body = await self._gate.run(Operation.GET, key, read, download_bytes=announced)
+        body = await self._run(StoreOperation.GET, key, read, download_bytes=announced)
         await self._gate.received(len(body), announced)
         return body
 
@@ -99,7 +114,7 @@ class MemoryStore:
             content, modified_ms = self._object(key)
             return ObjectInfo(key, len(content), modified_ms)
 
-        return await self._gate.run(Operation.HEAD, key, describe)
+        return await self._run(StoreOperation.HEAD, key, describe)
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects; see the port."""
@@ -113,7 +128,7 @@ class MemoryStore:
             )
             return ObjectPage(infos, found[limit - 1] if len(found) > limit else None)
 
-        return await self._gate.run(Operation.LIST, "", page)
+        return await self._run(StoreOperation.LIST, "", page)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; see the port."""
@@ -125,7 +140,7 @@ class MemoryStore:
             for key in keys:
                 objects.pop(key, None)
 
-        await self._gate.run(Operation.DELETE, "", remove)
+        await self._run(StoreOperation.DELETE, "", remove)
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Nothing is ever half stored here."""
@@ -134,6 +149,28 @@ class MemoryStore:
     async def close(self) -> None:
         """Release the gate; the bucket stays."""
         self._gate.close()
+
+    async def _run(
+        self,
+        operation: StoreOperation,
+        key: str,
+        call: Callable[[], Awaitable[Result]],
+        *,
+        upload_bytes: int = 0,
+        download_bytes: int = 0,
+    ) -> Result:
+        async def played() -> Result:
+            trouble = self.bucket.trouble
+            if trouble is None:
+                return await call()
+            await trouble.before(operation, key)
+            result = await call()
+            await trouble.after(operation, key)
+            return result
+
+        return await self._gate.run(
+            operation, key, played, upload_bytes=upload_bytes, download_bytes=download_bytes
+        )
 
     def _objects(self) -> dict[str, tuple[bytes, int]]:
         if self.bucket.missing:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from strata_tier.store.drivers.bodies import Part, parts_in
-from strata_tier.store.drivers.listing import Entry, listing
+from strata_tier.store.drivers.listing import FolderEntry, listing
 from strata_tier.store.drivers.sending import send_parts
 from strata_tier.store.drivers.threads import Threads
 from strata_tier.store.ports import (
@@ -36,7 +36,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     check_key,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 
 Result = TypeVar("Result")
 
@@ -74,7 +74,7 @@ class PosixStore:
         Raises:
             StoreError: it cannot be used.
         """
-        store = cls(root, gate, Threads("tier-posix", gate.options.requests_in_flight))
+        store = cls(root, gate, Threads("tier-posix", gate.options.max_requests_in_flight))
         try:
             await store._do("", partial(_make_root, root))
         except StoreError:
@@ -93,7 +93,7 @@ class PosixStore:
         """Store an object; see the port."""
         check_key(key)
         return await self._gate.repeat(
-            Operation.PUT, lambda: self._put_once(key, body, size_bytes, if_absent)
+            StoreOperation.PUT, lambda: self._put_once(key, body, size_bytes, if_absent)
         )
 
     async def _put_once(
@@ -107,16 +107,21 @@ class PosixStore:
             is_long = part.size_bytes == options.part_bytes
             write = partial(_write, temporary, position, part, is_long)
             await self._gate.once(
-                Operation.PUT_PART, key, partial(self._do, "", write), upload_bytes=part.size_bytes
+                StoreOperation.PUT_PART,
+                key,
+                partial(self._do, "", write),
+                upload_bytes=part.size_bytes,
             )
 
         try:
             create = partial(self._do, "", partial(_create, temporary))
-            await self._gate.once(Operation.BEGIN_UPLOAD, key, create)
+            await self._gate.once(StoreOperation.BEGIN_UPLOAD, key, create)
             parts = parts_in(body, options.part_bytes, size_bytes)
             size = await send_parts(parts, send, options.parts_in_flight)
             finish = partial(_finish, self._root, temporary, key, if_absent)
-            modified_ms = await self._gate.once(Operation.PUT, key, partial(self._do, "", finish))
+            modified_ms = await self._gate.once(
+                StoreOperation.PUT, key, partial(self._do, "", finish)
+            )
         finally:
             # After a success the name is gone already, after a failure it is of no use.
             await self._threads.run(partial(_remove_quietly, temporary))
@@ -135,7 +140,7 @@ class PosixStore:
 
         announced = length or 0
         body = await self._gate.run(
-            Operation.GET, key, partial(self._do, key, read), download_bytes=announced
+            StoreOperation.GET, key, partial(self._do, key, read), download_bytes=announced
         )
         await self._gate.received(len(body), announced)
         return body
@@ -148,7 +153,7 @@ class PosixStore:
             status = (self._root / key).stat()
             return ObjectInfo(key, status.st_size, status.st_mtime_ns // 1_000_000)
 
-        return await self._gate.run(Operation.HEAD, key, partial(self._do, key, describe))
+        return await self._gate.run(StoreOperation.HEAD, key, partial(self._do, key, describe))
 
     async def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> ObjectPage:
         """List objects; see the port."""
@@ -163,7 +168,7 @@ class PosixStore:
                 except StopIteration as end:
                     return cast("ObjectPage", end.value)
 
-        return await self._gate.run(Operation.LIST, "", partial(self._do, "", page))
+        return await self._gate.run(StoreOperation.LIST, "", partial(self._do, "", page))
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; see the port. Their folders stay."""
@@ -175,12 +180,12 @@ class PosixStore:
             for key in keys:
                 (self._root / key).unlink(missing_ok=True)
 
-        await self._gate.run(Operation.DELETE, "", partial(self._do, "", remove))
+        await self._gate.run(StoreOperation.DELETE, "", partial(self._do, "", remove))
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Remove temporary files; see the port."""
         remove = partial(_remove_temporaries, self._root, before_ms)
-        return await self._gate.run(Operation.ABORT_UPLOAD, "", partial(self._do, "", remove))
+        return await self._gate.run(StoreOperation.ABORT_UPLOAD, "", partial(self._do, "", remove))
 
     async def close(self) -> None:
         """End the threads."""
@@ -291,7 +296,7 @@ def _read(path: Path, position: int, length: int | None) -> tuple[bytes, int]:
         os.close(descriptor)
 
 
-def _children(folder: Path) -> list[Entry]:
+def _children(folder: Path) -> list[FolderEntry]:
     entries = []
     with os.scandir(folder) as found:
         for entry in found:
@@ -300,10 +305,10 @@ def _children(folder: Path) -> list[Entry]:
             except FileNotFoundError:
                 continue  # Deleted meanwhile.
             if entry.is_dir():
-                entries.append(Entry(entry.name, None, 0))
+                entries.append(FolderEntry(entry.name, None, 0))
             else:
                 modified_ms = status.st_mtime_ns // 1_000_000
-                entries.append(Entry(entry.name, status.st_size, modified_ms))
+                entries.append(FolderEntry(entry.name, status.st_size, modified_ms))
     return entries
 
 

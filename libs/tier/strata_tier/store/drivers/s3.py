@@ -35,7 +35,7 @@ from strata_tier.store.ports import (
     StoreUnavailableError,
     check_key,
 )
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import PutObjectOutputTypeDef
@@ -85,7 +85,9 @@ class S3Store:
                 Bucket=self._bucket, Key=path, Body=body.joined(), **condition
             )
 
-        answer = await self._requests.run(Operation.PUT, key, put, upload_bytes=body.size_bytes)
+        answer = await self._requests.run(
+            StoreOperation.PUT, key, put, upload_bytes=body.size_bytes
+        )
         return ObjectInfo(key, body.size_bytes, answered_ms(answer))
 
     async def _put_parts(
@@ -115,7 +117,7 @@ class S3Store:
             return b""
         announced = length or 0
         body = await self._requests.run(
-            Operation.GET,
+            StoreOperation.GET,
             key,
             partial(self._read, key, position, length),
             download_bytes=announced,
@@ -150,7 +152,7 @@ class S3Store:
         check_key(key)
         head = partial(self._client.head_object, Bucket=self._bucket, Key=self._requests.path(key))
         try:
-            answer = await self._requests.run(Operation.HEAD, key, head)
+            answer = await self._requests.run(StoreOperation.HEAD, key, head)
         except ObjectNotFoundError:
             # An answer to HEAD has no body: a missing bucket looks the same.
             await self.list(key, limit=1)
@@ -167,7 +169,7 @@ class S3Store:
             MaxKeys=limit,
             **start,
         )
-        answer = await self._requests.run(Operation.LIST, "", page)
+        answer = await self._requests.run(StoreOperation.LIST, "", page)
         skipped = len(self._requests.location.prefix)
         infos = tuple(
             ObjectInfo(found["Key"][skipped:], found["Size"], stamp_ms(found["LastModified"]))
@@ -187,7 +189,7 @@ class S3Store:
             return
         rest = iter(keys)
         while batch := list(islice(rest, MAX_DELETED_AT_ONCE)):
-            await self._requests.run(Operation.DELETE, "", partial(self._delete_many, batch))
+            await self._requests.run(StoreOperation.DELETE, "", partial(self._delete_many, batch))
 
     def _delete_many(self, keys: Sequence[str]) -> None:
         answer = self._client.delete_objects(
@@ -208,18 +210,18 @@ class S3Store:
             self._client.delete_object, Bucket=self._bucket, Key=self._requests.path(key)
         )
         try:
-            await self._requests.run(Operation.DELETE, key, delete)
+            await self._requests.run(StoreOperation.DELETE, key, delete)
         except ObjectNotFoundError:
             return
 
     async def remove_leftovers(self, before_ms: int) -> int:
         """Abort unfinished multipart uploads; see the port."""
         stale = await self._requests.run(
-            Operation.LIST, "", partial(self._stale_uploads, before_ms)
+            StoreOperation.LIST, "", partial(self._stale_uploads, before_ms)
         )
         for names in stale:
             abort = partial(self._client.abort_multipart_upload, **names)
-            await self._requests.run(Operation.ABORT_UPLOAD, "", abort)
+            await self._requests.run(StoreOperation.ABORT_UPLOAD, "", abort)
         return len(stale)
 
     def _stale_uploads(self, before_ms: int) -> Sequence[dict[str, Any]]:

@@ -21,7 +21,7 @@ from strata_tier.store.drivers.s3_dialects import S3Dialect
 from strata_tier.store.drivers.s3_errors import translated
 from strata_tier.store.drivers.threads import Threads
 from strata_tier.store.ports import CorruptTransferError, StoreError
-from strata_tier.store.retrying import Operation, RequestGate
+from strata_tier.store.retrying import RequestGate, StoreOperation
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -58,7 +58,7 @@ class S3Requests:
     """
 
     def __init__(
-        self, client: S3Client, location: S3Location, gate: RequestGate, threads: Threads
+        self, client: S3Client, location: S3Location, gate: RequestGate, *, threads: Threads
     ) -> None:
         self.client = client
         self.location = location
@@ -70,10 +70,10 @@ class S3Requests:
         cls, location: S3Location, credentials: S3Credentials | None, gate: RequestGate
     ) -> S3Requests:
         """Make the client; no request is sent yet."""
-        threads = Threads("tier-s3", gate.options.requests_in_flight)
+        threads = Threads("tier-s3", gate.options.max_requests_in_flight)
         # Reading boto3's service descriptions takes a tenth of a second.
         client = await threads.run(partial(_client, location, credentials, gate))
-        return cls(client, location, gate, threads)
+        return cls(client, location, gate, threads=threads)
 
     def path(self, key: str) -> str:
         """The key as the bucket knows it."""
@@ -81,7 +81,7 @@ class S3Requests:
 
     async def run(
         self,
-        operation: Operation,
+        operation: StoreOperation,
         key: str,
         call: Callable[[], Result],
         *,
@@ -150,7 +150,7 @@ def _client(location: S3Location, credentials: S3Credentials | None, gate: Reque
             retries={"total_max_attempts": 1, "mode": "standard"},
             connect_timeout=options.connect_timeout_ms / 1000,
             read_timeout=options.request_timeout_ms / 1000,
-            max_pool_connections=options.requests_in_flight,
+            max_pool_connections=options.max_requests_in_flight,
             tcp_keepalive=True,
             request_checksum_calculation=wanted,
             response_checksum_validation=wanted,

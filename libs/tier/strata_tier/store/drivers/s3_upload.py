@@ -14,7 +14,7 @@ from strata_tier.store.drivers.bodies import Part
 from strata_tier.store.drivers.s3_requests import S3Requests, answered_ms
 from strata_tier.store.drivers.sending import send_parts
 from strata_tier.store.ports import StoreError
-from strata_tier.store.retrying import Operation
+from strata_tier.store.retrying import StoreOperation
 
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef, UploadPartOutputTypeDef
@@ -55,7 +55,7 @@ class MultipartUpload:
             Key=requests.path(key),
             **algorithm,
         )
-        answer = await requests.run(Operation.BEGIN_UPLOAD, key, begin)
+        answer = await requests.run(StoreOperation.BEGIN_UPLOAD, key, begin)
         return cls(requests, key, answer["UploadId"])
 
     async def send(self, parts: AsyncIterator[Part]) -> None:
@@ -79,7 +79,7 @@ class MultipartUpload:
             )
 
         answer = await self._requests.run(
-            Operation.PUT_PART, self._key, send, upload_bytes=part.size_bytes
+            StoreOperation.PUT_PART, self._key, send, upload_bytes=part.size_bytes
         )
         self._sent[number] = {"PartNumber": number, "ETag": answer["ETag"]}
         if "ChecksumCRC32" in answer:
@@ -102,13 +102,13 @@ class MultipartUpload:
             MultipartUpload={"Parts": parts},
             **condition,
         )
-        answer = await self._requests.run(Operation.END_UPLOAD, self._key, complete)
+        answer = await self._requests.run(StoreOperation.END_UPLOAD, self._key, complete)
         return answered_ms(answer)
 
     async def abort(self) -> None:
         """Tell the store to forget the parts; an error leaves them to `remove_leftovers`."""
         abort = partial(self._requests.client.abort_multipart_upload, **self._names)
         try:
-            await self._requests.run(Operation.ABORT_UPLOAD, self._key, abort)
+            await self._requests.run(StoreOperation.ABORT_UPLOAD, self._key, abort)
         except StoreError:
             return

@@ -84,7 +84,7 @@ class Sealing(NamedTuple):
     future: asyncio.Future[int] | None = None
 
 
-class Appender:
+class GroupAppender:
     """Takes append batches for one leader in one term.
 
     Attributes:

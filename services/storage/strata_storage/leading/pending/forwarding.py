@@ -44,7 +44,7 @@ class ForwardFailed(Exception):
     """Nothing is known of the messages; it may be tried again."""
 
 
-class Forwarder(Protocol):
+class QueueForwarder(Protocol):
     """What a leader needs to deliver where a queue is now."""
 
     def home(self, topic_id: int, queue: int, slot_base: int, moved_to: int) -> int:
@@ -68,7 +68,7 @@ class Forwarder(Protocol):
 
 
 class Forwarding:
-    """`Forwarder` of a storage node in a cluster.
+    """`QueueForwarder` of a storage node in a cluster.
 
     Args:
         view: of the metadata: where queues are.
@@ -82,6 +82,7 @@ class Forwarding:
         view: ClusterView,
         directory: Directory,
         channels: Channels,
+        *,
         options: ForwardOptions | None = None,
     ) -> None:
         self._view = view
@@ -99,7 +100,7 @@ class Forwarding:
     async def forward(
         self, raft_group: int, key: PartKey, messages: Sequence[OutgoingMessage]
     ) -> list[Place]:
-        """Append messages of one queue elsewhere; see `Forwarder`."""
+        """Append messages of one queue elsewhere; see `QueueForwarder`."""
         topic = self._view.topic(key.topic_id)
         if topic is not None:
             # The topic may have got queues since: a queue that knows refuses the older count.

@@ -27,7 +27,7 @@ from strata_runtime.logs import get_logger
 from strata_state.ports import StateError
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pending.forwarding import Forwarder, ForwardFailed
+from strata_storage.leading.pending.forwarding import ForwardFailed, QueueForwarder
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.resolver import DELIVERING, End, Place, Resolver, Waiting
 from strata_storage.leading.pending.retry_slots import RetrySlots
@@ -72,8 +72,9 @@ class Forwards:
         machine: GroupMachine,
         proposer: Proposer,
         resolver: Resolver,
+        *,
         payloads: PayloadReader,
-        forwarder: Forwarder | None,
+        forwarder: QueueForwarder | None,
         options: PendingOptions,
         instruments: PendingInstruments,
     ) -> None:

@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from strata_runtime.clock import Clock
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.jobs import RunJob
-from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pending.check_routes import CheckRoutes
-from strata_storage.leading.pending.forwarding import Forwarder
+from strata_storage.leading.pending.forwarding import QueueForwarder
 from strata_storage.leading.pending.forwards import Forwards
 from strata_storage.leading.pending.instruments import PendingInstruments
 from strata_storage.leading.pending.recalls import Recalls
 from strata_storage.leading.pending.resolver import Resolver
 from strata_storage.leading.pending.timers import Timers
-from strata_storage.leading.pending.transactions import Transactions
-from strata_storage.leading.pops.lease_sets import LeaseSets
-from strata_storage.leading.pops.waiters import Waiters
+from strata_storage.leading.pending.transactions import GroupTransactions
+from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.proposer import Proposer
-from strata_storage.reads.reader import MessageReader
+from strata_storage.reads.reader import LogReaders
 from strata_storage.rows.machine import GroupMachine
-from strata_storage.rows.payloads import PayloadReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class PendingPorts:
     """
 
     routes: CheckRoutes
-    forwarder: Forwarder | None
+    forwarder: QueueForwarder | None
     run_read: RunJob
     instruments: PendingInstruments
 
@@ -55,43 +53,42 @@ class Pending:
         self,
         machine: GroupMachine,
         proposer: Proposer,
-        appender: Appender,
-        sets: LeaseSets,
-        waiters: Waiters,
-        reader: MessageReader,
-        payloads: PayloadReader,
+        appender: GroupAppender,
+        *,
+        leases: TermLeases,
+        readers: LogReaders,
         clock: Clock,
         options: PendingOptions,
         ports: PendingPorts,
     ) -> None:
-        self.resolver = Resolver(machine, proposer, appender, options)
-        self.transactions = Transactions(
+        self.resolver = Resolver(machine, proposer, appender, options=options)
+        self.transactions = GroupTransactions(
             machine,
             proposer,
             self.resolver,
-            reader,
-            ports.routes,
-            clock,
-            options,
-            ports.instruments,
+            reader=readers.messages,
+            routes=ports.routes,
+            clock=clock,
+            options=options,
+            instruments=ports.instruments,
         )
-        self.recalls = Recalls(machine, proposer, self.resolver, sets, waiters)
+        self.recalls = Recalls(machine, proposer, self.resolver, leases=leases)
         forwards = Forwards(
             machine,
             proposer,
             self.resolver,
-            payloads,
-            ports.forwarder,
-            options,
-            ports.instruments,
+            payloads=readers.payloads,
+            forwarder=ports.forwarder,
+            options=options,
+            instruments=ports.instruments,
         )
         self.timers = Timers(
             machine,
             proposer,
             self.resolver,
-            self.transactions,
-            forwards,
-            ports.run_read,
-            options,
-            ports.instruments,
+            transactions=self.transactions,
+            forwards=forwards,
+            run_read=ports.run_read,
+            options=options,
+            instruments=ports.instruments,
         )

@@ -22,8 +22,7 @@ from strata_storage.leading.pending.resolver import (
     Resolver,
     Waiting,
 )
-from strata_storage.leading.pops.lease_sets import LeaseSets
-from strata_storage.leading.pops.waiters import Waiters
+from strata_storage.leading.pops.term_leases import TermLeases
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
 
@@ -40,14 +39,13 @@ class Recalls:
         machine: GroupMachine,
         proposer: Proposer,
         resolver: Resolver,
-        sets: LeaseSets,
-        waiters: Waiters,
+        *,
+        leases: TermLeases,
     ) -> None:
         self._machine = machine
         self._proposer = proposer
         self._resolver = resolver
-        self._sets = sets
-        self._waiters = waiters
+        self._sets, self._waiters = leases
         self._retracting: dict[StoredPosition, asyncio.Future[int]] = {}
 
     async def recall(
@@ -110,10 +108,14 @@ class Recalls:
         if not self._machine.rows.retracted.has(*place):
             return False
         try:
-            return self._place_of(place.topic_id, message_id) == place
+            name = self._resolver.name_of(place.topic_id, message_id)
         except Refused:
             # The row of its id is gone: of another day, or not to be made again without the entry.
             return True
+        if isinstance(name, Place):
+            return name == place
+        found = self._resolver.find(name)
+        return isinstance(found, Ended) and (found.place == place or found.end is End.RECALLED)
 
     def _check_stored(self, place: Place, message_id: bytes) -> None:
         topic_id, queue, offset = place

@@ -30,7 +30,7 @@ from strata_mq.commands import (
 from strata_mq.layout import PendingKey, PendingRef, PendingRow, PinState, day_of
 from strata_storage.base.config import PendingOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.rows.machine import GroupMachine
 
@@ -191,7 +191,8 @@ class Resolver:
         self,
         machine: GroupMachine,
         proposer: Proposer,
-        appender: Appender,
+        appender: GroupAppender,
+        *,
         options: PendingOptions,
     ) -> None:
         self._machine = machine

@@ -33,7 +33,7 @@ from strata_storage.leading.pending.resolver import (
     Target,
     Waiting,
 )
-from strata_storage.leading.pending.transactions import Check, Transactions, target_of
+from strata_storage.leading.pending.transactions import Check, GroupTransactions, target_of
 from strata_storage.leading.proposer import Proposer
 from strata_storage.reads.counts import PendingCounts
 from strata_storage.rows.machine import GroupMachine
@@ -65,7 +65,8 @@ class Timers:
         machine: GroupMachine,
         proposer: Proposer,
         resolver: Resolver,
-        transactions: Transactions,
+        *,
+        transactions: GroupTransactions,
         forwards: Forwards,
         run_read: RunJob,
         options: PendingOptions,

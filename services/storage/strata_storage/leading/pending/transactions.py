@@ -53,7 +53,7 @@ class Check(NamedTuple):
     exhausted: bool
 
 
-class Transactions:
+class GroupTransactions:
     """Serves EndTransaction and decides checks for one leader in one term."""
 
     def __init__(
@@ -61,6 +61,7 @@ class Transactions:
         machine: GroupMachine,
         proposer: Proposer,
         resolver: Resolver,
+        *,
         reader: MessageReader,
         routes: CheckRoutes,
         clock: Clock,
@@ -181,7 +182,7 @@ class Transactions:
         """
         options, row = self._options, waiting.row
         interval_ms = options.transaction_check_interval_ms
-        exhausted = row.checks >= options.transaction_checks_max
+        exhausted = row.checks >= options.max_transaction_checks
         topic_id = None if exhausted else row.topic_id
         if self.checks_in_flight >= options.checks_in_flight_max:
             next_ms = now_ms + options.retry_ms

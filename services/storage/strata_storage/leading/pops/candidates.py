@@ -29,7 +29,7 @@ from strata_storage.rows.machine import GroupMachine
 _READ_AT_ONCE = 64
 
 
-class Budget:
+class LookBudget:
     """What one look at queues may cost before others get their turn of the event loop.
 
     Attributes:
@@ -75,7 +75,7 @@ class Candidates:
         next_offset: int,
         message_filter: MessageFilter,
         wanted: int,
-        budget: Budget,
+        budget: LookBudget,
     ) -> list[Columns]:
         """Return runs from the head on, until so many are wanted or the budget is spent."""
         head, count = lease_set.leases.wants_columns(next_offset)
@@ -118,7 +118,7 @@ class Candidates:
         end: int,
         message_filter: MessageFilter,
         wanted: int,
-        budget: Budget,
+        budget: LookBudget,
     ) -> list[Location]:
         """Return where the messages are that a pop may take next, up to `end`.
 
@@ -158,7 +158,7 @@ class Candidates:
         next_offset: int,
         message_filter: MessageFilter,
         wanted: int,
-        budget: Budget,
+        budget: LookBudget,
     ) -> int:
         """Learn which messages match, until so many do or the budget is spent.
 
@@ -186,7 +186,7 @@ class Candidates:
                     await self._extend(lease_set.key, next_offset, matches, budget)
 
     async def _extend(
-        self, key: ConsumerKey, next_offset: int, matches: Matches, budget: Budget
+        self, key: ConsumerKey, next_offset: int, matches: Matches, budget: LookBudget
     ) -> None:
         reading = self._choose(key, matches.end, next_offset, matches, budget)
         messages = await self._reader.read(reading.locations, key[0])
@@ -207,7 +207,7 @@ class Candidates:
         matches.extend(reading.end, matched)
 
     def _choose(
-        self, key: ConsumerKey, first: int, end: int, matches: Matches, budget: Budget
+        self, key: ConsumerKey, first: int, end: int, matches: Matches, budget: LookBudget
     ) -> _Reading:
         """Return the next messages to read; at least one if there is one."""
         offsets: list[int] = []

@@ -24,7 +24,7 @@ from strata_mq.layout import BatchBuilder, BatchError, BatchView, OutgoingMessag
 from strata_mq.leases import Lease, LeaseChange
 from strata_state.ports import StateError
 from strata_storage.base.errors import Refused
-from strata_storage.leading.appends.append import Appender
+from strata_storage.leading.appends.append import GroupAppender
 from strata_storage.leading.pops.lease_calls import LeaseRef, invalid_handle
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
 from strata_storage.leading.proposer import Proposer, committed
@@ -50,7 +50,7 @@ class _Move(NamedTuple):
     future: asyncio.Future[int] | None = None
 
 
-class DeadLetters:
+class DeadLetterMover:
     """Moves messages to dead-letter topics for one leader in one term."""
 
     def __init__(
@@ -58,7 +58,8 @@ class DeadLetters:
         machine: GroupMachine,
         proposer: Proposer,
         sets: LeaseSets,
-        appender: Appender,
+        *,
+        appender: GroupAppender,
         reader: MessageReader,
         payloads: PayloadReader,
     ) -> None:

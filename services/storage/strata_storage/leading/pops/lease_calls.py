@@ -95,6 +95,7 @@ class LeaseCalls:
         machine: GroupMachine,
         proposer: Proposer,
         sets: LeaseSets,
+        *,
         waiters: Waiters,
         offsets: Offsets,
     ) -> None:

@@ -89,6 +89,7 @@ class LeaseSets:
         machine: GroupMachine,
         proposer: Proposer,
         max_idle: int,
+        *,
         wake: Callable[[ConsumerKey], None] = lambda key: None,
     ) -> None:
         self._machine = machine

@@ -23,7 +23,7 @@ from strata_runtime.clock import Clock
 from strata_runtime.turns import Turns
 from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
-from strata_storage.leading.pops.candidates import Budget, Candidates
+from strata_storage.leading.pops.candidates import Candidates, LookBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
 from strata_storage.leading.pops.pop_calls import Catch, Caught, Delivered, PopCall
 from strata_storage.leading.pops.taken_messages import TakenMessages
@@ -39,7 +39,7 @@ _QUEUES_PER_ATTEMPT = 32
 _EMPTY_QUEUE = QueueRow(0, 0, 0, 0)
 
 
-class Popper:
+class GroupPopper:
     """Serves pops for one leader in one term."""
 
     def __init__(
@@ -47,6 +47,7 @@ class Popper:
         machine: GroupMachine,
         proposer: Proposer,
         sets: LeaseSets,
+        *,
         waiters: Waiters,
         reader: MessageReader,
         clock: Clock,
@@ -65,7 +66,9 @@ class Popper:
         # FIFO: (consumer group, topic, attempt) -> queues that served it, asked first on a repeat.
         self._attempts: OrderedDict[tuple[int, int, int], tuple[int, ...]] = OrderedDict()
         self._candidates = Candidates(machine, reader, turns)
-        self._messages = TakenMessages(machine, proposer, sets, waiters, reader, turns)
+        self._messages = TakenMessages(
+            machine, proposer, sets, waiters=waiters, reader=reader, turns=turns
+        )
         # Held by the one pop that goes on looking: however many do, each turn of the event loop
         # has one look at most.
         self._again = asyncio.Lock()
@@ -192,7 +195,7 @@ class Popper:
         Raises:
             Refused: what was decided before cannot be proposed; too many reads are under way.
         """
-        catch = Catch(self._queues(call), Budget(self._options))
+        catch = Catch(self._queues(call), LookBudget(self._options))
         is_warmed = self._machine.tier.is_used and await self._warm(call, catch)
         if call.message_filter.needs_messages:
             await self._read_ahead(call, catch)
@@ -239,7 +242,7 @@ class Popper:
         catch.queues = readable
         return is_warmed
 
-    def _tiered_only(self, call: PopCall, queue: int, budget: Budget) -> list[Location]:
+    def _tiered_only(self, call: PopCall, queue: int, budget: LookBudget) -> list[Location]:
         """Return what a pop is likely to take of a queue and the log may lack."""
         topic_id = call.topic.topic_id
         local = self._machine.tier.local_offset(topic_id, queue)

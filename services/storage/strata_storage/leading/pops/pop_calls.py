@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.leases import Lease, TakeRequest
-from strata_storage.leading.pops.candidates import Budget
+from strata_storage.leading.pops.candidates import LookBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, Section
 from strata_storage.rows.ownership import Topic
 
@@ -66,7 +66,7 @@ class Catch:
     """What one look at the queues gave: leases with the place of their messages."""
 
     queues: Sequence[int]
-    budget: Budget
+    budget: LookBudget
     sections: list[Section] = field(default_factory=list)
     leases: list[Caught] = field(default_factory=list)
     taken_bytes: int = 0

@@ -29,6 +29,7 @@ class TakenMessages:
         machine: GroupMachine,
         proposer: Proposer,
         sets: LeaseSets,
+        *,
         waiters: Waiters,
         reader: MessageReader,
         turns: Turns,

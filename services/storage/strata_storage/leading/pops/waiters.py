@@ -4,40 +4,50 @@ A wake-up is a permission to look again, not a message: per (topic, consumer gro
 waits longest is woken first, and it wakes the next one when it left something behind. So a burst
 of data does not wake a thousand pops that find nothing.
 
-Invariant: a woken pop that gives up (its client is gone, its time is over) passes its wake-up on.
+Invariants: a woken pop that gives up (its client is gone, its time is over) passes its wake-up on;
+a wake-up costs the same however many pops are parked.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
+from operator import attrgetter
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.base.errors import Refused
 
+ANY_QUEUE = -1
+"""The queue of a pop that may look at every queue of its topic."""
 
-class Waiter:
-    """One parked pop."""
 
-    __slots__ = ("consumer_group_id", "queue", "size_bytes", "topic_id", "woken")
+class ParkedPop:
+    """One parked pop; `number` is its place in the order in which pops came."""
+
+    __slots__ = ("consumer_group_id", "number", "queue", "size_bytes", "topic_id", "woken")
 
     def __init__(
         self,
         topic_id: int,
         consumer_group_id: int,
         queue: int,
+        *,
+        number: int,
         size_bytes: int,
         woken: asyncio.Future[None],
     ) -> None:
         self.topic_id = topic_id
         self.consumer_group_id = consumer_group_id
         self.queue = queue
+        self.number = number
         self.size_bytes = size_bytes
         self.woken = woken
 
 
-# Parked pops of one (topic, consumer group) in the order they came; the key is the waiter's id().
-_Line = OrderedDict[int, Waiter]
+# Parked pops of one (topic, consumer group) by queue and number; those of a queue in the order in
+# which they came. No pop in it is woken, and no queue is without a pop.
+_Lines = dict[int, OrderedDict[int, ParkedPop]]
 
 
 class Waiters:
@@ -51,14 +61,23 @@ class Waiters:
         parked_bytes: of the requests of parked pops.
     """
 
-    __slots__ = ("_lines", "_max_bytes", "_max_waiters", "_parked", "_refusal", "parked_bytes")
+    __slots__ = (
+        "_lines",
+        "_max_bytes",
+        "_max_waiters",
+        "_next_number",
+        "_parked",
+        "_refusal",
+        "parked_bytes",
+    )
 
     def __init__(self, max_waiters: int, max_bytes: int) -> None:
         self._max_waiters = max_waiters
         self._max_bytes = max_bytes
         self.parked_bytes = 0
-        self._lines: dict[int, dict[int, _Line]] = {}
+        self._lines: dict[int, dict[int, _Lines]] = {}
         self._parked = 0
+        self._next_number = 0
         self._refusal: Refused | None = None
 
     def __len__(self) -> int:
@@ -83,15 +102,25 @@ class Waiters:
         self.check_open()
         if self._parked >= self._max_waiters:
             raise Refused(
-                pb.OUTCOME_TOO_MANY_WAITERS, f"{self._max_waiters} pops are parked already"
+                pb.OUTCOME_TOO_MANY_WAITERS,
+                f"{self._max_waiters} pops wait for messages already (storage.max_waiters)",
             )
         if self.parked_bytes + size_bytes > self._max_bytes:
             raise Refused(
                 pb.OUTCOME_TOO_MANY_WAITERS,
-                f"requests of parked pops have {self.parked_bytes} of {self._max_bytes} bytes",
+                f"the requests of waiting pops have {self.parked_bytes} of {self._max_bytes} bytes "
+                "(storage.max_waiter_bytes)",
             )
         woken = asyncio.get_running_loop().create_future()
-        waiter = Waiter(topic_id, consumer_group_id, queue, size_bytes, woken)
+        self._next_number += 1
+        waiter = ParkedPop(
+            topic_id,
+            consumer_group_id,
+            queue,
+            number=self._next_number,
+            size_bytes=size_bytes,
+            woken=woken,
+        )
         self._park(waiter)
         try:
             await asyncio.wait((waiter.woken,), timeout=timeout_s)
@@ -108,21 +137,21 @@ class Waiters:
 
     def wake_topic(self, topic_id: int, queue: int) -> None:
         """Let one pop of every consumer group look at a queue that got data."""
-        for line in self._lines.get(topic_id, {}).values():
-            _wake_first(line, queue)
+        for lines in list(self._lines.get(topic_id, {}).values()):
+            self._wake_first(lines, (ANY_QUEUE, queue))
 
     def wake_all(self, topic_id: int, queue: int) -> None:
         """Let every pop look again that waits for a queue."""
-        for line in self._lines.get(topic_id, {}).values():
-            for waiter in line.values():
-                if waiter.queue in (-1, queue) and not waiter.woken.done():
-                    waiter.woken.set_result(None)
+        for lines in list(self._lines.get(topic_id, {}).values()):
+            for named in (ANY_QUEUE, queue):
+                for waiter in list(lines.get(named, {}).values()):
+                    self._wake(waiter)
 
-    def wake_group(self, topic_id: int, consumer_group_id: int, queue: int = -1) -> None:
-        """Let one pop of a consumer group look again; -1: at any queue."""
-        line = self._lines.get(topic_id, {}).get(consumer_group_id)
-        if line:
-            _wake_first(line, queue)
+    def wake_group(self, topic_id: int, consumer_group_id: int, queue: int = ANY_QUEUE) -> None:
+        """Let one pop of a consumer group look again; ANY_QUEUE: at any queue."""
+        lines = self._lines.get(topic_id, {}).get(consumer_group_id)
+        if lines:
+            self._wake_first(lines, lines if queue == ANY_QUEUE else (ANY_QUEUE, queue))
 
     def check_open(self) -> None:
         """Let a pop go on unless `refuse_all` was called: it may have missed that.
@@ -136,35 +165,45 @@ class Waiters:
     def refuse_all(self, refusal: Refused) -> None:
         """End every parked pop, because this replica does not lead any more."""
         self._refusal = refusal
-        for lines in self._lines.values():
-            for line in lines.values():
-                for waiter in line.values():
-                    if not waiter.woken.done():
+        for groups in list(self._lines.values()):
+            for lines in list(groups.values()):
+                for line in list(lines.values()):
+                    for waiter in list(line.values()):
+                        self._unpark(waiter)
                         waiter.woken.set_exception(refusal)
 
-    def _park(self, waiter: Waiter) -> None:
-        lines = self._lines.setdefault(waiter.topic_id, {})
-        lines.setdefault(waiter.consumer_group_id, OrderedDict())[id(waiter)] = waiter
+    def _wake_first(self, lines: _Lines, queues: Iterable[int]) -> None:
+        """Wake the pop that waits longest of those that may look at one of `queues`."""
+        first = [next(iter(lines[queue].values())) for queue in queues if queue in lines]
+        if first:
+            self._wake(min(first, key=_number))
+
+    def _wake(self, waiter: ParkedPop) -> None:
+        self._unpark(waiter)
+        waiter.woken.set_result(None)
+
+    def _park(self, waiter: ParkedPop) -> None:
+        groups = self._lines.setdefault(waiter.topic_id, {})
+        lines = groups.setdefault(waiter.consumer_group_id, {})
+        lines.setdefault(waiter.queue, OrderedDict())[waiter.number] = waiter
         self._parked += 1
         self.parked_bytes += waiter.size_bytes
 
-    def _unpark(self, waiter: Waiter) -> None:
-        lines = self._lines.get(waiter.topic_id, {})
-        line = lines.get(waiter.consumer_group_id)
-        if line is None or line.pop(id(waiter), None) is None:
+    def _unpark(self, waiter: ParkedPop) -> None:
+        """Let a pop wait no more; nothing if it does not wait."""
+        groups = self._lines.get(waiter.topic_id, {})
+        lines = groups.get(waiter.consumer_group_id, {})
+        line = lines.get(waiter.queue, OrderedDict())
+        if line.pop(waiter.number, None) is None:
             return
         self._parked -= 1
         self.parked_bytes -= waiter.size_bytes
         if not line:
-            del lines[waiter.consumer_group_id]
-            if not lines:
-                del self._lines[waiter.topic_id]
+            del lines[waiter.queue]
+        if not lines:
+            del groups[waiter.consumer_group_id]
+        if not groups:
+            del self._lines[waiter.topic_id]
 
 
-def _wake_first(line: _Line, queue: int) -> None:
-    """Wake the longest waiting pop that may look at `queue` and is not awake already."""
-    for waiter in line.values():
-        if waiter.woken.done() or (queue >= 0 and waiter.queue not in (-1, queue)):
-            continue
-        waiter.woken.set_result(None)
-        return
+_number = attrgetter("number")

@@ -1,0 +1,30 @@
+"""Configuration, clock and counters: all calls of clients run on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata_broker.base.config import BrokerConfig
+from strata_broker.metadata.recorder import Recorder
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+from strata_runtime.tasks import RequestTasks
+
+
+@dataclass(frozen=True, slots=True)
+class CallRuntime:
+    """What everything has that serves calls of clients.
+
+    Attributes:
+        config: of the broker.
+        clock: time.
+        requests: own what a call leaves running, and note its unexpected failure.
+        recorder: counts messages and answers.
+        metrics: where everything is counted.
+    """
+
+    config: BrokerConfig
+    clock: Clock
+    requests: RequestTasks
+    recorder: Recorder
+    metrics: Metrics

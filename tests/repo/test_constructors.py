@@ -1,0 +1,48 @@
+"""Constructors are short: at most eight parameters, at most three of them given by position.
+
+A longer one names single parts that have a meaning together: a small record, a frozen section of
+the configuration, a port. By position only the types of neighbours keep two arguments from being
+swapped, so the fourth and later ones have names. Frozen sections, rows and messages have no
+`__init__` of their own and are not meant.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MAX_PARAMETERS = 8
+MAX_POSITIONAL = 3
+
+
+def constructors() -> Iterator[tuple[str, ast.arguments]]:
+    for folder in ("libs", "services", "testing"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
+                continue
+            for each in ast.walk(ast.parse(path.read_text())):
+                if isinstance(each, ast.ClassDef):
+                    name = f"{path.relative_to(ROOT)}:{each.name}"
+                    for method in each.body:
+                        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                            yield name, method.args
+
+
+def positional(arguments: ast.arguments) -> int:
+    return len(arguments.posonlyargs) + len(arguments.args) - 1
+
+
+def test_no_constructor_has_more_than_eight_parameters() -> None:
+    wide = [
+        name
+        for name, arguments in constructors()
+        if positional(arguments) + len(arguments.kwonlyargs) > MAX_PARAMETERS
+    ]
+    assert wide == []
+
+
+def test_parameters_beyond_three_are_given_by_name() -> None:
+    wide = [name for name, arguments in constructors() if positional(arguments) > MAX_POSITIONAL]
+    assert wide == []

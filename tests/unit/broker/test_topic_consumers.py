@@ -1,0 +1,98 @@
+"""How long it holds which consumer groups read a topic that grows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from strata.meta.v1 import meta_pb2
+from strata_broker.clients.peers import BrokerPeers
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.operators.topic_consumers import TopicConsumers
+from strata_broker.storage_client.holder_calls import HolderCalls
+from strata_mq.requests.errors import Code, RequestError
+from strata_testing import ManualClock
+
+GROUPS = {
+    name: SimpleNamespace(consumer_group_id=number, fifo=name != "plain")
+    for number, name in enumerate(("first", "second", "plain", "live"), 1)
+}
+
+
+class World:
+    """Raft groups, clients and metadata that a test changes."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stored = [1, 3]
+        self.asked = 0
+        self.fails = False
+        self.live: list[str] = []
+        self.consumers = TopicConsumers(
+            cast(MetadataView, self),
+            cast(HolderCalls, self),
+            cast(BrokerPeers, self),
+            clock=self.clock,
+        )
+
+    def raft_groups(self) -> list[Any]:
+        return [SimpleNamespace(raft_group=7)]
+
+    def consumer_groups(self) -> list[Any]:
+        return list(GROUPS.values())
+
+    def consumer_group(self, namespace: str, name: str) -> Any:
+        return GROUPS[name]
+
+    async def clients(self, _: object) -> list[Any]:
+        return [SimpleNamespace(consumer_group=name, subscriptions=["t"]) for name in self.live]
+
+    async def of_raft_groups(self, *_: object) -> list[Any]:
+        self.asked += 1
+        if self.fails:
+            raise RequestError(Code.PROXY_TIMEOUT, "no leader")
+        return [(7, SimpleNamespace(consumer_group_ids=self.stored))]
+
+
+def topic(queue_count: int = 8) -> TopicRow:
+    return TopicRow(meta_pb2.Topic(topic_id=5, name="t", queue_count=queue_count))
+
+
+@pytest.fixture
+def world() -> World:
+    """Consumer groups 1 and 3 have read the topic; 3 is not ordered."""
+    return World()
+
+
+async def test_what_raft_groups_answered_holds_for_a_moment(world: World) -> None:
+    """Who subscribes is seen at once, who read only before its clients left a moment later."""
+    assert await world.consumers.ordered(topic()) == [1]
+    world.stored, world.live = [1, 2], ["live"]
+    assert await world.consumers.ordered(topic()) == [1, 4]
+    world.clock.advance(9)
+    assert await world.consumers.ordered(topic()) == [1, 4]
+    assert world.asked == 1
+    world.clock.advance(1)
+    assert await world.consumers.ordered(topic()) == [1, 2, 4]
+    assert world.asked == 2
+
+
+async def test_each_growth_asks_anew(world: World) -> None:
+    """So does a topic that grew, and grows again; an error is not remembered."""
+    world.fails = True
+    for _ in range(2):
+        with pytest.raises(RequestError, match="no leader"):
+            await world.consumers.ordered(topic())
+    world.fails = False
+    assert await world.consumers.ordered(topic()) == [1]
+    world.stored = [2]
+    assert await world.consumers.ordered(topic(16)) == [2]
+    assert world.asked == 4
+    world.consumers.forget_others([topic(16)])
+    assert await world.consumers.ordered(topic(16)) == [2]
+    assert world.asked == 4
+    world.consumers.forget_others([])
+    assert await world.consumers.ordered(topic(16)) == [2]
+    assert world.asked == 5

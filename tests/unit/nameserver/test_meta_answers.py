@@ -1,0 +1,49 @@
+"""MetaService says in each response whether the call was carried out."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from strata.meta.v1 import meta_pb2
+from strata_angelia.cluster_id import ClusterId
+from strata_angelia.ports import CallContext
+from strata_metadata.errors import MetaRefused
+from strata_nameserver.leading.metadata import Metadata
+from strata_nameserver.servicers.meta import MetaAnswers, MetaServicer
+
+CONTEXT = CallContext(timeout_s=None)
+
+
+class FollowersMetadata:
+    """Another nameserver leads."""
+
+    async def register_node(self, node: meta_pb2.Node) -> list[meta_pb2.HostedReplica]:
+        raise MetaRefused(meta_pb2.META_OUTCOME_NOT_LEADER, "ask b")
+
+
+def servicer_of(cluster_id: str) -> MetaServicer:
+    answers = MetaAnswers(lambda: ("b", "127.0.0.1:7"))
+    cluster = ClusterId()
+    cluster.learn(cluster_id)
+    servicer = MetaServicer(cluster, lambda node_id: False, answers)
+    servicer.serve(cast("Metadata", FollowersMetadata()))
+    return servicer
+
+
+async def test_a_refused_node_learns_its_cluster_and_the_leader() -> None:
+    servicer = servicer_of("strata-1")
+    response = await servicer.register_node(meta_pb2.RegisterNodeRequest(), CONTEXT)
+    servicer.answers.complete(response)
+    status = meta_pb2.MetaStatus(
+        outcome=meta_pb2.META_OUTCOME_NOT_LEADER,
+        reason="ask b",
+        leader_node_id="b",
+        leader_endpoint="127.0.0.1:7",
+    )
+    assert response == meta_pb2.RegisterNodeResponse(status=status, cluster_id="strata-1")
+
+
+def test_a_response_that_says_nothing_else_is_ok() -> None:
+    response = meta_pb2.DeleteTopicResponse()
+    servicer_of("strata-1").answers.complete(response)
+    assert response.status == meta_pb2.MetaStatus(outcome=meta_pb2.META_OUTCOME_OK)
