@@ -327,6 +327,10 @@ class _Relay:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
+        self.cut()
+        for writer in self._writers:
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 
@@ -117,7 +117,7 @@ class FaultProxy:
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            writer.close()
+            await closed(writer)
 
     def _fault_of(self, request: Message) -> Fault:
         for rule in self.rules:
@@ -149,7 +149,14 @@ class FaultProxy:
             body = await _read_body(reader, answer.headers, to_end=True)
             return answered(answer, body)
         finally:
-            writer.close()
+            await closed(writer)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection and wait until it is: the event loop may end right after."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def forwarded(request: Message, forward: Forward) -> Message | None:

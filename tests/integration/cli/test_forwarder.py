@@ -142,10 +142,7 @@ async def test_a_broker_that_dies_without_a_word_is_passed_over() -> None:
         await reader.read()
         await closed(writer)
 
-    dying = await asyncio.start_server(die, "127.0.0.1", 0)
-    alive = await asyncio.start_server(echo, "127.0.0.1", 0)
-    addresses = [":".join(map(str, each.sockets[0].getsockname())) for each in (dying, alive)]
-    async with forwarding(*addresses) as forwarder:
+    async with serving(die) as dying, serving(echo) as alive, forwarding(dying, alive) as forwarder:
         for _ in range(8):
             reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
             writer.write(b"hello")
@@ -154,8 +151,6 @@ async def test_a_broker_that_dies_without_a_word_is_passed_over() -> None:
             await closed(writer)
     # The others came from health checks.
     assert b"hello" in heard
-    dying.close()
-    alive.close()
 
 
 async def test_a_connection_that_every_broker_closes_is_let_go() -> None:
@@ -167,15 +162,12 @@ async def test_a_connection_that_every_broker_closes_is_let_go() -> None:
         count += 1
         await closed(writer)
 
-    dying = await asyncio.start_server(die, "127.0.0.1", 0)
-    address = ":".join(map(str, dying.sockets[0].getsockname()))
-    async with forwarding(address) as forwarder:
+    async with serving(die) as address, forwarding(address) as forwarder:
         reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
         with suppress(ConnectionError):
             assert await reader.read() == b""
         await closed(writer)
     assert 1 < count < 100
-    dying.close()
 
 
 async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
@@ -185,13 +177,9 @@ async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
     async def echo_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readexactly(5))
         await hung_up.wait()
-        writer.close()
 
-    server = await asyncio.start_server(echo_once, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    async with forwarding(f"{host}:{port}") as forwarder:
-        front_host, _, front_port = forwarder.endpoint.rpartition(":")
-        reader, writer = await asyncio.open_connection(front_host, int(front_port))
+    async with listening(echo_once) as server, forwarding(address_of(server)) as forwarder:
+        reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
         await asyncio.sleep(0.05)
         server.close()
         await asyncio.sleep(0.5)
@@ -199,7 +187,7 @@ async def test_connections_to_a_broker_that_stops_are_left_alone() -> None:
         async with asyncio.timeout(LIMIT_S):
             assert await reader.readexactly(5) == b"hello"
         hung_up.set()
-        writer.close()
+        await closed(writer)
 
 
 async def test_connections_to_a_broker_that_hangs_are_closed(
@@ -285,17 +273,29 @@ async def test_without_any_broker_a_client_is_let_go() -> None:
 @asynccontextmanager
 async def serving(answer: Handler) -> AsyncIterator[str]:
     """Run a TCP server; yield its address, and wait for the end of its connections."""
+    async with listening(answer) as server:
+        yield address_of(server)
+
+
+def address_of(server: asyncio.Server) -> str:
+    """Return host:port of a server."""
+    host, port = server.sockets[0].getsockname()
+    return f"{host}:{port}"
+
+
+@asynccontextmanager
+async def listening(answer: Handler) -> AsyncIterator[asyncio.Server]:
+    """Run a TCP server, and wait for the end of its connections."""
     handlers: set[asyncio.Task[None] | None] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handlers.add(asyncio.current_task())
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
             await answer(reader, writer)
         await closed(writer)
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    async with server:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        yield server
     await asyncio.gather(*(task for task in handlers if task is not None))
 
 
