@@ -327,8 +327,8 @@ class _Relay:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        self.cut()
         for writer in self._writers:
+            writer.transport.abort()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
         await self._server.wait_closed()
