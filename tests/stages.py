@@ -117,6 +117,10 @@ ELSEWHERE = (
     r"tests/compat/(?!test_simple_consumer\.py).*\[(?:.*-)?(?:java|go|node)(?:-.*)?\]",
     # The longest cases of the edge that is not the default.
     r"tests/contract/test_edge_limits\.py::test_a_(?:bomb_costs_no_memory|flood_of_resets)\[native.*\]",
+    # A bomb of each kind once, over each way in once.
+    r"tests/contract/test_edge_limits\.py::test_a_bomb_costs_no_memory\[(?:tls-|plaintext-d|direct-g).*\]",
+    # Each step of a slot's move with the death of one party, and one step with that of each.
+    r"tests/sim/test_slot_moves\.py::test_a_move_goes_on_when_a_party_dies\[(?!granted).*-(?!name).*\]",
     # Object stores other than a folder and S3.
     r"tests/(?:contract|integration|compat)/.*\[(?:.*-)?(?:gs|hdfs)(?:-.*)?\]",
     r"tests/integration/object_stores/test_(?:gs|hdfs)_faults\.py",
