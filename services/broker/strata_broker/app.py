@@ -40,6 +40,7 @@ from strata_broker.receives.ack import Acknowledger, LeaseKeeper
 from strata_broker.receives.assembly import new_receiver
 from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.pulls import Puller
+from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.sends.checks import TransactionChecker
 from strata_broker.sends.internal_sends import InternalSends
 from strata_broker.sends.message_groups import MessageGroups
@@ -174,6 +175,7 @@ class BrokerApp:
         recorder = Recorder(clock, metrics, config.refusals)
         calls = self._calls = CallRuntime(config, clock, self.requests, recorder, metrics)
         filters = Filters(config.receive, clock, metrics)
+        self._unclaimed = Unclaimed(config.receive, clock, metrics)
         producers = self._watch_producers()
         self._follow_transactions(producers, provisioner)
         self._routes = Routes(view, config.route, config.route.advertised_endpoint)
@@ -213,7 +215,9 @@ class BrokerApp:
         MessagingServicer(
             provisioner,
             self._routes,
-            leases=LeaseKeeper(view, provisioner, storage.client, config=config),
+            leases=LeaseKeeper(
+                view, provisioner, storage.client, unclaimed=self._unclaimed, config=config
+            ),
             waiting=WaitingMessages(self._transactions, recaller),
             puller=self._puller,
             telemetry=self._telemetry,
@@ -234,6 +238,7 @@ class BrokerApp:
             self._deliverer,
             filters,
             self.sessions,
+            self._unclaimed,
             calls,
         )
         self._sender = Sender(
@@ -254,6 +259,7 @@ class BrokerApp:
             clock=calls.clock,
             recorder=calls.recorder,
             metrics=calls.metrics,
+            unclaimed=self._unclaimed,
         )
         return HotCalls(
             self._sender, self._receiver, acknowledger, runtime=calls, plugins=self._plugins

@@ -232,6 +232,18 @@ METRICS: tuple[MetricSpec, ...] = (
         "Dead letters sent back to the topics they came from.",
     ),
     MetricSpec(
+        "strata_broker_unclaimed_answers_total",
+        "counter",
+        "1",
+        "Answers of receives that were taken back from clients that cancel and claim nothing.",
+    ),
+    MetricSpec(
+        "strata_broker_unclaimed_clients",
+        "gauge",
+        "1",
+        "Clients with auto-renewed leases that used no receipt handle since they got them.",
+    ),
+    MetricSpec(
         "strata_broker_unreleased_total",
         "counter",
         "1",

@@ -112,6 +112,21 @@ class ReceiveSection(Section):
     max_cached_drains: int = Field(
         default=10_000, ge=1, description="Most older epochs that are remembered as drained."
     )
+    max_hasty_cancels: int = Field(
+        default=10,
+        ge=1,
+        description="Receives that a client may cancel in a minute, each within a second, without "
+        "using a receipt handle; then others get the messages that it was given.",
+    )
+    max_unclaimed_leases: int = Field(
+        default=50_000,
+        ge=1,
+        description="Most leases of clients without a use of a receipt handle since, which are "
+        "remembered so that they can be taken back.",
+    )
+    max_unclaimed_clients: int = Field(
+        default=10_000, ge=1, description="Most clients whose leases are remembered."
+    )
     start_from_latest: bool = Field(
         default=False,
         description="Start of a new consumer group: at new messages, or at the oldest message.",

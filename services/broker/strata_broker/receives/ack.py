@@ -20,6 +20,7 @@ from strata_broker.metadata.metadata import MetadataView, Name, TopicRow
 from strata_broker.metadata.recorder import Recorder
 from strata_broker.metadata.requests import Caller, caller_of, milliseconds, time_for
 from strata_broker.receives.handles import HandleReader
+from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.ack_lanes import Acker
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_edge.ports import HotCall
@@ -55,7 +56,9 @@ class Acknowledger:
         clock: Clock,
         recorder: Recorder,
         metrics: Metrics,
+        unclaimed: Unclaimed,
     ) -> None:
+        self._unclaimed = unclaimed
         self._view = view
         self._provisioner = provisioner
         self._handles = HandleReader(view)
@@ -97,6 +100,7 @@ class Acknowledger:
         except RequestError as bad:
             pending.refuse(bad)
             return
+        self._unclaimed.claimed(caller.client_id)
         wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)
         deadline_s = started_s + wait_s
         pending.begin()
@@ -258,8 +262,10 @@ class LeaseKeeper:
         provisioner: Provisioner,
         storage: StorageClient,
         *,
+        unclaimed: Unclaimed,
         config: BrokerConfig,
     ) -> None:
+        self._unclaimed = unclaimed
         self._view = view
         self._provisioner = provisioner
         self._handles = HandleReader(view)
@@ -283,6 +289,7 @@ class LeaseKeeper:
         invisible_ms = milliseconds(request.invisible_duration)
         check_change_invisible(self._limits, invisible_ms)
         raft_group, lease = self._handles.lease(request.receipt_handle, group, topic)
+        self._unclaimed.claimed(caller.client_id)
         response = await self._storage.call(
             raft_group,
             "ChangeInvisible",
@@ -321,6 +328,7 @@ class LeaseKeeper:
             caller.name_of(request.group), caller.name_of(request.topic)
         )
         raft_group, lease = self._handles.lease(request.receipt_handle, group, topic)
+        self._unclaimed.claimed(caller.client_id)
         row = self._view.consumer_group(*group)
         # The handle was checked against it.
         assert row is not None

@@ -10,6 +10,7 @@ from strata_broker.receives.deliver import Deliverer
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import Pops, Receiver
 from strata_broker.receives.takebacks import Takebacks
+from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.storage_tier import StorageTier
 
 
@@ -20,6 +21,7 @@ def new_receiver(
     deliverer: Deliverer,
     filters: Filters,
     sessions: Sessions,
+    unclaimed: Unclaimed,
     runtime: CallRuntime,
 ) -> Receiver:
     """Return what serves ReceiveMessage."""
@@ -32,6 +34,7 @@ def new_receiver(
         Takebacks(
             deliverer, storage.client, timeout_s, requests=runtime.requests, metrics=runtime.metrics
         ),
+        unclaimed,
     )
     return Receiver(
         boot_id,

@@ -35,6 +35,7 @@ from strata_broker.metadata.requests import Caller, caller_of, language_of, mill
 from strata_broker.receives.deliver import Deliverer, given_by
 from strata_broker.receives.popper import Popper
 from strata_broker.receives.takebacks import Takebacks
+from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
 from strata_broker.storage_client.replica_reads import ReplicaReads
 from strata_edge.ports import HotCall
@@ -85,12 +86,14 @@ class Pops:
         reads: reads the bytes of leased messages, from any replica.
         ender: ends pops whose client has gone.
         takebacks: give back what a client did not get.
+        unclaimed: gives back what a client got and does not read.
     """
 
     popper: Popper
     reads: ReplicaReads
     ender: PopEnder
     takebacks: Takebacks
+    unclaimed: Unclaimed
 
 
 class Receiver:
@@ -117,6 +120,7 @@ class Receiver:
         self._deliverer = deliverer
         self._ender = pops.ender
         self._takebacks = pops.takebacks
+        self._unclaimed = pops.unclaimed
         self._filters = filters
         self._sessions = sessions
         self._config = config
@@ -176,7 +180,13 @@ class Receiver:
         self._waiting[call] = task, ticket
         # A task that is cancelled before it begins runs none of its own code.
         task.add_done_callback(lambda _: self._ended(call, admitted))
-        call.on_gone(lambda: self._gone(task, ticket))
+
+        def cancelled() -> None:
+            self._gone(task, ticket)
+            if receive.auto_renew:
+                self._unclaimed.cancelled(receive.client_id, started_s)
+
+        call.on_gone(cancelled)
 
     def _refuse_later(self, call: HotCall, failure: RequestError, started_s: float) -> None:
         """Refuse a receive that is too many, after a pause: who asks again at once has to wait."""
@@ -252,6 +262,8 @@ class Receiver:
                 take_back()
                 return
             call.complete(responses, take_back if given.leases else None)
+            if receive.auto_renew and given.leases:
+                self._unclaimed.gave(receive.client_id, len(given.leases), take_back)
             self._recorder.answered(RECEIVE, Code.OK, started_s)
         except RequestError as bad:
             self._refuse(call, bad, started_s)
