@@ -2,6 +2,8 @@
 
 The sequence is decided here, once: a service that fails to start undoes those before it, a fatal
 failure of a background task ends the process with its reason, a second signal ends it at once.
+SIGHUP, the end of the terminal, stops it like SIGTERM; files of certificates are read again without
+a signal.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from strata_runtime.clock import Clock, SystemClock
 from strata_runtime.errors import FatalError, one_line
 from strata_runtime.logs import get_logger
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Service(Protocol):
@@ -113,7 +115,9 @@ class Lifecycle:
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
+            # `nohup` starts a process that ignores SIGHUP, and so it stays.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():

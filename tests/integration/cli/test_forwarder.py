@@ -221,6 +221,39 @@ async def test_the_last_broker_keeps_its_connections() -> None:
         await closed(writer)
 
 
+async def test_a_connection_that_fails_ends_alone(
+    two: tuple[FakeBroker, FakeBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected exception costs one client its connection, and no other client anything."""
+    async with forwarding(two[0].address) as forwarder:
+        await until(lambda: forwarder.serving == {two[0].address})
+        with monkeypatch.context() as patch:
+            patch.setattr(forwarder, "_connect_once", _mistake)
+            reader, writer = await asyncio.open_connection(*host_and_port(forwarder.endpoint))
+            async with asyncio.timeout(LIMIT_S):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            await closed(writer)
+        assert await who(forwarder.endpoint) == "a"
+
+
+async def test_a_check_that_fails_is_begun_anew(
+    two: tuple[FakeBroker, FakeBroker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile its broker does not count as serving."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Forwarder, "_check", _mistake)
+        async with forwarding(two[0].address) as forwarder:
+            await until(lambda: two[0].address in forwarder.brokers)
+            assert forwarder.serving == set()
+            patch.undo()
+            await until(lambda: forwarder.serving == {two[0].address})
+
+
+async def _mistake(*_: object) -> bool:
+    raise LookupError("planted")
+
+
 async def test_bytes_pass_both_ways_and_half_closes_too() -> None:
     """A large echo comes back whole after the client said that it is done."""
     await exchange()

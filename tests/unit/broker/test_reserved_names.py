@@ -78,14 +78,22 @@ async def test_a_table_holds_no_messages(
     assert routed.status.code == definition_pb2.TOPIC_NOT_FOUND
 
 
-async def test_what_the_broker_needs_is_in_nobodys_quota(app: BrokerApp, client: Client) -> None:
-    """A full quota of consumer groups keeps no transaction half for ever."""
+async def test_what_the_broker_needs_is_in_nobodys_quota(
+    app: BrokerApp, client: Client, edge: FakeEdge
+) -> None:
+    """A full quota of consumer groups keeps no transaction half for ever; no list shows these."""
     for number in range(3):
         assert (await client.receive("orders", f"g{number}"))[0].code != 42900
     provisioner = app._provisioner
     for name in (TRANSACTION_DEAD_LETTER_GROUP, REDRIVE_GROUP):
         assert (await provisioner.system_group("", name)).name == name
     assert app.view.consumer_group_count("") == 3
+    listed = await edge.call(
+        ADMIN + "ListConsumerGroups",
+        admin_pb2.ListConsumerGroupsRequest(),
+        admin_pb2.ListConsumerGroupsResponse,
+    )
+    assert [group.name for group in listed.consumer_groups] == ["g0", "g1", "g2"]
 
 
 async def test_receives_make_few_consumer_groups(client: Client) -> None:

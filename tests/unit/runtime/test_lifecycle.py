@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 
 from strata_runtime.errors import FatalError, StrataError, one_line
 from strata_runtime.lifecycle import Lifecycle
+from strata_testing import until
 
 
 class Part:
@@ -52,6 +55,41 @@ async def test_fatal_failure_ends_the_process() -> None:
     with pytest.raises(FatalError, match=r"log\.sync failed: OSError: EIO"):
         await lifecycle.run(handle_signals=False)
     assert journal == ["+a", "-a"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_signal_stops_in_order(number: signal.Signals) -> None:
+    """Also the end of a terminal lets the services end what they do."""
+    journal: list[str] = []
+    running = asyncio.ensure_future(Lifecycle([Part("a", journal)]).run())
+    try:
+        await until(lambda: journal == ["+a"])
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(30):
+            await running
+    finally:
+        for handled in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(handled)
+    assert journal == ["+a", "-a"]
+
+
+async def test_a_hangup_that_is_ignored_stays_so() -> None:
+    """`nohup` starts a process that ignores SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    journal: list[str] = []
+    lifecycle = Lifecycle([Part("a", journal)])
+    running = asyncio.ensure_future(lifecycle.run())
+    try:
+        await until(lambda: journal == ["+a"])
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+        assert not lifecycle.is_stopping
+        lifecycle.request_stop()
+        await running
+    finally:
+        for handled in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(handled)
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_service_that_hangs_does_not_hold_the_others() -> None:

@@ -13,7 +13,11 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.metadata.requests import enum_name
 from strata_broker.operators.topics import Operations
 from strata_broker.servicers.pages import page
-from strata_mq.requests import check_new_consumer_group, check_new_topic
+from strata_mq.requests import (
+    check_new_consumer_group,
+    check_new_topic,
+    is_own_consumer_group,
+)
 from strata_runtime.config import Config, to_json, to_toml
 
 
@@ -103,13 +107,13 @@ class AdminServicer:
     async def list_consumer_groups(
         self, request: admin_pb2.ListConsumerGroupsRequest
     ) -> admin_pb2.ListConsumerGroupsResponse:
-        """List consumer groups by namespace and name."""
+        """List consumer groups by namespace and name, without StrataMQ's own."""
         namespace = request.namespace if request.HasField("namespace") else None
         rows, token = page(
             (
                 ((row.namespace, row.name), row)
                 for row in self._view.consumer_groups()
-                if namespace is None or row.namespace == namespace
+                if namespace in (None, row.namespace) and not is_own_consumer_group(row.name)
             ),
             request.page_size,
             request.page_token,

@@ -34,7 +34,7 @@ from strata_runtime.listening import listening
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
 from strata_runtime.metrics_server import MetricsServer, MetricsServerOptions
-from strata_runtime.tasks import OnFatal, Tasks
+from strata_runtime.tasks import OnFatal, RequestTasks, Tasks
 
 _CHANNEL_OPTIONS = (
     # A returned broker is seen at the next check, not after grpcio's own long pauses.
@@ -206,7 +206,11 @@ class Forwarder:
         self._list = brokers
         self._brokers: dict[str, Broker] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
-        self._tasks = Tasks("forwarder", on_fatal, max_tasks=options.max_connections + 1_000)
+        self._tasks = Tasks("forwarder", on_fatal, max_tasks=1)
+        # One for each connection that looks for a broker, one for each broker.
+        self._requests = RequestTasks(
+            "forwarder", metrics, max_tasks=options.max_connections + 1_000
+        )
         self._server: asyncio.Server | None = None
         self._connections = 0
         # Sockets of both kinds; `_closed` is set when the last one goes.
@@ -238,6 +242,7 @@ class Forwarder:
         if self._server is not None:
             self._server.close()
         await self._tasks.stop()
+        await self._requests.stop()
         if not self._sides:
             self._closed.set()
         for broker in self._brokers.values():
@@ -286,7 +291,7 @@ class Forwarder:
             self._refused.add(1, {"reason": "limit"})
             client.abort()
             return
-        self._tasks.spawn("connect", self._connect(client))
+        self._find_broker(client)
 
     def _client_closed(self, client: Side) -> None:
         self._connections -= 1
@@ -315,7 +320,11 @@ class Forwarder:
         if self._server is None or not self._server.is_serving() or len(silent) >= _MAX_TRIES:
             client.abort()
             return
-        self._tasks.spawn("connect", self._connect(client, silent))
+        self._find_broker(client, silent)
+
+    def _find_broker(self, client: Side, silent: Sequence[str] = ()) -> None:
+        """Connect a client; a failure costs this connection alone."""
+        self._requests.spawn("connect", self._connect(client, silent), lambda _: client.abort())
 
     async def _connect_once(self, client: Side, silent: Sequence[str]) -> bool:
         """Give a client's connection to the first broker that accepts it; False: to none."""
@@ -351,12 +360,25 @@ class Forwarder:
             wanted = set(self._list.addresses())
             for address in wanted - self._brokers.keys():
                 broker = self._brokers[address] = Broker(address)
-                check = self._check(broker)
-                self._checks[address] = self._tasks.spawn(f"check {address}", check)
+                self._checks[address] = self._follow(broker)
             for address in self._brokers.keys() - wanted:
                 self._checks.pop(address).cancel()
                 _drop(self._brokers.pop(address))
             await asyncio.sleep(self._options.check_interval_ms / 1_000)
+
+    def _follow(self, broker: Broker) -> asyncio.Task[None]:
+        """Check a broker until it leaves the list; a check that fails is begun anew."""
+
+        def failed(_: BaseException) -> None:
+            broker.serving = False
+            running = asyncio.get_running_loop()
+            running.call_later(self._options.check_interval_ms / 1_000, again)
+
+        def again() -> None:
+            if self._brokers.get(broker.address) is broker and self._server is not None:
+                self._checks[broker.address] = self._follow(broker)
+
+        return self._requests.spawn("check", self._check(broker), failed)
 
     async def _check(self, broker: Broker) -> None:
         """Ask a broker for its health, again and again."""
