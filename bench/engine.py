@@ -198,7 +198,7 @@ async def _consume(engine: GroupEngine, rounds: int) -> int:
     call = PopCall(5, TOPIC, -1, take, False, 0.0)
     done = 0
     for _ in range(rounds):
-        delivered = await engine.leader.pops.pop(call)
+        delivered = (await engine.leader.pops.pop(call)).messages
         refs = [
             LeaseRef(
                 5,

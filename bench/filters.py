@@ -117,7 +117,7 @@ async def drain(
         if lease_set is not None and lease_set.leases.head >= count:
             break
         pop_began_s = time.perf_counter()
-        delivered = await engine.leader.pops.pop(call)
+        delivered = (await engine.leader.pops.pop(call)).messages
         longest_gap_s = max(longest_gap_s, time.perf_counter() - pop_began_s)
         pops += 1
         given += len(delivered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import pytest
 
@@ -18,7 +18,7 @@ def check(number: int = 1, message: bytes = b"half") -> TransactionCheck:
     return TransactionCheck(1, 10, 0, TOPIC, number, False, 0, message)
 
 
-async def watching(watchers: Watchers, *boot_ids: int) -> list[AsyncIterator[WatchUpdate]]:
+async def watching(watchers: Watchers, *boot_ids: int) -> list[AsyncGenerator[WatchUpdate]]:
     """Open streams and take the leaderships that come first."""
     streams = [watchers.updates(boot_id) for boot_id in boot_ids]
     for stream in streams:
@@ -26,9 +26,9 @@ async def watching(watchers: Watchers, *boot_ids: int) -> list[AsyncIterator[Wat
     return streams
 
 
-async def close(streams: list[AsyncIterator[WatchUpdate]]) -> None:
+async def close(streams: list[AsyncGenerator[WatchUpdate]]) -> None:
     for stream in streams:
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
 
 
 async def test_producers_are_asked_in_turn() -> None:

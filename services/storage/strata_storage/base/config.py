@@ -266,6 +266,12 @@ class StorageConfig(Section):
         ge=1,
         description="Requests of the pops that wait, per raft group, and of the pulls likewise.",
     )
+    max_interests: int = Field(
+        default=100_000,
+        ge=1,
+        description="Topics and consumer groups of which brokers want to be told when there are "
+        "messages, per raft group, all together; of further ones brokers ask once a second.",
+    )
     filter_steps_per_turn: int = Field(
         default=10_000,
         ge=100,
@@ -351,6 +357,7 @@ class StorageConfig(Section):
                     max_transaction_checks=self.max_transaction_checks,
                 ),
             ),
+            watch=WatcherOptions(interests_max=self.max_interests),
             flush=FlushOptions(self.max_unflushed_log_bytes, self.max_flush_age_ms / 1_000),
             retention=RetentionOptions(
                 interval_s=self.retention_interval_ms / 1_000,

@@ -1,20 +1,21 @@
-"""Notices of a node to the brokers that watch it: led raft groups and halves to check.
+"""Notices of a node to the brokers that watch it: led raft groups, halves to check, places to pop.
 
-One stream per broker carries both. A slow reader misses leaderships that began and ended; checks
+One stream per broker carries all. A slow reader misses leaderships that began and ended; checks
 wait for it in a queue with a limit, and a check that finds no space there is offered to another
-broker.
+broker; a place waits for it once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from strata.meta.v1 import meta_pb2 as meta
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.base.errors import Refused
+from strata_storage.base.interests import DeliverablePlace, Interests, InterestStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,16 @@ class WatcherOptions:
         checks_max: transaction checks that wait for one stream.
         check_bytes_max: bytes of their messages.
         checks_per_answer: checks in one message of the stream.
+        interests_max: places of which brokers want to be told, or were not told yet.
+        places_per_answer: places in one message of the stream.
     """
 
     watchers_max: int = 1_000
     checks_max: int = 1_000
     check_bytes_max: int = 16 * 1024 * 1024
     checks_per_answer: int = 16
+    interests_max: int = 100_000
+    places_per_answer: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class TransactionCheck:
 
 @dataclass(frozen=True, slots=True)
 class WatchUpdate:
-    """News for one broker: all raft groups led here (None: as told before), or checks.
+    """News for one broker: all raft groups led here (None: as told before), checks or places.
 
     `health`: what the node says of itself; with the raft groups, None: as told before.
     """
@@ -58,16 +63,27 @@ class WatchUpdate:
     led_groups: Sequence[int] | None
     checks: Sequence[TransactionCheck] = ()
     health: meta.StorageHealth | None = None
+    deliverable: Sequence[DeliverablePlace] = ()
 
 
 class _Watch:
     """One stream."""
 
-    __slots__ = ("boot_id", "check_bytes", "checks", "roles_changed", "wake")
+    __slots__ = (
+        "boot_id",
+        "check_bytes",
+        "checks",
+        "interests",
+        "number",
+        "roles_changed",
+        "wake",
+    )
 
-    def __init__(self, boot_id: int) -> None:
+    def __init__(self, boot_id: int, number: int, interests: Interests) -> None:
         self.boot_id = boot_id
+        self.number = number
         self.wake = asyncio.Event()
+        self.interests = InterestStream(interests, self.wake.set)
         self.roles_changed = True
         self.checks: deque[TransactionCheck] = deque()
         self.check_bytes = 0
@@ -90,6 +106,7 @@ class Watchers:
         self._options = options or WatcherOptions()
         self._led: set[int] = set()
         self._health = meta.StorageHealth()
+        self._interests = Interests(self._options.interests_max)
         # A dict for its order: they are told in the order in which they came.
         self._watches: dict[_Watch, None] = {}
 
@@ -100,6 +117,11 @@ class Watchers:
     def checks_waiting(self) -> int:
         """Checks that no broker has taken yet."""
         return sum(len(watch.checks) for watch in self._watches)
+
+    @property
+    def interests_used(self) -> int:
+        """Places of which brokers want to be told, or were not told yet."""
+        return self._interests.used
 
     def led_groups(self) -> list[int]:
         """Return the raft groups led here, in order."""
@@ -143,8 +165,21 @@ class Watchers:
             return True
         return False
 
-    async def updates(self, boot_id: int) -> AsyncIterator[WatchUpdate]:
+    def stream(self, boot_id: int, number: int) -> InterestStream | None:
+        """Return a broker's stream by the number that the broker gave it; None: not open here."""
+        if not number:
+            return None
+        for watch in self._watches:
+            if watch.boot_id == boot_id and watch.number == number:
+                return watch.interests
+        return None
+
+    async def updates(self, boot_id: int, number: int = 0) -> AsyncGenerator[WatchUpdate]:
         """Yield what a broker is to know: the leaderships first, then whatever comes.
+
+        Args:
+            boot_id: of the broker.
+            number: what it calls this stream; 0: no pop of it wants to be told on it.
 
         Raises:
             Refused: OUTCOME_OVERLOADED, too many watch.
@@ -152,7 +187,7 @@ class Watchers:
         options = self._options
         if len(self._watches) >= options.watchers_max:
             raise Refused(pb.OUTCOME_OVERLOADED, f"{options.watchers_max} brokers watch already")
-        watch = _Watch(boot_id)
+        watch = _Watch(boot_id, number, self._interests)
         self._watches[watch] = None
         try:
             while True:
@@ -162,7 +197,11 @@ class Watchers:
                     yield WatchUpdate(self.led_groups(), health=self._health)
                 while watch.checks and not watch.roles_changed:
                     yield WatchUpdate(None, watch.take_checks(options.checks_per_answer))
-                if not watch.roles_changed:
+                while watch.interests.has_news and not watch.roles_changed:
+                    told = watch.interests.take_told(options.places_per_answer)
+                    yield WatchUpdate(None, deliverable=told)
+                if not watch.wake.is_set():
                     await watch.wake.wait()
         finally:
             del self._watches[watch]
+            watch.interests.end()

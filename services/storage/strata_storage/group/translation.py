@@ -201,4 +201,6 @@ def watch_response(update: WatchUpdate) -> pb.WatchResponse:
             store_time_ms=check.store_time_ms,
             message=check.message,
         )
+    for place in update.deliverable:
+        response.deliverable.add(**place._asdict())
     return response

@@ -20,6 +20,7 @@ from strata_storage.leading.pending.pending import Pending, PendingPorts
 from strata_storage.leading.pin_sweep import PinSweep
 from strata_storage.leading.pops.client_names import ClientNames
 from strata_storage.leading.pops.dead_letters import DeadLetterMover, Exhausted
+from strata_storage.leading.pops.group_interests import GroupInterests
 from strata_storage.leading.pops.holders import Holders
 from strata_storage.leading.pops.lease_calls import LeaseCalls
 from strata_storage.leading.pops.lease_sets import LeaseSets, Section
@@ -41,7 +42,7 @@ class GroupLeader:
         term: raft term.
         ready: the raft group owns its slots; until then appends are refused.
         appends, pops, leases, dead_letters, rehashes: what it serves.
-        waiters: parked pops.
+        waiters: parked pops, and brokers to be told what a pop may find.
         arrivals: fetches that wait.
         pending: messages that wait.
         client_names: who takes messages, kept for traces.
@@ -71,7 +72,9 @@ class GroupLeader:
         self._options = options
         self._since_s = clock.monotonic_s()
         self.proposer = Proposer(replica, clock, machine.state.group_time_ms)
-        self.waiters = Waiters(options.max_waiters, options.max_waiter_bytes)
+        self.waiters = Waiters(
+            options.max_waiters, options.max_waiter_bytes, GroupInterests(machine.raft_group)
+        )
         self.arrivals = Arrivals(options.max_waiters, options.max_waiter_bytes)
         self.sets = LeaseSets(machine, self.proposer, options.lease_sets_max, wake=self._wake)
         self.pin_sweep = PinSweep(options.dedupe.window_ms)

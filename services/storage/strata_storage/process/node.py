@@ -511,6 +511,7 @@ class StorageNode:
         used = used_by(self.engines())
         used |= {"holders": len(self.holders), "watchers": len(self.watchers)}
         used["checks_max"] = self.watchers.checks_waiting
+        used["interests_max"] = self.watchers.interests_used
         used |= {"filters_max": len(self.filters)}
         used |= {"filter_characters_max": self.filters.characters}
         return [(float(value), {"limit": limit}) for limit, value in used.items()]

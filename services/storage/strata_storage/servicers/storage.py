@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
 from strata.storage.v1 import storage_pb2 as pb
@@ -181,11 +181,14 @@ class StorageServicer(ReadServicer):
         engine.check_disk(self._disk, DiskMark.REFUSE_ALL_BUT_ACKS)
         leader = engine.leading()
         leader.client_names.note(request.holder, request.client_id)
-        delivered = await leader.pops.pop(call)
+        answer = await leader.pops.pop(call)
+        delivered = answer.messages
         # From here on nothing waits: what was leased is in the answer.
         if not delivered and len(sealed := leader.pops.sealed(call)) != call.known_sealed:
             response.moved = True
             response.sealed.extend(sealed_queues(sealed))
+        else:
+            response.told_later, response.unfinished = answer.told_later, answer.unfinished
         self._instruments.popped.add(len(delivered))
         for message in delivered:
             fill_leased(response.messages.add(), message, places_only=call.places_only)
@@ -430,8 +433,9 @@ class StorageServicer(ReadServicer):
         boot_id, brokers = request.broker_boot_id, self._holders.brokers
         brokers.watches(boot_id)
         try:
-            async for update in self._watchers.updates(boot_id):
-                yield watch_response(update)
+            async with aclosing(self._watchers.updates(boot_id, request.stream)) as updates:
+                async for update in updates:
+                    yield watch_response(update)
         finally:
             brokers.unwatched(boot_id, self._clock.monotonic_s())
 
@@ -468,4 +472,5 @@ class StorageServicer(ReadServicer):
                 request.holder if request.auto_renew else None,
                 self._clock.monotonic_s(),
             ),
+            self._watchers.stream(request.broker_boot_id, request.tell_stream),
         )

@@ -761,6 +761,7 @@ class PopRequest(_message.Message):
     KNOWN_SEALED_FIELD_NUMBER: _builtins.int
     PLACES_ONLY_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
+    TELL_STREAM_FIELD_NUMBER: _builtins.int
     raft_group: _builtins.int
     consumer_group_id: _builtins.int
     queue: _builtins.int
@@ -797,6 +798,10 @@ class PopRequest(_message.Message):
     """Only leases: the caller reads the messages' bytes at any replica (`ReadMessages`)."""
     number: _builtins.int
     """The broker's number of this pop in `EndPops`; 0: the pop ends by itself."""
+    tell_stream: _builtins.int
+    """The broker's `Watch` stream on which the node tells when more of what was asked for can be
+    taken, if this pop leaves nothing behind; 0: the node tells nothing.
+    """
     @_builtins.property
     def topic(self) -> Global___TopicRef: ...
     @_builtins.property
@@ -827,10 +832,11 @@ class PopRequest(_message.Message):
         known_sealed: _builtins.int = ...,
         places_only: _builtins.bool = ...,
         number: _builtins.int = ...,
+        tell_stream: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter", "topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "auto_renew", b"auto_renew", "broker_boot_id", b"broker_boot_id", "client_id", b"client_id", "consumer_group_id", b"consumer_group_id", "dead_letter_topic_id", b"dead_letter_topic_id", "fifo", b"fifo", "filter", b"filter", "holder", b"holder", "invisible_ms", b"invisible_ms", "known_sealed", b"known_sealed", "max_attempts", b"max_attempts", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "number", b"number", "one_per_message_group", b"one_per_message_group", "places_only", b"places_only", "queue", b"queue", "raft_group", b"raft_group", "repeated", b"repeated", "start", b"start", "tell_stream", b"tell_stream", "topic", b"topic", "wait_ms", b"wait_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -931,12 +937,21 @@ class PopResponse(_message.Message):
     MOVED_FIELD_NUMBER: _builtins.int
     SEALED_FIELD_NUMBER: _builtins.int
     APPLIED_INDEX_FIELD_NUMBER: _builtins.int
+    TOLD_LATER_FIELD_NUMBER: _builtins.int
+    UNFINISHED_FIELD_NUMBER: _builtins.int
     moved: _builtins.bool
     """Nothing was leased because `known_sealed` is not the number of `sealed`: the broker must look
     for these queues elsewhere, too.
     """
     applied_index: _builtins.int
     """With `places_only`: a replica that has applied this index has the messages."""
+    told_later: _builtins.bool
+    """The node tells on `tell_stream`, once, when more can be taken: until then another pop of the
+    same raft group, topic, consumer group and queue would find nothing. If not set, the node
+    tells nothing: there may be more now, or it has no room to note the broker's interest.
+    """
+    unfinished: _builtins.bool
+    """With `tell_stream`: the pop had no time to look at everything; another one goes on from there."""
     @_builtins.property
     def refusal(self) -> Global___Refusal: ...
     @_builtins.property
@@ -951,10 +966,12 @@ class PopResponse(_message.Message):
         moved: _builtins.bool = ...,
         sealed: _abc.Iterable[Global___SealedQueue] | None = ...,
         applied_index: _builtins.int = ...,
+        told_later: _builtins.bool = ...,
+        unfinished: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["refusal", b"refusal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "messages", b"messages", "moved", b"moved", "refusal", b"refusal", "sealed", b"sealed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied_index", b"applied_index", "messages", b"messages", "moved", b"moved", "refusal", b"refusal", "sealed", b"sealed", "told_later", b"told_later", "unfinished", b"unfinished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1923,15 +1940,19 @@ class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    STREAM_FIELD_NUMBER: _builtins.int
     broker_boot_id: _builtins.int
+    stream: _builtins.int
+    """The broker's number of this stream, named by pops (`tell_stream`); 0: no pop names it."""
     def __init__(
         self,
         *,
         broker_boot_id: _builtins.int = ...,
+        stream: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_boot_id", b"broker_boot_id", "stream", b"stream"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1944,6 +1965,7 @@ class WatchResponse(_message.Message):
     LED_GROUPS_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
+    DELIVERABLE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def led_groups(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Raft groups whose leader is on this node now."""
@@ -1956,20 +1978,58 @@ class WatchResponse(_message.Message):
     def health(self) -> _meta_pb2.StorageHealth:
         """With `led_groups`, sent again whenever it changes."""
 
+    @_builtins.property
+    def deliverable(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeliverablePlace]:
+        """Where a pop may find messages now, each once per `told_later`; `led_groups` is then not
+        repeated (rule 35).
+        """
+
     def __init__(
         self,
         *,
         led_groups: _abc.Iterable[_builtins.int] | None = ...,
         checks: _abc.Iterable[Global___TransactionCheck] | None = ...,
         health: _meta_pb2.StorageHealth | None = ...,
+        deliverable: _abc.Iterable[Global___DeliverablePlace] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "health", b"health", "led_groups", b"led_groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "deliverable", b"deliverable", "health", b"health", "led_groups", b"led_groups"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchResponse: _TypeAlias = WatchResponse  # noqa: Y015
+
+@_typing.final
+class DeliverablePlace(_message.Message):
+    """Where a pop takes messages for a consumer group."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RAFT_GROUP_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    CONSUMER_GROUP_ID_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    raft_group: _builtins.int
+    topic_id: _builtins.int
+    consumer_group_id: _builtins.int
+    queue: _builtins.int
+    """As the pop named it: a queue number, or -1 for any queue."""
+    def __init__(
+        self,
+        *,
+        raft_group: _builtins.int = ...,
+        topic_id: _builtins.int = ...,
+        consumer_group_id: _builtins.int = ...,
+        queue: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_group_id", b"consumer_group_id", "queue", b"queue", "raft_group", b"raft_group", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeliverablePlace: _TypeAlias = DeliverablePlace  # noqa: Y015
 
 @_typing.final
 class TransactionCheck(_message.Message):

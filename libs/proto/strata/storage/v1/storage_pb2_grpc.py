@@ -207,7 +207,9 @@ class StorageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Pop(self, request, context):
-        """Takes leases on messages for a consumer group; waits for data up to wait_ms.
+        """Takes leases on messages for a consumer group. Receives wait in the broker, which is told on its
+        `Watch` stream when there is something to take (`tell_stream`); a pop of an older broker waits
+        for data up to wait_ms.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -43,7 +43,10 @@ class StorageServiceStub:
     committed messages at an offset never change, so any replica may serve them.
     """
     Pop: _grpc.UnaryUnaryMultiCallable[_storage_pb2.PopRequest, _storage_pb2.PopResponse]
-    """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
+    """Takes leases on messages for a consumer group. Receives wait in the broker, which is told on its
+    `Watch` stream when there is something to take (`tell_stream`); a pop of an older broker waits
+    for data up to wait_ms.
+    """
     EndPops: _grpc.UnaryUnaryMultiCallable[_storage_pb2.EndPopsRequest, _storage_pb2.EndPopsResponse]
     """Ends pops that still wait after their clients left: they are answered with the messages taken
     so far, mostly none. Their answers arrive as usual, so nothing is leased unseen.
@@ -111,7 +114,10 @@ class StorageServiceAsyncStub(StorageServiceStub):
     committed messages at an offset never change, so any replica may serve them.
     """
     Pop: _aio.UnaryUnaryMultiCallable[_storage_pb2.PopRequest, _storage_pb2.PopResponse]  # type: ignore[assignment]
-    """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
+    """Takes leases on messages for a consumer group. Receives wait in the broker, which is told on its
+    `Watch` stream when there is something to take (`tell_stream`); a pop of an older broker waits
+    for data up to wait_ms.
+    """
     EndPops: _aio.UnaryUnaryMultiCallable[_storage_pb2.EndPopsRequest, _storage_pb2.EndPopsResponse]  # type: ignore[assignment]
     """Ends pops that still wait after their clients left: they are answered with the messages taken
     so far, mostly none. Their answers arrive as usual, so nothing is leased unseen.
@@ -200,7 +206,10 @@ class StorageServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _storage_pb2.PopRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_storage_pb2.PopResponse, _abc.Awaitable[_storage_pb2.PopResponse]]:
-        """Takes leases on messages for a consumer group; waits for data up to wait_ms."""
+        """Takes leases on messages for a consumer group. Receives wait in the broker, which is told on its
+        `Watch` stream when there is something to take (`tell_stream`); a pop of an older broker waits
+        for data up to wait_ms.
+        """
 
     @_abc_1.abstractmethod
     def EndPops(

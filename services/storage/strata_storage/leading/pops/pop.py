@@ -1,5 +1,9 @@
 """Pop: leases on messages for a consumer group, answered when they are committed (rule 24).
 
+A pop of a broker that wants to be told does not wait (rule 35): one that leaves nothing behind arms
+an interest of its broker in the turn of the event loop in which it looked, so that nothing that
+comes from then on is missed, also while its leases are committed.
+
 One *look* at the queues decides on leases without waiting. A filter that lets little through makes
 it pass over much: a look is bounded, and a pop that found nothing looks again until its time is
 over, giving way to everything else on the event loop in between. So is what its filter costs in
@@ -25,13 +29,15 @@ from strata_storage.base.config import EngineOptions
 from strata_storage.base.errors import Refused
 from strata_storage.leading.pops.candidates import Candidates, LookBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, LeaseSets
-from strata_storage.leading.pops.pop_calls import Catch, Caught, Delivered, PopCall
+from strata_storage.leading.pops.pop_calls import Catch, Caught, Delivered, PopAnswer, PopCall
 from strata_storage.leading.pops.taken_messages import TakenMessages
 from strata_storage.leading.pops.waiters import Waiters
 from strata_storage.leading.proposer import Proposer, committed
 from strata_storage.reads.reader import Location, MessageReader
 from strata_storage.rows.machine import GroupMachine
 
+# For so long a pop that does not wait goes on while its filter lets nothing through.
+_MAX_LOOK_S = 1.0
 # New offsets that a FIFO pop looks at although it may not take as many: most may be blocked.
 _FIFO_AT_ONCE = 256
 # Queues remembered of one attempt; others are asked in turn.
@@ -73,7 +79,7 @@ class GroupPopper:
         # has one look at most.
         self._again = asyncio.Lock()
 
-    async def pop(self, call: PopCall) -> list[Delivered]:
+    async def pop(self, call: PopCall) -> PopAnswer:
         """Lease messages; wait up to `wait_s` for some; empty when there were none.
 
         Empty at once for a caller who does not know which of the queues are sealed here: some of
@@ -84,17 +90,18 @@ class GroupPopper:
         """
         self._sets.check_exists(call.consumer_group_id, call.topic.topic_id)
         try:
-            return await self._pop(call, self._clock.monotonic_s() + call.wait_s)
+            wait_s = call.wait_s if call.stream is None else _MAX_LOOK_S
+            return await self._pop(call, self._clock.monotonic_s() + wait_s)
         except asyncio.CancelledError:
             # It may have been woken for what it did not come to.
             self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
             raise
 
-    async def _pop(self, call: PopCall, deadline_s: float) -> list[Delivered]:
+    async def _pop(self, call: PopCall, deadline_s: float) -> PopAnswer:
         filter_steps_left = self._options.pop_filter_steps
         while True:
             if self._must_tell(call):
-                return []
+                return PopAnswer()
             catch = await self._look(call)
             filter_steps_left -= self._options.pop_scan_filter_steps - catch.budget.filter_steps
             if catch.leases:
@@ -102,14 +109,14 @@ class GroupPopper:
             else:
                 delivered = self._settle(catch)
             if delivered:
-                return delivered
+                return PopAnswer(delivered, catch.told_later)
             if call.is_gone():
                 # It may have been woken for what it did not take.
                 self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-                return []
+                return PopAnswer()
             if self._must_tell(call):
                 # A queue was sealed meanwhile, and woke who waited already.
-                return []
+                return PopAnswer()
             time_left_s = deadline_s - self._clock.monotonic_s()
             if self._look_again(call, catch):
                 if filter_steps_left <= 0:
@@ -117,9 +124,11 @@ class GroupPopper:
                 if time_left_s <= 0 or filter_steps_left <= 0:
                     # What it did not come to is for the next one.
                     self._waiters.wake_group(call.topic.topic_id, call.consumer_group_id)
-                    return []
+                    return PopAnswer(unfinished=True)
                 async with self._again:
                     await asyncio.sleep(0)
+            elif call.stream is not None:
+                return PopAnswer(told_later=catch.told_later)
             elif time_left_s <= 0 or not await self._waiters.wait(
                 call.topic.topic_id,
                 call.consumer_group_id,
@@ -127,7 +136,7 @@ class GroupPopper:
                 time_left_s,
                 call.size_bytes,
             ):
-                return []
+                return PopAnswer()
 
     def _settle(self, catch: Catch) -> list[Delivered]:
         """Propose what a look without leases changed; nobody waits for that."""
@@ -212,7 +221,22 @@ class GroupPopper:
         # A lease for nobody would keep the message from everybody else.
         if not catch.leases and not call.is_gone():
             self._take(call, catch)
+            self._arm(call, catch)
         return catch
+
+    def _arm(self, call: PopCall, catch: Catch) -> None:
+        """Let the broker be told of what comes from now on, if nothing is left behind now."""
+        if (
+            call.stream is None
+            or catch.repeated
+            or catch.incomplete
+            or self._look_again(call, catch)
+            or (catch.leases and not self._all_in_memory(call, catch))
+        ):
+            return
+        catch.told_later = self._waiters.interests.arm(
+            call.stream, call.topic.topic_id, call.consumer_group_id, call.queue
+        )
 
     async def _warm(self, call: PopCall, catch: Catch) -> bool:
         """Fetch what this pop may take and the tier alone has: no lease is taken on the rest.
@@ -237,6 +261,7 @@ class GroupPopper:
                 readable.append(queue)
             except Refused as refused:
                 refusal = refused
+                catch.incomplete = True
         if refusal is not None and not readable:
             raise refusal
         catch.queues = readable
@@ -287,6 +312,7 @@ class GroupPopper:
                 # A set that cannot be read now; what other queues gave is to be delivered.
                 if not catch.leases:
                     raise
+                catch.incomplete = True
                 break
             if catch.repeated or len(catch.leases) >= call.take.max_messages:
                 break
@@ -407,6 +433,15 @@ class GroupPopper:
             if row and found and found.leases.peek_ready(now_ms, row.next_offset):
                 return True
         return False
+
+    def _all_in_memory(self, call: PopCall, catch: Catch) -> bool:
+        """Whether `_look_again` knew all queues: a full look ends before the last one."""
+        consumer_group_id, topic_id = call.consumer_group_id, call.topic.topic_id
+        return all(
+            self._sets.in_memory((consumer_group_id, topic_id, queue)) is not None
+            or self._machine.queues.get(topic_id, queue) is None
+            for queue in catch.queues
+        )
 
     def _give_back_now(self, catch: Catch) -> None:
         """Release what was proposed and given to nobody."""

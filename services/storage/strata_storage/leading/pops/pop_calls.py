@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from strata_mq.filters import EVERYTHING, MessageFilter
 from strata_mq.leases import Lease, TakeRequest
+from strata_storage.base.interests import InterestStream
 from strata_storage.leading.pops.candidates import LookBudget
 from strata_storage.leading.pops.lease_sets import LeaseSet, Section
 from strata_storage.rows.ownership import Topic
@@ -22,7 +23,8 @@ class PopCall:
     how many of the queues the caller knows to be sealed here. `message_filter`: what it does not
     let through is consumed, new or leased before. `places_only`: without the messages' bytes.
     `size_bytes`: of its request, which is in memory for as long as it waits. `is_gone`: whether
-    nobody is there any more who could be given something.
+    nobody is there any more who could be given something. `stream`: its broker is told there when
+    more can be taken, unless this pop leaves something behind; None: it does not want to be told.
     """
 
     consumer_group_id: int
@@ -37,6 +39,21 @@ class PopCall:
     places_only: bool = False
     size_bytes: int = 0
     is_gone: Callable[[], bool] = lambda: False
+    stream: InterestStream | None = None
+
+
+class PopAnswer(NamedTuple):
+    """What a pop gives.
+
+    Attributes:
+        messages: leased for the caller.
+        told_later: nothing is left behind, and the caller is told when that changes.
+        unfinished: there was no time to look at everything.
+    """
+
+    messages: Sequence[Delivered] = ()
+    told_later: bool = False
+    unfinished: bool = False
 
 
 class Delivered(NamedTuple):
@@ -73,3 +90,7 @@ class Catch:
     repeated: bool = False
     # A head moved: looking again may give something.
     moved: bool = False
+    # Not all that was asked for could be looked at.
+    incomplete: bool = False
+    # The broker is told when more can be taken.
+    told_later: bool = False

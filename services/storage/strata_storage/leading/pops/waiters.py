@@ -1,5 +1,8 @@
 """Pops that found nothing and wait for data, an expiry or a release (bounded).
 
+Only pops of older brokers wait here; everything that wakes them tells the interests of newer ones
+(rule 35). It goes when no broker asks with `wait_ms` any more.
+
 A wake-up is a permission to look again, not a message: per (topic, consumer group) the pop that
 waits longest is woken first, and it wakes the next one when it left something behind. So a burst
 of data does not wake a thousand pops that find nothing.
@@ -17,9 +20,7 @@ from operator import attrgetter
 
 from strata.storage.v1 import storage_pb2 as pb
 from strata_storage.base.errors import Refused
-
-ANY_QUEUE = -1
-"""The queue of a pop that may look at every queue of its topic."""
+from strata_storage.leading.pops.group_interests import ANY_QUEUE, GroupInterests
 
 
 class ParkedPop:
@@ -56,8 +57,10 @@ class Waiters:
     Args:
         max_waiters: limit on parked pops.
         max_bytes: limit on their requests, which stay in memory as long.
+        interests: told of everything that wakes a pop.
 
     Attributes:
+        interests: brokers to be told.
         parked_bytes: of the requests of parked pops.
     """
 
@@ -68,10 +71,14 @@ class Waiters:
         "_next_number",
         "_parked",
         "_refusal",
+        "interests",
         "parked_bytes",
     )
 
-    def __init__(self, max_waiters: int, max_bytes: int) -> None:
+    def __init__(
+        self, max_waiters: int, max_bytes: int, interests: GroupInterests | None = None
+    ) -> None:
+        self.interests = GroupInterests(0) if interests is None else interests
         self._max_waiters = max_waiters
         self._max_bytes = max_bytes
         self.parked_bytes = 0
@@ -137,11 +144,13 @@ class Waiters:
 
     def wake_topic(self, topic_id: int, queue: int) -> None:
         """Let one pop of every consumer group look at a queue that got data."""
+        self.interests.tell_topic(topic_id, queue)
         for lines in list(self._lines.get(topic_id, {}).values()):
             self._wake_first(lines, (ANY_QUEUE, queue))
 
     def wake_all(self, topic_id: int, queue: int) -> None:
         """Let every pop look again that waits for a queue."""
+        self.interests.tell_topic(topic_id, queue)
         for lines in list(self._lines.get(topic_id, {}).values()):
             for named in (ANY_QUEUE, queue):
                 for waiter in list(lines.get(named, {}).values()):
@@ -149,6 +158,7 @@ class Waiters:
 
     def wake_group(self, topic_id: int, consumer_group_id: int, queue: int = ANY_QUEUE) -> None:
         """Let one pop of a consumer group look again; ANY_QUEUE: at any queue."""
+        self.interests.tell_group(topic_id, consumer_group_id, queue)
         lines = self._lines.get(topic_id, {}).get(consumer_group_id)
         if lines:
             self._wake_first(lines, lines if queue == ANY_QUEUE else (ANY_QUEUE, queue))
@@ -164,6 +174,7 @@ class Waiters:
 
     def refuse_all(self, refusal: Refused) -> None:
         """End every parked pop, because this replica does not lead any more."""
+        self.interests.tell_all()
         self._refusal = refusal
         for groups in list(self._lines.values()):
             for lines in list(groups.values()):
