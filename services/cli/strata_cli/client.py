@@ -41,6 +41,7 @@ _CODES = {
     grpc.StatusCode.RESOURCE_EXHAUSTED: "refused",
     grpc.StatusCode.PERMISSION_DENIED: "refused",
     grpc.StatusCode.UNAUTHENTICATED: "refused",
+    grpc.StatusCode.UNIMPLEMENTED: "refused",
     grpc.StatusCode.UNAVAILABLE: "unreachable",
     grpc.StatusCode.DEADLINE_EXCEEDED: "unreachable",
 }
@@ -48,6 +49,18 @@ _STATUS_WORDS = {
     grpc.StatusCode.UNAVAILABLE: "cannot reach",
     grpc.StatusCode.DEADLINE_EXCEEDED: "no answer in time from",
 }
+
+
+class CallFailed(CliError):
+    """A broker answered a call with an error, or not at all.
+
+    Attributes:
+        status: gRPC's status of the call.
+    """
+
+    def __init__(self, message: str, status: grpc.StatusCode) -> None:
+        super().__init__(message, _CODES.get(status, "failed"))
+        self.status = status
 
 
 class AdminClient:
@@ -76,7 +89,7 @@ class AdminClient:
         """Call a unary method of a stub.
 
         Raises:
-            CliError: the call failed.
+            CallFailed: the broker refuses, or it does not answer in time.
         """
         try:
             return method(request, timeout=self.timeout_s, metadata=self.metadata())
@@ -106,14 +119,14 @@ class AdminClient:
             )
         return tuple(headers)
 
-    def failure(self, error: grpc.RpcError) -> CliError:
+    def failure(self, error: grpc.RpcError) -> CallFailed:
         """Return the one line that is shown for a failed call."""
-        code, details = error.code(), error.details() or ""
-        if code in _STATUS_WORDS and "strata" not in details:
-            return CliError(f"{_STATUS_WORDS[code]} {self.endpoint}: {details}", "unreachable")
-        if code is grpc.StatusCode.UNIMPLEMENTED:
-            return CliError(f"{self.endpoint} does not offer this: {details}", "refused")
-        return CliError(plain(details) or code.name, _CODES.get(code, "failed"))
+        status, details = error.code(), error.details() or ""
+        if status in _STATUS_WORDS and "strata" not in details:
+            return CallFailed(f"{_STATUS_WORDS[status]} {self.endpoint}: {details}", status)
+        if status is grpc.StatusCode.UNIMPLEMENTED:
+            return CallFailed(f"{self.endpoint} does not offer this: {details}", status)
+        return CallFailed(plain(details) or status.name, status)
 
     def close(self) -> None:
         """Close the connection."""

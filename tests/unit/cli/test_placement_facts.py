@@ -78,6 +78,7 @@ class FakeClient:
         self.admin = self
         self.found, self.page_size = found, page_size
         self.has_windows = True
+        self.refusal = "not_found"
         self.moving: set[tuple[str, int]] = set()
 
     def call(self, method: Any, request: Any) -> Any:
@@ -87,7 +88,7 @@ class FakeClient:
         self, request: admin_pb2.FindMessagesRequest
     ) -> admin_pb2.FindMessagesResponse:
         if not self.has_windows:
-            raise CliError(f"topic {request.topic} does not exist")
+            raise CliError("no such topic", self.refusal)
         assert request.begin_ms <= time.time() * 1_000
         first = int(request.page_token or 0)
         after = first + self.page_size
@@ -170,6 +171,14 @@ def test_windows_are_read_over_all_pages() -> None:
     assert list(window_batches(client, 60_000)) == [decode(encode(each)) for each in batches]
     client.has_windows = False
     assert list(window_batches(client, 60_000)) == []
+
+
+def test_windows_that_cannot_be_read_are_no_empty_list() -> None:
+    """Only a topic that does not exist has no windows; any other failure is shown."""
+    client: Any = FakeClient([])
+    client.has_windows, client.refusal = False, "unreachable"
+    with pytest.raises(CliError):
+        list(window_batches(client, 60_000))
 
 
 def test_a_plan_is_made_from_stored_windows() -> None:

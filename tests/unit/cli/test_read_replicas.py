@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import grpc
 import pytest
 
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
+from strata_cli.client import CallFailed
 from strata_cli.commands.read_replicas import (
-    STILL_CHANGING,
     LearnerChange,
     next_change,
     set_read_replicas,
@@ -100,7 +101,7 @@ class FakeClient:
     ) -> admin_pb2.ChangeReplicasResponse:
         if self.is_busy:
             self.is_busy = False
-            raise CliError(f"raft group 1 is {STILL_CHANGING}")
+            raise CallFailed("try again later", grpc.StatusCode.FAILED_PRECONDITION)
         self.changes.append(request)
         return admin_pb2.ChangeReplicasResponse()
 
@@ -112,3 +113,19 @@ def test_every_raft_group_of_a_topic_gets_them() -> None:
     assert [
         (change.raft_group, list(change.add_node_ids), change.learners) for change in client.changes
     ] == [(1, ["d"], True), (2, ["d"], True)]
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND])
+def test_a_change_that_is_impossible_is_asked_for_once(status: grpc.StatusCode) -> None:
+    """Only the status says that a refusal passes, whatever the words of the refusal are."""
+    client: Any = FakeClient()
+    asked: list[int] = []
+
+    def refuse(request: admin_pb2.ChangeReplicasRequest) -> admin_pb2.ChangeReplicasResponse:
+        asked.append(request.raft_group)
+        raise CallFailed("still carrying out an earlier change", status)
+
+    client.ChangeReplicas = refuse
+    with pytest.raises(CallFailed):
+        set_read_replicas(client, "shop", "orders", 1)
+    assert asked == [1]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strata.meta.v1 import meta_pb2
-from strata_cli.commands.read_replicas import STILL_CHANGING
 from strata_metadata.errors import MetaRefused
 from strata_nameserver.base.config import NameserverConfig
 from strata_nameserver.drafts.raft_groups import carry_out
@@ -117,11 +116,14 @@ async def test_an_operators_change_is_checked(three: Storage) -> None:
     metadata = three.nameserver.metadata
     await metadata.register_node(storage("d"))
 
+    outcomes = []
+
     async def refused(**fields: object) -> str:
         with pytest.raises(MetaRefused) as caught:
             await metadata.change_replicas(
                 meta_pb2.ChangeReplicasRequest(**fields)  # type: ignore[arg-type]
             )
+        outcomes.append(caught.value.outcome)
         return caught.value.reason
 
     assert await refused(raft_group=99, add_node_ids=["d"]) == "raft group 99 does not exist"
@@ -133,8 +135,10 @@ async def test_an_operators_change_is_checked(three: Storage) -> None:
     await metadata.change_replicas(
         meta_pb2.ChangeReplicasRequest(raft_group=1, add_node_ids=["d"], learners=True)
     )
-    # The CLI waits when it reads these words.
-    assert STILL_CHANGING in await refused(raft_group=1, remove_node_ids=["d"])
+    # The CLI asks again after this outcome, so no other refusal may have it.
+    assert meta_pb2.META_OUTCOME_CONFLICT not in outcomes
+    assert "earlier change" in await refused(raft_group=1, remove_node_ids=["d"])
+    assert outcomes[-1] == meta_pb2.META_OUTCOME_CONFLICT
 
 
 async def test_a_leader_is_preferred_among_the_voters(three: Storage) -> None:

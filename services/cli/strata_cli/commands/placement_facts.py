@@ -206,7 +206,7 @@ def window_batches(client: AdminClient, history_ms: int) -> Iterator[WindowBatch
         try:
             response = client.call(client.admin.FindMessages, request)
         except CliError as error:
-            if WINDOWS_TOPIC in str(error):
+            if error.code == "not_found":
                 return
             raise
         for found in response.messages:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+import grpc
+
 from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
-from strata_cli.client import AdminClient
+from strata_cli.client import AdminClient, CallFailed
 from strata_cli.options import CliError
 
 _POLL_S = 0.2
-STILL_CHANGING = "still carrying out an earlier change"
-"""Words of a refusal that passes: the code alone may also say that the change is impossible."""
+_STILL_CHANGING = grpc.StatusCode.FAILED_PRECONDITION
+"""How ChangeReplicas refuses a change while an earlier one is under way; nothing else has it."""
 
 
 class LearnerChange(NamedTuple):
@@ -104,8 +106,8 @@ def _change(client: AdminClient, raft_group: int, node_ids: tuple[str, ...], *, 
     while True:
         try:
             client.call(client.admin.ChangeReplicas, request)
-        except CliError as error:
-            if STILL_CHANGING not in str(error) or time.monotonic() >= ends_s:
+        except CallFailed as error:
+            if error.status is not _STILL_CHANGING or time.monotonic() >= ends_s:
                 raise
             time.sleep(_POLL_S)
         else:
