@@ -7,20 +7,15 @@ the command line. Used on the event loop only; a response is applied whole befor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Hashable
-from typing import NamedTuple, TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Collection
+from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.tables import NO_RAFT_GROUP, TablesReader, put_row
 from strata_mq.slots import SLOT_COUNT
 from strata_mq.tier_policy import TierPolicy, stored_policy
 
-Key = TypeVar("Key", bound=Hashable)
-Row = TypeVar("Row", bound=Message)
-
-NO_RAFT_GROUP = 0
-"""Owner of a slot that no raft group holds; raft groups of queues are numbered from 1."""
+__all__ = ["NO_RAFT_GROUP", "ClusterView", "TopicFacts"]
 
 
 class TopicFacts(NamedTuple):
@@ -51,9 +46,8 @@ class ClusterView:
         self.revision = 0
         self.version = 0
         self.cluster_id = ""
-        self._tables = _Tables()
-        # Parts of a snapshot that is not complete.
-        self._coming: _Tables | None = None
+        self._reader = TablesReader(_Tables)
+        self._tables = self._reader.tables
         self._changed = asyncio.Event()
 
     def node(self, node_id: str) -> meta_pb2.Node | None:
@@ -127,28 +121,23 @@ class ClusterView:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Take in changes (see `follower.MetadataSink`)."""
-        if response.snapshot:
-            self._coming = _Tables()
-        elif not response.snapshot_revision:
-            # The rest of a snapshot never came.
-            self._coming = None
         self.cluster_id = response.cluster_id or self.cluster_id
-        tables = self._coming or self._tables
-        moved = tables is not self._tables
-        for change in response.changes:
-            moved |= tables.take(change)
-        if not response.revision:
+        if not self._reader.apply(response):
             return
-        self._tables, self._coming = tables, None
-        self.revision = response.revision
-        if moved:
+        self._tables, self.revision = self._reader.tables, self._reader.revision
+        if self._tables.moved:
+            self._tables.moved = False
             self.version += 1
             self._changed.set()
             self._changed = asyncio.Event()
 
 
 class _Tables:
-    """All rows at one revision, or those of a snapshot that have come so far."""
+    """All rows at one revision, or those of a snapshot that have come so far.
+
+    Attributes:
+        moved: whether a row other than a topic's changed since it was last looked at.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, meta_pb2.Node] = {}
@@ -158,15 +147,20 @@ class _Tables:
         self.slot_moves: dict[int, meta_pb2.SlotMove] = {}
         self.topics: dict[int, TopicFacts] = {}
         self.topic_ids: dict[tuple[str, str], int] = {}
+        self.moved = False
 
-    def take(self, change: meta_pb2.Change) -> bool:
-        """Take in one row; return whether it tells where something is."""
+    def replaces(self, others: _Tables) -> None:
+        """Take the place of other tables, whatever the difference is."""
+        self.moved = True
+
+    def take(self, change: meta_pb2.Change) -> None:
+        """Take in one row."""
         match change.WhichOneof("row"):
             case "node":
-                _put(self.nodes, change.node.node_id, change.node, change.deleted)
+                put_row(self.nodes, change.node.node_id, change.node, deleted=change.deleted)
             case "raft_group":
                 row = change.raft_group
-                _put(self.raft_groups, row.raft_group, row, change.deleted)
+                put_row(self.raft_groups, row.raft_group, row, deleted=change.deleted)
             case "slots":
                 owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
                 first, count = change.slots.first_slot, change.slots.slot_count
@@ -174,16 +168,16 @@ class _Tables:
             case "queue_override":
                 override = change.queue_override
                 key = (override.topic_id, override.queue)
-                _put(self.queue_overrides, key, override, change.deleted)
+                put_row(self.queue_overrides, key, override, deleted=change.deleted)
             case "slot_move":
                 move = change.slot_move
-                _put(self.slot_moves, move.from_raft_group, move, change.deleted)
+                put_row(self.slot_moves, move.from_raft_group, move, deleted=change.deleted)
             case "topic":
                 self._take_topic(change.topic, deleted=change.deleted)
-                return False
+                return
             case _:
-                return False
-        return True
+                return
+        self.moved = True
 
     def _take_topic(self, topic: meta_pb2.Topic, *, deleted: bool) -> None:
         name = (topic.namespace, topic.name)
@@ -199,13 +193,3 @@ class _Tables:
                 topic.queue_count,
                 stored_policy(topic.attributes)._replace(namespace=topic.namespace),
             )
-
-
-def _put(table: dict[Key, Row], key: Key, row: Row, deleted: bool) -> None:
-    if deleted:
-        table.pop(key, None)
-        return
-    # A copy does not keep the whole response it came in alive.
-    copy = type(row)()
-    copy.CopyFrom(row)
-    table[key] = copy

@@ -17,7 +17,8 @@ from zlib import crc32
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.metadata.tables import NO_RAFT_GROUP, Home, MetadataTables, Name, TopicRow
+from strata_broker.metadata.tables import Home, MetadataTables, Name, TopicRow
+from strata_metadata.tables import NO_RAFT_GROUP, TablesReader
 from strata_mq.slots import SLOT_COUNT
 
 __all__ = ["LEADER_CHOOSES", "NO_RAFT_GROUP", "Home", "MetadataView", "Name", "TopicRow"]
@@ -34,9 +35,8 @@ class MetadataView:
         # Raised whenever slots, raft groups or nodes change: values derived from them are stale.
         self.placement_version = 0
         self._ready = False
-        self._tables = MetadataTables()
-        # Parts of a snapshot that is not complete.
-        self._coming: MetadataTables | None = None
+        self._reader = TablesReader(MetadataTables)
+        self._tables = self._reader.tables
         self._placement_listeners: list[Callable[[], None]] = []
         self._quota_listeners: list[Callable[[], None]] = []
         self._move_listeners: list[Callable[[int], None]] = []
@@ -234,20 +234,9 @@ class MetadataView:
 
     def apply(self, response: meta_pb2.WatchResponse) -> None:
         """Apply one event of the watch (see `follower.MetadataSink`)."""
-        if response.snapshot:
-            self._coming = MetadataTables()
-        elif not response.snapshot_revision:
-            # The rest of a snapshot never arrived.
-            self._coming = None
-        tables = self._coming or self._tables
-        for change in response.changes:
-            tables.take(change)
-        if not response.revision:
+        if not self._reader.apply(response):
             return
-        if tables is not self._tables:
-            tables.replaces(self._tables)
-            self._tables, self._coming = tables, None
-        self.revision = response.revision
+        self._tables, self.revision = self._reader.tables, self._reader.revision
         self._ready = True
         self._tell()
         self._wake_waiters()

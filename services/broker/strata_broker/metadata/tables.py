@@ -8,22 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-from google.protobuf.message import Message
+from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
+from strata_metadata.tables import NO_RAFT_GROUP, copy_row, put_row
 from strata_mq.requests import is_own_consumer_group, is_table_topic
 from strata_mq.slots import SLOT_COUNT
 
 Name = tuple[str, str]
 """(namespace, name)."""
-
-NO_RAFT_GROUP = 0
-"""Raft group ids start at 1; a slot without an owner has this id."""
-
-Key = TypeVar("Key")
-Row = TypeVar("Row", bound=Message)
 
 _NO_OVERRIDES: Mapping[int, meta_pb2.QueueOverride] = {}
 
@@ -155,10 +148,10 @@ class MetadataTables:
                 self._take_consumer_group(change.consumer_group, deleted=change.deleted)
             case "raft_group":
                 row = change.raft_group
-                _put(self.raft_groups, row.raft_group, row, deleted=change.deleted)
+                put_row(self.raft_groups, row.raft_group, row, deleted=change.deleted)
                 self.new_placement = True
             case "node":
-                _put(self.nodes, change.node.node_id, change.node, deleted=change.deleted)
+                put_row(self.nodes, change.node.node_id, change.node, deleted=change.deleted)
                 self.new_placement = True
             case "slots":
                 owner = NO_RAFT_GROUP if change.deleted else change.slots.raft_group
@@ -169,16 +162,16 @@ class MetadataTables:
                 self.new_placement = True
             case "slot_move":
                 move = change.slot_move
-                _put(self.slot_moves, move.from_raft_group, move, deleted=change.deleted)
+                put_row(self.slot_moves, move.from_raft_group, move, deleted=change.deleted)
             case "tombstone":
                 key = (change.tombstone.kind, change.tombstone.id)
                 done = change.deleted or change.tombstone.done
-                _put(self.tombstones, key, change.tombstone, deleted=done)
+                put_row(self.tombstones, key, change.tombstone, deleted=done)
             case "queue_override":
                 self._take_override(change.queue_override, deleted=change.deleted)
             case "quota":
                 scope = (change.quota.namespace, change.quota.topic)
-                _put(self.quotas, scope, change.quota, deleted=change.deleted)
+                put_row(self.quotas, scope, change.quota, deleted=change.deleted)
                 self.new_quotas = True
 
     def learn(self, topic_id: int, queue: int, ended_in: int, epoch: meta_pb2.Epoch) -> bool:
@@ -239,7 +232,7 @@ class MetadataTables:
         if self.consumer_groups.pop(name, None) is not None:
             self.consumer_group_counts[group.namespace] -= not is_own_consumer_group(group.name)
         if not deleted:
-            self.consumer_groups[name] = _copy(group)
+            self.consumer_groups[name] = copy_row(group)
             self.consumer_group_counts[group.namespace] += not is_own_consumer_group(group.name)
         self.new_consumer_groups.add(name)
 
@@ -251,7 +244,7 @@ class MetadataTables:
             of_topic.pop(override.queue, None)
             self._learned.pop(key, None)
         else:
-            row = of_topic[override.queue] = _copy(override)
+            row = of_topic[override.queue] = copy_row(override)
             ended_in, learned = self._learned.get(key, (NO_RAFT_GROUP, row.epochs[-1]))
             if learned.epoch > row.epochs[-1].epoch:
                 _append_epoch(row, ended_in, learned)
@@ -272,17 +265,3 @@ def _append_epoch(row: meta_pb2.QueueOverride, ended_in: int, epoch: meta_pb2.Ep
     if epoch.epoch - 1 > row.epochs[-1].epoch:
         row.epochs.add(epoch=epoch.epoch - 1, raft_group=ended_in, start_offset=epoch.start_offset)
     row.epochs.append(epoch)
-
-
-def _put(table: dict[Key, Row], key: Key, row: Row, *, deleted: bool) -> None:
-    if deleted:
-        table.pop(key, None)
-    else:
-        table[key] = _copy(row)
-
-
-def _copy(row: Row) -> Row:
-    """Return a copy of a row, so that the row does not keep its whole response in memory."""
-    copy = type(row)()
-    copy.CopyFrom(row)
-    return copy
