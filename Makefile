@@ -14,12 +14,13 @@ PROTOS := $(shell find protos -name '*.proto' | sort)
 CODE := libs services testing tests bench scripts
 # Lanes of tests: some mostly wait, others mostly compute. LANES= for one lane.
 test: LANES := -n 4
-test-full test-native mutations: LANES := -n 3
+test-full test-grpcio mutations: LANES := -n 3
 # Tests start hundreds of processes: where no bytecode is kept each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
-# Tests of a broker that run over the native edge, too; the edge's own contract always runs over both.
-OVER_NATIVE := $(addprefix tests/integration/broker/,test_back_pressure.py test_code_matrix.py \
+# Tests of a broker that run over grpcio, too, where the native edge is installed and serves all others;
+# the edge's own contract always runs over both.
+OVER_GRPCIO := $(addprefix tests/integration/broker/,test_back_pressure.py test_code_matrix.py \
 	test_code_matrix_replicas.py test_complaints_of_a_node.py) $(addprefix tests/e2e/,test_bad_input.py \
 	test_broker_drain.py test_fuzzer.py) $(addprefix tests/compat/,test_simple_consumer.py test_tls.py)
 # Packages whose tests `make quick` runs.
@@ -32,7 +33,7 @@ DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.
 CARGO := $(shell command -v cargo)
 EDGE_STAMP := $(VENV)/.edge-$(shell cat requirements-edge.lock libs/edge/native/crates.lock libs/edge/native/*.toml libs/edge/native/src/*.rs | cksum | cut -d' ' -f1)
 
-.PHONY: help setup setup-dev edge edge-test run quick unit test test-full test-native coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
+.PHONY: help setup setup-dev edge edge-test run quick unit test test-full test-grpcio coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \
 	tier-s3 tier-hdfs tier-gcs raftos porcupine bench-load setup-spark dist clean
 
@@ -89,8 +90,8 @@ test: setup-dev compat-python ## run the tests for every change, each kind of fa
 test-full: setup-dev ## run the tests that `make test` skips, and its faults with full counts: 40 minutes
 	@$(BIN)/pytest $(LANES) --stage full $(ARGS)
 
-test-native: setup-dev edge compat-python edge-test ## run the broker's faults, the fuzzers and a choice of compat over the native edge
-	@STRATA_EDGE_ADAPTER=native $(BIN)/pytest $(LANES) --stage test $(OVER_NATIVE) $(ARGS)
+test-grpcio: setup-dev compat-python ## run the broker's faults, the fuzzers and a choice of compat over grpcio (`make test` takes the native edge)
+	@STRATA_EDGE_ADAPTER=grpcio $(BIN)/pytest $(LANES) --stage test $(OVER_GRPCIO) $(ARGS)
 
 coverage: setup-dev ## measure the lines that `make unit` reaches: a table, and build/coverage/index.html
 	@$(BIN)/coverage run -m pytest -q --stage unit tests/unit tests/e2e/test_history.py $(ARGS)

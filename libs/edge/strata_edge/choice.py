@@ -30,7 +30,7 @@ def shown_choice(kind: str) -> dict[str, object]:
     """
     if kind == "native":
         return {"edge": kind}
-    return {"edge": kind, "native_edge": "--edge=native" if has_native() else "make_edge"}
+    return {"edge": kind, "native_edge": "--edge=auto" if has_native() else "make_edge"}
 
 
 def choose_edge(
@@ -52,7 +52,7 @@ def choose_edge(
         return NativeEdge(options, metrics)
     if adapter == "native":
         raise ConfigError(f"edge.adapter is native, which is not installed: {HOW_TO_GET_IT}")
-    get_logger("edge").warning(
+    get_logger("edge").info(
         "the native edge is not installed, grpcio serves", how_to_get_it=HOW_TO_GET_IT
     )
     return GrpcioEdge(options, metrics)

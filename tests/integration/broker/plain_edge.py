@@ -1,6 +1,6 @@
 """An edge without front or TLS, with the limits that a broker gives its methods.
 
-It is grpcio's; with STRATA_EDGE_ADAPTER=native it is the other, as for a process.
+It is the native one if that is installed; STRATA_EDGE_ADAPTER chooses, as for a process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def plain_edge(
     config: BrokerConfig, host: str = "127.0.0.1", metrics: Metrics | None = None
 ) -> Edge:
     """Return an edge that listens itself."""
-    adapter = cast(Adapter, os.environ.get("STRATA_EDGE_ADAPTER", "grpcio"))
+    adapter = cast(Adapter, os.environ.get("STRATA_EDGE_ADAPTER", "auto"))
     options = EdgeOptions(
         host=host,
         port=0,

@@ -71,6 +71,9 @@ async def test_a_minority_stores_nothing(
     )
     await until(lambda: cluster.leader_of(1) is None)
     told = await send(stub)
+    while told.code == definition_pb2.SLAVE_PERSISTENCE_TIMEOUT:
+        # On a busy machine the node that is left may not even say that it does not lead in time.
+        told = await send(stub)
     assert told.code == definition_pb2.HA_NOT_AVAILABLE, told.message
     assert told.message.startswith("no majority of the replicas elects a leader: raft group ")
     for name in followers:

@@ -39,5 +39,5 @@ def test_native_without_the_extension_is_refused() -> None:
 def test_the_line_of_a_server_says_how_to_get_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is installed an option is enough; each value is one word."""
     monkeypatch.setattr(choice, "has_native", lambda: True)
-    assert shown_choice("grpcio") == {"edge": "grpcio", "native_edge": "--edge=native"}
+    assert shown_choice("grpcio") == {"edge": "grpcio", "native_edge": "--edge=auto"}
     assert shown_choice("native") == {"edge": "native"}

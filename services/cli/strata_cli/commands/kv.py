@@ -20,7 +20,7 @@ from strata_cli.confirming import DryRun, Yes, confirm
 from strata_cli.options import COMMON, EXIT_STATUS, CliError, Common, UsageError, milliseconds
 from strata_cli.output import show
 from strata_kv.client import KvClient, Table
-from strata_kv.errors import KvError
+from strata_kv.errors import KvError, KvNotLoadedError
 from strata_kv.model import Consistency, Engine, Item, TableInfo, Written
 from strata_kv.table_file import TableFileError, TableSummary, read_table, write_table
 
@@ -313,12 +313,12 @@ _CONSISTENCIES = {
 }
 
 
-def _failure(endpoint: str, reason: str) -> CliError:
-    if "Method not found" in reason:
+def _failure(endpoint: str, error: KvError) -> CliError:
+    if isinstance(error, KvNotLoadedError):
         return CliError(
             f"{endpoint}: the plugin kv is off; start with STRATA_PLUGINS=kv", "refused"
         )
-    return CliError(f"{endpoint}: {reason}")
+    return CliError(f"{endpoint}: {error}")
 
 
 @contextmanager
@@ -333,7 +333,7 @@ def _client(common: Common) -> Iterator[KvClient]:
                 metadata=client.metadata,
             )
         except KvError as error:
-            raise _failure(client.endpoint, str(error)) from None
+            raise _failure(client.endpoint, error) from None
 
 
 @contextmanager

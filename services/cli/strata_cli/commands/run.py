@@ -47,7 +47,7 @@ def standalone(
         data_dir: Folder for all data; created if missing.
         host: Address to listen on; default 127.0.0.1, or the configured address.
         grpc_port: Port for clients, 0 for any free port; default 8081, or the configured port.
-        edge: Serves clients: grpcio, or native code (`make edge`); auto: native if installed.
+        edge: Serves clients: native code (`make edge`) or grpcio; auto: native if installed.
         virtual_address: HOST:PORT of a load balancer; routes name it instead of the node.
         tier: URL of an object store for old messages: posix:///DIR, s3://BUCKET/PREFIX?endpoint=URL,
             hdfs://HOST:PORT/PATH.
@@ -215,7 +215,7 @@ def broker(
             when no nameserver answers.
         host: Address to listen on.
         grpc_port: Port for clients, 0 for any free port; default 8081.
-        edge: Serves clients: grpcio, or native code (`make edge`); auto: native if installed.
+        edge: Serves clients: native code (`make edge`) or grpcio; auto: native if installed.
         advertise: Host that routes name; default: the address, or the machine's name when it
             listens on all addresses.
         virtual_address: HOST:PORT of a load balancer; routes name it instead of the broker.

@@ -49,7 +49,7 @@ class EdgeSection(Section):
     """The port for clients."""
 
     adapter: Literal["auto", "grpcio", "native"] = Field(
-        default="grpcio",
+        default="auto",
         description="The implementation of HTTP/2 and TLS: grpcio with its front process, or the "
         "extension in native code (`make edge`); auto: the extension if it is installed.",
     )
