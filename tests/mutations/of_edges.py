@@ -19,9 +19,9 @@ OF_EDGES = (
         18,
         "services/broker/strata_broker/receives/popper.py",
         (
-            "                if request.fifo and not await self._may_serve(topic, "
-            "place, request):\n"
-            "                    continue\n"
+            "            if request.fifo and not await self._may_serve(key, place, request):\n"
+            "                _pause(line, key)\n"
+            "                return None\n"
         ),
         "",
         ("tests/unit/broker/test_moved_queues.py::test_an_ordered_group_gets_the_old_epoch_first",),
@@ -155,13 +155,37 @@ OF_EDGES = (
         "assert not shares\\.try_take\\(ann\\)",
     ),
     Mutation(
-        "wait-at-the-first-of-two-places",
+        "wait-at-the-own-broker-name-only",
         35,
         "services/broker/strata_broker/receives/popper.py",
-        ("        slice_ms = 0\n        while True:"),
-        ("        slice_ms = wait_ms\n        while True:"),
-        ("tests/unit/broker/test_moved_queues.py::test_both_places_of_a_moved_queue_are_served",),
-        "assert all\\(wait_ms == 0 for _, _, wait_ms in storage\\.pops\\)",
+        "            near, far = known[2], () if target.repeats else known[3]",
+        "            near, far = known[2], ()",
+        ("tests/unit/broker/test_popper.py::test_a_message_at_any_raft_group_ends_the_wait",),
+        "assert .*storage\\.pops == \\[1, 2\\]",
+    ),
+    Mutation(
+        "forget-what-came-while-somebody-looked",
+        35,
+        "services/broker/strata_broker/storage_client/quiet_places.py",
+        "        if not told_later or self.told or not self._stream:",
+        "        if not told_later or not self._stream:",
+        (
+            "tests/unit/broker/test_quiet_places.py::"
+            "test_what_comes_while_somebody_looks_is_not_forgotten",
+        ),
+        "assert not one\\.settle\\(told_later=True\\)",
+    ),
+    Mutation(
+        "promise-to-tell-and-leave-something-behind",
+        35,
+        "services/storage/strata_storage/leading/pops/pop.py",
+        "            or self._look_again(call, catch)\n            or (catch",
+        "            or (catch",
+        (
+            "tests/integration/storage/test_deliverables.py::"
+            "test_a_pop_that_leaves_something_behind_arms_nothing",
+        ),
+        "assert",
     ),
     Mutation(
         "store-a-repeat-after-a-move-again",

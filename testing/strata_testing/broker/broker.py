@@ -27,7 +27,7 @@ SHORT_PAUSES: Mapping[str, Mapping[str, object]] = {
         "call_timeout_ms": 1_000,
     },
     "metadata": {"first_retry_ms": 1, "max_retry_ms": 2, "call_timeout_ms": 1_000},
-    "receive": {"gone_grace_ms": 1, "surplus_pause_ms": 1},
+    "receive": {"gone_grace_ms": 1, "surplus_pause_ms": 1, "min_polling_ms": 1},
     "telemetry": {"node_repeat_ms": (1, 2, 3)},
 }
 
@@ -47,6 +47,11 @@ def broker_config(**sections: Any) -> BrokerConfig:
     for name, given in sections.items():
         merged[name] = merged[name] | given if name in merged else given
     return BrokerConfig.model_validate(merged)
+
+
+def waiting_receives(app: BrokerApp) -> int:
+    """Return how many receives wait for messages in a broker."""
+    return len(app._receiver._popper._room)
 
 
 class BrokerUnderTest(Generic[AnyEdge]):

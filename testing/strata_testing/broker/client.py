@@ -51,7 +51,8 @@ class Client:
     async def receive(
         self, topic: str, group: str, *, broker: str = "strata-1", **fields: Any
     ) -> tuple[definition_pb2.Status, list[definition_pb2.Message]]:
-        """Receive; return status and messages."""
+        """Receive what is there; return status and messages."""
+        fields.setdefault("polling_s", 0)
         return received(await self.begin_receive(topic, group, broker=broker, **fields).answer)
 
     async def receive_all(
@@ -87,7 +88,7 @@ def receive_request(
     invisible_s: int = 30,
     auto_renew: bool = False,
     batch_size: int = 32,
-    polling_s: int = 20,
+    polling_s: int = 2,
     attempt_id: str = "",
     namespace: str = "",
 ) -> service_pb2.ReceiveMessageRequest:

@@ -67,12 +67,29 @@ class FakeNode:
     ) -> AsyncIterator[Any]:
         if not method.endswith("/Watch"):
             raise AngeliaError(UNKNOWN_METHOD, method)
-        while True:
-            self._check_alive()
-            if not self.paused:
-                self._changed.clear()
-                yield storage_pb2.WatchResponse(led_groups=self._cluster.led_by(self.node_id))
-            await self._changed.wait()
+        assert isinstance(request, storage_pb2.WatchRequest)
+        with self._cluster.state.telling(request) as told:
+            while True:
+                self._check_alive()
+                if not self.paused:
+                    if self._changed.is_set() or told.empty():
+                        self._changed.clear()
+                        led = self._cluster.led_by(self.node_id)
+                        yield storage_pb2.WatchResponse(led_groups=led)
+                    while not told.empty():
+                        yield told.get_nowait()
+                await self._changed_or(told)
+
+    async def _changed_or(self, told: asyncio.Queue[storage_pb2.WatchResponse]) -> None:
+        """Wait until something changed, or is to be told."""
+        waits: list[asyncio.Future[object]] = [asyncio.ensure_future(self._changed.wait())]
+        if not self.paused:
+            waits.append(asyncio.ensure_future(_look_at(told)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
 
     async def close(self) -> None:
         """See `strata_angelia.ports.Channel`."""
@@ -156,6 +173,11 @@ class FakeNode:
     def _check_alive(self) -> None:
         if self.dead:
             raise AngeliaError(UNAVAILABLE, f"{self.node_id} is gone")
+
+
+async def _look_at(told: asyncio.Queue[storage_pb2.WatchResponse]) -> None:
+    """Wait until there is something in a queue, and leave it there."""
+    told.put_nowait(await told.get())
 
 
 class FakeCluster:

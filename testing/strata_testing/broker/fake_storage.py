@@ -18,6 +18,7 @@ from strata_mq.slots import SLOT_COUNT
 from strata_testing import until
 from strata_testing.broker.fake_meta import NODE, RAFT_GROUPS
 from strata_testing.broker.fake_pending import STORED_MS, FakePending, Pending
+from strata_testing.broker.fake_telling import FakeTelling, first_of
 
 
 class Stored:
@@ -29,10 +30,11 @@ class Stored:
         self.tag_hash = tag_hash
 
 
-class FakeStorage:
+class FakeStorage(FakeTelling):
     """`strata.storage.v1` of one node that leads all raft groups."""
 
     def __init__(self, slots: list[int]) -> None:
+        super().__init__()
         self.slots = slots
         self.calls: list[tuple[str, Message]] = []
         self.queues: dict[tuple[int, int], list[Stored]] = defaultdict(list)
@@ -54,7 +56,6 @@ class FakeStorage:
         self.store_time_ms = STORED_MS
         self.append_max_bytes = 0
         self.park = False
-        self.arrived = asyncio.Event()
         # Numbers of pops whose client has gone.
         self.ended: set[int] = set()
         self.parked = 0
@@ -102,9 +103,11 @@ class FakeStorage:
         """See `strata_angelia.ports.Channel`: it leads everything, as long as it lives."""
         if not method.endswith("/Watch"):
             raise AngeliaError(UNKNOWN_METHOD, method)
+        assert isinstance(request, storage_pb2.WatchRequest)
         yield storage_pb2.WatchResponse(led_groups=RAFT_GROUPS)
-        while True:
-            yield await self.checks.get()
+        with self.telling(request) as told:
+            while True:
+                yield await first_of(self.checks, told)
 
     async def close(self) -> None:
         """See `strata_angelia.ports.Channel`."""
@@ -165,7 +168,7 @@ class FakeStorage:
         for part in view.parts:
             result.parts.append(self._append_part(batch.raft_group, view, part))
         self.appended[key] = (batch.batch, result)
-        self.arrived.set()
+        self.came()
         return result
 
     def _append_part(
@@ -210,7 +213,7 @@ class FakeStorage:
         queue = max(key.queue, 0)
         rows = self.queues[key.topic_id, queue]
         rows.append(Stored(pending.data, pending.message_id, 0))
-        self.arrived.set()
+        self.came()
         return queue, len(rows) - 1
 
     def _endtransaction(
@@ -243,6 +246,8 @@ class FakeStorage:
                 return response
             for queue in self._readable(request):
                 self._take(request, queue, response)
+            if not response.messages and not self.park:
+                response.told_later = self.arm(request)
             if response.messages or not self.park:
                 return response
             self.arrived.clear()
@@ -335,6 +340,7 @@ class FakeStorage:
                 self.waiting.append(key)
                 self.undelivered[key] += 1
                 released += 1
+        self.came()
         return storage_pb2.ReleaseResponse(released=released)
 
     def _changeinvisible(

@@ -135,7 +135,7 @@ async def test_only_topics_with_state_or_members_are_asked_for(
 async def test_a_consumer_group_shows_lag_and_members(edge: FakeEdge, client: Client) -> None:
     """Lag counts un-acked messages; members are those heard of."""
     await client.send(*(message("orders", number) for number in range(1, 5)))
-    await client.receive_all("orders", "g", batch_size=3)
+    await client.receive("orders", "g", batch_size=3)
     response = await edge.call(
         ADMIN + "GetConsumerGroup",
         admin_pb2.GetConsumerGroupRequest(name="g"),

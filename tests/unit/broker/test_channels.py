@@ -15,9 +15,10 @@ from strata_angelia.ports import OVERLOADED, UNAVAILABLE, AngeliaError
 from strata_broker.base.storage_client_config import StorageClientSection
 from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels, cluster_network
-from strata_broker.storage_client.leader_watch import LeaderWatch
+from strata_broker.storage_client.leader_watch import LeaderWatch, NodeNews
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.node_reports import NodeReports
+from strata_broker.storage_client.quiet_places import QuietPlaces
 from strata_runtime.clock import SystemClock
 from strata_runtime.metrics import Metrics
 from strata_runtime.runtime import Runtime
@@ -86,12 +87,12 @@ class Watched:
         )
         self.channels = NodeChannels(self.view, self._make)
         self.leaders = LeaderMap(self.view, config, SystemClock())
+        quiet = QuietPlaces(self.leaders, config, clock=SystemClock(), metrics=Metrics.disabled())
         watch = LeaderWatch(
             7,
             self.view,
             self.channels,
-            leaders=self.leaders,
-            reports=self.reports,
+            news=NodeNews(self.leaders, self.reports, quiet),
             config=config,
             runtime=Runtime(
                 SystemClock(), lambda: 0.5, Metrics.disabled(), lambda name, failure: None

@@ -143,7 +143,6 @@ async def test_a_receive_that_finds_no_room_for_its_task_is_not_counted_as_parke
         assert (await receive_status(call)).code == definition_pb2.TOO_MANY_REQUESTS
     assert app._receiver._admission.used == 0
     monkeypatch.undo()
-    storage.park = True
     waiting = edge.begin("ReceiveMessage", receive_request("orders", "g"))
     await until(lambda: app._receiver._admission.used == 1)
     waiting.leave()

@@ -10,6 +10,7 @@ import pytest
 from apache.rocketmq.v2 import definition_pb2
 from strata_broker.app import BrokerApp
 from strata_testing import until
+from strata_testing.broker.broker import waiting_receives
 from strata_testing.broker.client import Client, message, received
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
@@ -31,9 +32,8 @@ async def test_receives_are_answered_at_once(
     client: Client, storage: FakeStorage, app: BrokerApp, edge: FakeEdge
 ) -> None:
     """Those that wait and those that come: "nothing", and no pop is left waiting in storage."""
-    storage.park = True
     parked = client.begin_receive("orders", "g")
-    await storage.called("Pop")
+    await until(lambda: storage.count("Pop") == 2)
     edge.drained.clear()
     stopping = asyncio.ensure_future(app.stop(10))
     late = []
@@ -43,9 +43,9 @@ async def test_receives_are_answered_at_once(
     assert [(status.code, messages) for status, messages in late] == [
         (definition_pb2.MESSAGE_NOT_FOUND, [])
     ] * 2
-    await until(lambda: not storage.parked)
+    await until(lambda: not waiting_receives(app))
     assert not stopping.done()
-    assert storage.count("Pop") == 1
+    assert storage.count("Pop") == 2, "one look at each raft group"
     edge.drained.set()
     await stopping
 

@@ -12,16 +12,16 @@ from strata.admin.v1 import admin_pb2
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
-from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
-from strata_broker.receives.popper import Popped, Popper
+from strata_broker.receives.popper import Popped, Popper, ReceiveTarget
 from strata_broker.storage_client import epochs
 from strata_broker.storage_client.epochs import epoch_of
 from strata_broker.storage_client.pop_ends import PopTicket
+from strata_broker.storage_client.quiet_places import Look
 from strata_mq.requests.errors import Code, RequestError
-from strata_runtime.clock import SystemClock
 from strata_testing import until
+from tests.unit.broker.popping import new_popper
 
 TOPIC_ID = 7
 LONG_MS = 60_000
@@ -214,23 +214,25 @@ class FakeStorageClient:
         self.gone: set[tuple[int, int]] = set()
         # (raft group, queue) -> cursor and next offset of the consumer group
         self.states: dict[tuple[int, int], tuple[int, int]] = {}
-        self.pops: list[tuple[int, int, int]] = []
+        self.pops: list[tuple[int, int]] = []
         # (raft group, queue) -> what has left it
         self.left: dict[tuple[int, int], list[storage_pb2.SealedQueue]] = {}
-        self.repeated: list[tuple[int, bool]] = []
 
     async def pop(
-        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+        self,
+        request: storage_pb2.PopRequest,
+        ticket: PopTicket | None = None,
+        look: Look | None = None,
     ) -> storage_pb2.PopResponse:
+        assert not request.wait_ms, "no pop waits at a storage node"
         place = (request.raft_group, request.queue)
-        self.pops.append((*place, request.wait_ms))
-        self.repeated.append((request.raft_group, request.repeated))
+        self.pops.append(place)
         if place in self.gone:
             raise errors.refused(storage_pb2.OUTCOME_WRONG_GROUP)
         sealed = self.left.get(place, [])
         if len(sealed) != request.known_sealed:
             return storage_pb2.PopResponse(moved=True, sealed=sealed)
-        await asyncio.sleep(0 if self.ready.get(place) else request.wait_ms / 1000)
+        await asyncio.sleep(0)
         response = storage_pb2.PopResponse()
         if self.ready.get(place):
             response.messages.add(queue=max(request.queue, 0), offset=self.ready[place].popleft())
@@ -255,9 +257,8 @@ def storage() -> FakeStorageClient:
 
 @pytest.fixture
 def popper(view: MetadataView, storage: FakeStorageClient) -> Popper:
-    """Slices of a millisecond."""
-    config = ReceiveSection(first_slice_ms=1, max_slice_ms=4, moved_pause_ms=1, moved_grace_ms=1)
-    return Popper(view, storage, config, clock=SystemClock())  # type: ignore[arg-type]
+    """Pauses of a millisecond."""
+    return new_popper(view, storage)
 
 
 async def pop(
@@ -265,21 +266,23 @@ async def pop(
 ) -> Popped:
     """Pop; with a wait that ends only if the message does not come."""
 
-    def request(place: PopPlace, wait_ms: int) -> storage_pb2.PopRequest:
-        return storage_pb2.PopRequest(
-            raft_group=place.raft_group, queue=place.queue, wait_ms=wait_ms, fifo=fifo
-        )
+    def request(topic: TopicRow, place: PopPlace) -> storage_pb2.PopRequest:
+        return storage_pb2.PopRequest(raft_group=place.raft_group, queue=place.queue, fifo=fifo)
 
-    return await popper.pop(topic, what, request, wait_ms, PopTicket(1))
+    return await popper.pop(ReceiveTarget(topic, what, 5), request, wait_ms, PopTicket(1))
 
 
-async def test_one_place_is_asked_once_for_the_whole_wait(
+async def test_what_lies_under_the_own_name_comes_first(
     view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
 ) -> None:
-    """Where nothing moved there is one call and no slice."""
-    popped = await pop(popper, topic, wanted(view, topic, "strata-1"), wait_ms=SHORT_MS)
-    assert not popped.response.messages
-    assert storage.pops == [(1, ANY_QUEUE, SHORT_MS)]
+    """Then what any other raft group of the topic has; a single queue stays bound."""
+    storage.ready[1, ANY_QUEUE] = deque([1])
+    storage.ready[2, ANY_QUEUE] = deque([2, 3])
+    what = wanted(view, topic, "strata-1")
+    groups = [(await pop(popper, topic, what)).raft_group for _ in range(2)]
+    assert groups == [1, 2]
+    bound = await pop(popper, topic, wanted(view, topic, "strata-1", 2), wait_ms=SHORT_MS)
+    assert not bound.response.messages
 
 
 async def test_both_places_of_a_moved_queue_are_served(
@@ -292,17 +295,16 @@ async def test_both_places_of_a_moved_queue_are_served(
     what = wanted(view, topic, "strata-1")
     groups = [(await pop(popper, topic, what)).raft_group for _ in range(20)]
     assert groups.count(1) == groups.count(3) == 10
-    assert all(wait_ms == 0 for _, _, wait_ms in storage.pops)
 
 
 async def test_a_message_that_comes_later_is_found_at_any_place(
     view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
 ) -> None:
-    """The wait goes round in slices."""
+    """Also where nobody tells of messages: it is looked at again and again."""
     change(view, moved(2, 1, 3))
     what = wanted(view, topic, "strata-1")
     waiting = asyncio.ensure_future(pop(popper, topic, what, wait_ms=LONG_MS))
-    await until(lambda: len(storage.pops) >= 6)
+    await until(lambda: len(storage.pops) >= 9)
     storage.ready[3, 2] = deque([100])
     popped = await waiting
     assert (popped.raft_group, popped.response.messages[0].offset) == (3, 100)
@@ -323,30 +325,16 @@ async def test_an_ordered_group_gets_the_old_epoch_first(
     assert (popped.raft_group, popped.response.messages[0].offset) == (3, 100)
 
 
-async def test_a_pop_that_waits_where_a_queue_left_looks_again(
+async def test_a_receive_that_waits_looks_where_a_queue_went(
     view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
 ) -> None:
     """Else it would find what is sent to the new place at the end of its wait only."""
     waiting = asyncio.ensure_future(pop(popper, topic, wanted(view, topic, "strata-1", 2)))
     await until(lambda: storage.pops)
-    ((*place, wait_ms),) = storage.pops
-    # Nearly the whole wait: time passes while it is asked.
-    assert (place, wait_ms > LONG_MS // 2) == ([1, 2], True)
+    assert set(storage.pops) == {(1, 2)}
     storage.ready[3, 2] = deque([100])
     change(view, moved(2, 1, 3))
     assert (await waiting).raft_group == 3
-    assert storage.repeated[:2] == [(1, False), (1, True)]
-
-
-async def test_a_pop_that_begins_after_a_move_is_not_given_up(
-    view: MetadataView, topic: TopicRow, popper: Popper, storage: FakeStorageClient
-) -> None:
-    """It asks the right places, and nobody would know of the leases that it takes."""
-    change(view, moved(2, 3))
-    what = wanted(view, topic, "strata-1", 2)
-    popped = await pop(popper, topic, what, wait_ms=SHORT_MS)
-    assert not popped.response.messages
-    assert storage.repeated == [(3, False)]
 
 
 @pytest.mark.parametrize("queue", [ANY_QUEUE, 2])

@@ -8,9 +8,11 @@ from apache.rocketmq.v2 import definition_pb2
 from strata.storage.v1 import storage_pb2
 from strata_broker.app import BrokerApp
 from strata_broker.metadata.requests import Caller
+from strata_testing.broker import broker_config
 from strata_testing.broker.client import Client, receive_request, received
 from strata_testing.broker.fake_edge import FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
+from tests.unit.broker.popping import waits_of
 
 
 @pytest.mark.parametrize("kind", [definition_pb2.FILTER_TYPE_UNSPECIFIED, 77])
@@ -27,12 +29,12 @@ async def test_a_filter_without_a_type_is_one_of_tags(
     expected: storage_pb2.FilterKind.ValueType,
 ) -> None:
     """Old Go clients send none, and none of the messages is kept from them."""
-    request = receive_request("orders", "g")
+    request = receive_request("orders", "g", polling_s=0)
     request.filter_expression.type = kind
     request.filter_expression.expression = expression
     status, _ = received(await client.edge.begin("ReceiveMessage", request).answer)
     assert status.code == definition_pb2.MESSAGE_NOT_FOUND
-    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
+    pop, _ = [request for rpc, request in storage.calls if rpc == "Pop"]
     assert isinstance(pop, storage_pb2.PopRequest)
     assert pop.filter.kind == expected
 
@@ -50,11 +52,12 @@ async def test_a_filter_without_a_type_is_one_of_tags(
         (3.0, 3, 2_900),
     ],
 )
+@pytest.mark.parametrize("config", [broker_config(receive={"min_polling_ms": 5_000})])
 async def test_a_receive_that_says_no_wait_leaves_half_a_request_timeout(
     edge: FakeEdge,
     client: Client,
     app: BrokerApp,
-    storage: FakeStorage,
+    monkeypatch: pytest.MonkeyPatch,
     left_s: float | None,
     request_timeout_s: int | None,
     wait_ms: int,
@@ -66,7 +69,7 @@ async def test_a_receive_that_says_no_wait_leaves_half_a_request_timeout(
         app.sessions.described(Caller("client-1", ""), settings, 0)
     request = receive_request("orders", "g")
     request.ClearField("long_polling_timeout")
+    waits = waits_of(monkeypatch)
     await edge.begin("ReceiveMessage", request, time_left_s=left_s).answer
-    (pop,) = [request for rpc, request in storage.calls if rpc == "Pop"]
-    assert isinstance(pop, storage_pb2.PopRequest)
-    assert wait_ms - 1_000 < pop.wait_ms <= wait_ms
+    (waited_ms,) = waits
+    assert wait_ms - 1_000 < waited_ms <= wait_ms

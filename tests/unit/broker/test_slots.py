@@ -8,14 +8,14 @@ import pytest
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
-from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import LEADER_CHOOSES, MetadataView, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
-from strata_broker.receives.popper import Popper
+from strata_broker.receives.popper import ReceiveTarget
 from strata_broker.receives.receive import topic_ref
 from strata_broker.storage_client.pop_ends import PopTicket
-from strata_runtime.clock import SystemClock
+from strata_broker.storage_client.quiet_places import Look
 from strata_testing import until
+from tests.unit.broker.popping import NODE, new_popper
 
 TOPIC_ID, OTHER_TOPIC_ID = 7, 8
 
@@ -146,46 +146,47 @@ def test_storage_is_told_which_topics_have_no_slots(view: MetadataView) -> None:
     assert topic_ref(row_of(view, "d")).dead_letter
 
 
-class WaitingStorage:
-    """Raft groups without messages: every pop waits for as long as it may."""
+class EmptyStorage:
+    """Raft groups without messages, which tell when some come."""
 
     def __init__(self) -> None:
         self.pops: list[tuple[int, int, int]] = []
 
     async def pop(
-        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+        self,
+        request: storage_pb2.PopRequest,
+        ticket: PopTicket | None = None,
+        look: Look | None = None,
     ) -> storage_pb2.PopResponse:
+        assert look is not None
+        look.asks(NODE)
         self.pops.append((request.topic.topic_id, request.raft_group, request.queue))
-        await asyncio.sleep(request.wait_ms / 1000)
-        return storage_pb2.PopResponse()
+        return storage_pb2.PopResponse(told_later=True)
 
 
 async def test_who_waits_for_a_queue_whose_slot_went_looks_again(view: MetadataView) -> None:
     """Else what is sent to it is found at the end of the wait only; others wait on."""
-    storage = WaitingStorage()
-    config = ReceiveSection(first_slice_ms=1, max_slice_ms=4, moved_pause_ms=1, moved_grace_ms=1)
-    popper = Popper(view, storage, config, clock=SystemClock())  # type: ignore[arg-type]
+    storage = EmptyStorage()
+    popper = new_popper(view, storage)
 
     def pop(name: str) -> asyncio.Future[object]:
         topic = row_of(view, name)
         home = view.home(topic, "strata-1")
         assert home is not None
 
-        def request(place: PopPlace, wait_ms: int) -> storage_pb2.PopRequest:
+        def request(topic: TopicRow, place: PopPlace) -> storage_pb2.PopRequest:
             return storage_pb2.PopRequest(
-                raft_group=place.raft_group,
-                topic=topic_ref(topic),
-                queue=place.queue,
-                wait_ms=wait_ms,
+                raft_group=place.raft_group, topic=topic_ref(topic), queue=place.queue
             )
 
-        wanted = Wanted(home, ANY_QUEUE)
-        return asyncio.ensure_future(popper.pop(topic, wanted, request, 300, PopTicket(1)))
+        target = ReceiveTarget(topic, Wanted(home, ANY_QUEUE), 5)
+        return asyncio.ensure_future(popper.pop(target, request, 1_500, PopTicket(1)))
 
     waiting = [pop("t"), pop("far")]
-    await until(lambda: len(storage.pops) == 2)
+    await until(lambda: {each[0] for each in storage.pops} == {TOPIC_ID, OTHER_TOPIC_ID})
+    others = [each for each in storage.pops if each[0] == OTHER_TOPIC_ID]
     give(view, 2, 3)
     await until(lambda: (TOPIC_ID, 3, 2) in storage.pops)
-    assert [each for each in storage.pops if each[0] == OTHER_TOPIC_ID] == [(8, 1, ANY_QUEUE)]
+    assert [each for each in storage.pops if each[0] == OTHER_TOPIC_ID] == others
     for each in waiting:
         await each

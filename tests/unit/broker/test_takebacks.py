@@ -17,6 +17,7 @@ from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
 from strata_testing import until
 from strata_testing.broker import broker_config
+from strata_testing.broker.broker import waiting_receives
 from strata_testing.broker.client import Client, message, receive_request, received
 from strata_testing.broker.fake_edge import METADATA, FakeEdge
 from strata_testing.broker.fake_storage import FakeStorage
@@ -80,15 +81,13 @@ async def test_a_long_poll_whose_client_goes_is_ended_in_storage(
     client: Client, storage: FakeStorage, app: BrokerApp
 ) -> None:
     """At once, and what comes a moment later is nobody's attempt."""
-    storage.park = True
     calls = [client.begin_receive("orders", "g", broker=f"strata-{n}") for n in (1, 2)]
-    await until(lambda: storage.parked == 2)
+    await until(lambda: waiting_receives(app) == 2)
     for call in calls:
         call.leave()
     await until(lambda: watermarks(app)["pull"] == 0)
-    assert storage.parked == 0
+    assert waiting_receives(app) == 0
     await client.send(message("orders", 1))
-    storage.park = False
     (got,) = await client.receive_all("orders", "g")
     assert got.system_properties.delivery_attempt == 1
     assert not releases(storage)
@@ -147,14 +146,13 @@ async def test_a_receive_too_many_is_refused_before_it_is_parsed(
     edge: FakeEdge, client: Client, storage: FakeStorage, app: BrokerApp
 ) -> None:
     """After a pause; garbage is not even looked at; another client is served meanwhile."""
-    storage.park = True
     parked = [client.begin_receive("orders", "g") for _ in range(3)]
-    await until(lambda: storage.parked == 3)
+    await until(lambda: waiting_receives(app) == 3)
     surplus = [edge.begin("ReceiveMessage", b"\xff garbage") for _ in range(5)]
     assert not any(call.done() for call in surplus)
     other = METADATA | {"x-mq-client-id": "client-2"}
     more = edge.begin("ReceiveMessage", receive_request("orders", "g"), other)
-    await until(lambda: storage.parked == 4)
+    await until(lambda: waiting_receives(app) == 4)
     codes = Counter([received(await call.answer)[0].code for call in surplus])
     assert codes == {definition_pb2.TOO_MANY_REQUESTS: 5}
     for call in (*parked, more):
@@ -181,10 +179,9 @@ async def test_a_receive_too_many_is_refused_before_it_is_parsed(
     ],
 )
 async def test_many_client_ids_do_not_help(
-    edge: FakeEdge, storage: FakeStorage, client_ids: tuple[str, ...]
+    edge: FakeEdge, storage: FakeStorage, app: BrokerApp, client_ids: tuple[str, ...]
 ) -> None:
     """Connection, address and namespace have shares, too."""
-    storage.park = True
     calls = [
         edge.begin(
             "ReceiveMessage",
@@ -198,16 +195,17 @@ async def test_many_client_ids_do_not_help(
     assert not calls[0].done()
     for call in calls:
         call.leave()
-    await until(lambda: storage.parked == 0)
+    await until(lambda: waiting_receives(app) == 0)
 
 
 @pytest.mark.parametrize(
     "config",
     [broker_config(receive={"max_parked_bytes_per_client": 9_000})],
 )
-async def test_parked_requests_are_bounded_in_bytes(edge: FakeEdge, storage: FakeStorage) -> None:
+async def test_parked_requests_are_bounded_in_bytes(
+    edge: FakeEdge, storage: FakeStorage, app: BrokerApp
+) -> None:
     """Unknown fields are kept as long as their receive waits; too large a request is refused."""
-    storage.park = True
     padded = receive_request("orders", "g").SerializeToString() + b"\xfa\x3f\xa0\x1f" + bytes(4_000)
     calls = [edge.begin("ReceiveMessage", padded) for _ in range(3)]
     status, _ = received(await calls[2].answer)
@@ -217,14 +215,13 @@ async def test_parked_requests_are_bounded_in_bytes(edge: FakeEdge, storage: Fak
     assert status.code == definition_pb2.PAYLOAD_TOO_LARGE
     for call in calls:
         call.leave()
-    await until(lambda: storage.parked == 0)
+    await until(lambda: waiting_receives(app) == 0)
 
 
 async def test_a_call_that_ends_before_it_begins_leaves_nothing(
     client: Client, storage: FakeStorage, app: BrokerApp
 ) -> None:
     """Its client goes in the same turn in which it came, 300 times."""
-    storage.park = True
     for _ in range(300):
         client.begin_receive("orders", "g").leave()
         await asyncio.sleep(0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from strata.storage.v1 import storage_pb2
+from strata_broker.app import BrokerApp
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_runtime.metrics import Metrics
 from strata_testing import ManualClock, until
 from strata_testing.broker import broker_config
+from strata_testing.broker.broker import waiting_receives
 from strata_testing.broker.client import Client, message
 from strata_testing.broker.fake_storage import FakeStorage
 
@@ -104,18 +106,17 @@ def test_what_is_remembered_is_bounded(unclaimed: Unclaimed, clock: ManualClock)
 
 @pytest.mark.parametrize("config", [broker_config(receive={"max_hasty_cancels": 3})])
 async def test_messages_of_a_client_that_never_reads_come_to_others(
-    client: Client, storage: FakeStorage
+    client: Client, storage: FakeStorage, app: BrokerApp
 ) -> None:
     """The client lives on, its answers left, and still its leases end, as no attempt."""
     await client.send(message("orders", 1))
     (_,) = await client.receive_all("orders", "g", auto_renew=True)
-    storage.park = True
-    for number in range(3):
+    for _ in range(3):
         call = client.begin_receive("orders", "g", auto_renew=True)
-        await until(lambda number=number: storage.count("Pop") >= 3 + number)  # type: ignore[misc]
+        await until(lambda: waiting_receives(app) == 1)
         call.leave()
+        await until(lambda: waiting_receives(app) == 0)
     await until(lambda: storage.waiting)
-    storage.park = False
     (release,) = [
         request for _, request in storage.calls if isinstance(request, storage_pb2.ReleaseRequest)
     ]
@@ -126,16 +127,16 @@ async def test_messages_of_a_client_that_never_reads_come_to_others(
 
 @pytest.mark.parametrize("config", [broker_config(receive={"max_hasty_cancels": 3})])
 async def test_an_acknowledgement_claims_what_was_given(
-    client: Client, storage: FakeStorage
+    client: Client, storage: FakeStorage, app: BrokerApp
 ) -> None:
     """A client that acknowledges one message keeps the others, whatever it cancels then."""
     await client.send(message("orders", 1), message("orders", 2))
     got = await client.receive_all("orders", "g", auto_renew=True)
     assert len(got) == 2
     await client.ack("orders", "g", got[0].system_properties.receipt_handle)
-    storage.park = True
-    for number in range(5):
+    for _ in range(5):
         call = client.begin_receive("orders", "g", auto_renew=True)
-        await until(lambda number=number: storage.count("Pop") >= 3 + number)  # type: ignore[misc]
+        await until(lambda: waiting_receives(app) == 1)
         call.leave()
+        await until(lambda: waiting_receives(app) == 0)
     assert storage.count("Release") == 0

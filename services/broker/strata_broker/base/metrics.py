@@ -262,6 +262,19 @@ METRICS: tuple[MetricSpec, ...] = (
         "Receives beyond their client's limit that were refused after a pause.",
     ),
     MetricSpec(
+        "strata_broker_waiting_receives",
+        "gauge",
+        "1",
+        "Receives that wait in the broker for messages.",
+    ),
+    MetricSpec(
+        "strata_broker_quiet_places",
+        "gauge",
+        "1",
+        "Raft groups and consumer groups without messages, of which storage nodes tell when some "
+        "come.",
+    ),
+    MetricSpec(
         "strata_broker_share_refused_total",
         "counter",
         "1",

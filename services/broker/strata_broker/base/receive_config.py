@@ -14,6 +14,7 @@ class ReceiveSection(Section):
     """ReceiveMessage."""
 
     renamed_keys: ClassVar[Mapping[str, str]] = {
+        "max_slice_ms": "max_look_pause_ms",
         "filter_characters_per_second": "filter_characters_per_s",
     }
 
@@ -84,25 +85,22 @@ class ReceiveSection(Section):
         description="Time for storage to end a pop whose client has gone; then the broker "
         "gives it up.",
     )
-    first_slice_ms: int = Field(
-        default=100,
-        ge=1,
-        description="First wait at each raft group of a public queue that moved.",
-    )
-    max_slice_ms: int = Field(
-        default=1_000,
-        ge=1,
-        description="Longest such wait; the wait doubles while no message comes.",
-    )
     moved_pause_ms: int = Field(
         default=20,
         ge=1,
-        description="Pause before the next try when a queue is not where the metadata places it.",
+        description="First pause before receives that wait look again where a queue is not where "
+        "the metadata places it, or where the storage node will not tell of messages.",
     )
-    moved_grace_ms: int = Field(
+    max_look_pause_ms: int = Field(
         default=1_000,
-        ge=0,
-        description="Time for which a pop at a raft group that a queue left may still be answered.",
+        ge=1,
+        description="Longest such pause; it doubles while no message comes.",
+    )
+    max_looks_per_line: int = Field(
+        default=16,
+        ge=1,
+        description="Most receives of one topic and consumer group that look for messages at the "
+        "same time; several do only while there are more messages than one of them takes.",
     )
     drained_cache_ms: int = Field(
         default=2_000,

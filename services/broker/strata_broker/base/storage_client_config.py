@@ -50,6 +50,18 @@ class StorageClientSection(Section):
     max_watches: int = Field(
         default=1_000, ge=1, description="Most storage nodes that are watched for what they lead."
     )
+    max_quiet_places: int = Field(
+        default=200_000,
+        ge=1,
+        description="Most raft groups and consumer groups together that are known to have no "
+        "messages; at further ones receives that wait look once a second.",
+    )
+    max_quiet_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="Time after which receives that wait look where no messages are known although "
+        "the storage node has told of none.",
+    )
     max_watch_retry_ms: int = Field(
         default=500, ge=1, description="Longest pause before a lost watch is reopened."
     )

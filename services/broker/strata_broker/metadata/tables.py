@@ -221,6 +221,9 @@ class MetadataTables:
         if deleted:
             return
         row = TopicRow(topic)
+        if old is not None and old.topic_id == row.topic_id:
+            # It may have grown: receives that wait look at its new queues, too.
+            self.new_placement |= old.queue_count != row.queue_count
         self.topics[row.namespace, row.name] = row
         self.topics_by_id[row.topic_id] = row
         self.topic_counts[row.namespace] += not row.is_dead_letter

@@ -11,6 +11,7 @@ from strata_broker.receives.popper import Popper
 from strata_broker.receives.receive import Pops, Receiver
 from strata_broker.receives.takebacks import Takebacks
 from strata_broker.receives.unclaimed import Unclaimed
+from strata_broker.receives.waiting_room import WaitingRoom
 from strata_broker.storage_client.storage_tier import StorageTier
 
 
@@ -28,7 +29,15 @@ def new_receiver(
     config = runtime.config
     timeout_s = config.calls.max_timeout_ms / 1000
     pops = Pops(
-        Popper(provisioner.view, storage.client, config.receive, clock=runtime.clock),
+        Popper(
+            provisioner.view,
+            storage.client,
+            WaitingRoom(
+                storage.quiet, config.receive, clock=runtime.clock, metrics=runtime.metrics
+            ),
+            config=config.receive,
+            clock=runtime.clock,
+        ),
         storage.reads,
         storage.pop_ender,
         Takebacks(

@@ -1,34 +1,36 @@
-"""Pops a public queue, wherever its messages are.
+"""Takes messages for receives, wherever they are; receives wait in lines of the `WaitingRoom`.
 
-Usually that is one pop that waits at one raft group. Where queues moved, several raft groups are
-asked in turn, first without waiting, then each for a slice that grows while nothing comes: pops
-at two raft groups at once would take leases twice for one answer. A pop that waits where a queue
-just moved away is given up and looks again; where the metadata lag behind, the raft group itself
-says which of its queues have left. Invariants: what is leased is returned to the caller; an ordered
-consumer gets nothing of an epoch while an older one has messages that are not acked (rule 18).
+A receive of any queue takes what its own broker name has first, and else what any raft group of the
+topic has; a receive of one queue takes from wherever the queue's epochs are. Places that are known
+to have nothing are left out. No pop waits, and the pops of one receive follow one another: pops at
+two raft groups at once would take leases twice for one answer. Invariants: what is leased is
+returned to the caller; an ordered consumer gets nothing of an epoch while an older one has messages
+that are not acked (rule 18).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from strata.storage.v1 import storage_pb2
 from strata_broker.base import errors
 from strata_broker.base.receive_config import ReceiveSection
 from strata_broker.metadata.metadata import MetadataView, TopicRow
-from strata_broker.metadata.places import PopPlace, Wanted, places_of
-from strata_broker.storage_client.attempts import Attempts
+from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted, places_of
+from strata_broker.receives.waiting_room import Line, LineKey, WaitingRoom
 from strata_broker.storage_client.pop_ends import PopTicket
+from strata_broker.storage_client.quiet_places import ConsumerPlace
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_mq.requests import Code, RequestError
-from strata_mq.slots import slot_of
 from strata_runtime.clock import Clock
 
-PopFor = Callable[[PopPlace, int], storage_pb2.PopRequest]
-"""Makes the request of a pop at a place that waits for so many milliseconds."""
+# A receive that waits for less looks itself, whatever is known: it may read what its client sent.
+_SHORT_WAIT_MS = 1_000
+
+PopFor = Callable[[TopicRow, PopPlace], storage_pb2.PopRequest]
+"""Makes the request of a pop at a place."""
 
 
 class Popped(NamedTuple):
@@ -38,33 +40,63 @@ class Popped(NamedTuple):
     response: storage_pb2.PopResponse
 
 
+class ReceiveTarget(NamedTuple):
+    """What a receive takes from.
+
+    Attributes:
+        topic: of the messages.
+        wanted: the public queue.
+        consumer_group_id: who receives.
+        filter_bytes: of the messages; receives with other filters do not wait behind one another.
+        repeats: an earlier receive of the same attempt may have leases, in the raft groups of the
+            public queue only: this one looks there itself, and nowhere else.
+    """
+
+    topic: TopicRow
+    wanted: Wanted
+    consumer_group_id: int
+    filter_bytes: bytes = b""
+    repeats: bool = False
+
+    @property
+    def line(self) -> LineKey:
+        """The line in which the receive waits."""
+        target: tuple[str, int] = ("", self.wanted.queue)
+        if self.repeats and self.wanted.queue == ANY_QUEUE:
+            target = (self.wanted.home.broker_name, ANY_QUEUE)
+        return LineKey(self.topic.topic_id, self.consumer_group_id, self.filter_bytes, target)
+
+
 class Popper:
     """See the module docstring."""
 
     def __init__(
-        self, view: MetadataView, storage: StorageClient, config: ReceiveSection, *, clock: Clock
+        self,
+        view: MetadataView,
+        storage: StorageClient,
+        room: WaitingRoom,
+        *,
+        config: ReceiveSection,
+        clock: Clock,
     ) -> None:
         self._view = view
         self._storage = storage
+        self._room = room
         self._config = config
         self._clock = clock
         self._turn = 0
-        # By topic id.
-        self._attempts = Attempts()
-        view.on_move(self._moved)
-        view.on_slots(self._slots_moved)
+        view.on_placement(lambda: room.news(None))
+        # (topic id, broker name) -> the row, the version of the placement, the places of the topic
+        self._places: OrderedDict[
+            tuple[int, str], tuple[TopicRow, int, Sequence[PopPlace], Sequence[PopPlace]]
+        ] = OrderedDict()
         # (raft group, topic, queue, consumer group) -> until when it is known to be drained
         self._drained_until_s: OrderedDict[tuple[int, int, int, int], float] = OrderedDict()
         # (raft group, topic, queue or ANY_QUEUE) -> how many of the queues have left, as it told
         self._left: OrderedDict[tuple[int, int, int], int] = OrderedDict()
 
     async def pop(
-        self,
-        topic: TopicRow,
-        wanted: Wanted,
-        pop_for: PopFor,
-        wait_ms: int,
-        ticket: PopTicket,
+        self, target: ReceiveTarget, pop_for: PopFor, wait_ms: int, ticket: PopTicket
     ) -> Popped:
         """Return messages, or none at the end of the wait, or when the ticket is ended.
 
@@ -72,120 +104,176 @@ class Popper:
             RequestError: refused for good, or FORBIDDEN, nobody serves the queue.
         """
         deadline_s = self._clock.monotonic_s() + wait_ms / 1000
-        slice_ms = 0
-        while True:
-            version = self._view.placement_version
-            places = places_of(self._view, topic, wanted)
-            if not places:
-                raise RequestError(Code.FORBIDDEN, "no readable queue")
-            if len(places) == 1:
-                slice_ms = wait_ms
-            popped, waited = await self._round(topic, places, pop_for, slice_ms, deadline_s, ticket)
+        near, far = self._places_of(target)
+        if wait_ms < _SHORT_WAIT_MS or target.repeats:
+            popped = await self._round(target, pop_for, ticket, None)
             if popped is not None:
                 return popped
-            ended = ticket.ended or self._clock.monotonic_s() >= deadline_s
-            # The one raft group that was asked has waited for as long as it was to.
-            alone = len(places) == 1 and waited
-            if ended or (alone and self._view.placement_version == version):
-                return Popped(places[0].raft_group, storage_pb2.PopResponse())
-            if not waited:
-                # The metadata lag behind storage, or older epochs are still worked on.
-                await asyncio.sleep(self._config.moved_pause_ms / 1000)
-            slice_ms = min(
-                max(slice_ms * 2, self._config.first_slice_ms), self._config.max_slice_ms
-            )
+        if self._clock.monotonic_s() < deadline_s and not ticket.ended:
+            popped = await self._wait(target, pop_for, deadline_s, ticket)
+            if popped is not None:
+                return popped
+        return Popped((*near, *far)[0].raft_group, storage_pb2.PopResponse())
+
+    async def _wait(
+        self, target: ReceiveTarget, pop_for: PopFor, deadline_s: float, ticket: PopTicket
+    ) -> Popped | None:
+        """Wait in line for messages; None: the time is over, or the client has gone."""
+        seat = self._room.enter(target.line, ticket, lambda line: self._next_look_s(target, line))
+        try:
+            while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+                if not await seat.turn(left_s):
+                    break
+                popped = await self._round(target, pop_for, ticket, seat.line)
+                if popped is not None:
+                    return popped
+            ticket.unanswered.update(seat.line.unanswered)
+            return None
+        finally:
+            seat.leave()
+
+    def _next_look_s(self, target: ReceiveTarget, line: Line) -> float:
+        """Return when there may be something at a place; 0.0: now."""
+        near, far = self._places_of(target, must_serve=False)
+        if not near and not far:
+            return 0.0
+        return min(self._rest_until_s(target, line, place) for place in (*near, *far))
+
+    def _rest_until_s(self, target: ReceiveTarget, line: Line, place: PopPlace) -> float:
+        key = self._key(target, place)
+        return self._room.quiet.quiet_until_s(key) or line.paused_until_s(key)
 
     async def _round(
-        self,
-        topic: TopicRow,
-        places: Sequence[PopPlace],
-        pop_for: PopFor,
-        slice_ms: int,
-        deadline_s: float,
-        ticket: PopTicket,
-    ) -> tuple[Popped | None, bool]:
-        """Ask every place once, until one has messages; also return whether any was waited at.
+        self, target: ReceiveTarget, pop_for: PopFor, ticket: PopTicket, line: Line | None
+    ) -> Popped | None:
+        """Look at every place once that may have something, until one has messages.
 
-        It ends early when the metadata say that something is elsewhere.
+        It ends early when the metadata say that something is elsewhere. `line`: None to look at
+        all places.
         """
         self._turn += 1
         version = self._view.placement_version
-        waited = False
-        for number in range(len(places)):
-            if ticket.ended:
-                break
-            place = places[(number + self._turn) % len(places)]
-            left_ms = round((deadline_s - self._clock.monotonic_s()) * 1000)
-            request = pop_for(place, max(min(slice_ms, left_ms), 0))
-            left_key = (place.raft_group, topic.topic_id, place.queue)
-            request.known_sealed = self._left.get(left_key, 0)
-            request.number = ticket.number
-            try:
-                if request.fifo and not await self._may_serve(topic, place, request):
+        topic = self._topic(target)
+        for places in self._places_of(target):
+            for number in range(len(places)):
+                if ticket.ended or self._view.placement_version != version:
+                    return None
+                place = places[(number + self._turn) % len(places)]
+                if line is not None and self._rest_until_s(target, line, place):
                     continue
-                if self._view.placement_version != version:
-                    return None, False
-                async with self._attempts.of(topic.topic_id, str(place.raft_group)):
-                    response = await self._storage.pop(request, ticket)
-                if response.moved:
-                    self._take_in_left(topic, left_key, response)
-                    continue
-                waited = True
-            except errors.MovedError:
-                continue
-            except TimeoutError:
-                response = await self._after_giving_up(pop_for(place, 0))
-            if response.messages:
-                return Popped(place.raft_group, response), True
-        return None, waited
+                request = pop_for(topic, place)
+                response = await self._look(self._key(target, place), place, request, ticket, line)
+                if response is not None and response.messages:
+                    return Popped(place.raft_group, response)
+        return None
 
-    def _take_in_left(
-        self, topic: TopicRow, key: tuple[int, int, int], response: storage_pb2.PopResponse
-    ) -> None:
-        """Learn which queues have left a raft group."""
+    async def _look(
+        self,
+        key: ConsumerPlace,
+        place: PopPlace,
+        request: storage_pb2.PopRequest,
+        ticket: PopTicket,
+        line: Line | None,
+    ) -> storage_pb2.PopResponse | None:
+        """Pop at one place; None: it has nothing, or is not there."""
+        left_key = (place.raft_group, key.topic_id, place.queue)
+        request.known_sealed = self._left.get(left_key, 0)
+        request.number = ticket.number
+        try:
+            if request.fifo and not await self._may_serve(key, place, request):
+                _pause(line, key)
+                return None
+            with self._room.quiet.look(key) as look:
+                response = await self._storage.pop(request, ticket, look)
+                is_quiet = look.settle(response.told_later)
+        except errors.MovedError:
+            _pause(line, key)
+            return None
+        if response.moved:
+            self._take_in_left(left_key, response)
+        if line is not None:
+            _note_trouble(line, ticket, place.raft_group)
+            line.left_behind(more=bool(response.messages) and not is_quiet)
+            if is_quiet or response.messages or response.unfinished or look.told:
+                line.hurry(key)
+            else:
+                line.pause(key)
+        return response
+
+    def _topic(self, target: ReceiveTarget) -> TopicRow:
+        """Return a topic's present row: it may grow while a receive waits."""
+        return self._view.topic_by_id(target.topic.topic_id) or target.topic
+
+    def _key(self, target: ReceiveTarget, place: PopPlace) -> ConsumerPlace:
+        return ConsumerPlace(
+            place.raft_group, target.topic.topic_id, target.consumer_group_id, place.queue
+        )
+
+    def _places_of(
+        self, target: ReceiveTarget, *, must_serve: bool = True
+    ) -> tuple[Sequence[PopPlace], Sequence[PopPlace]]:
+        """Return where to pop: under the receive's own name, and elsewhere.
+
+        Raises:
+            RequestError: FORBIDDEN, nobody serves the queue, if `must_serve`.
+        """
+        topic, (home, queue) = self._topic(target), target.wanted
+        near: Sequence[PopPlace]
+        far: Sequence[PopPlace]
+        if queue != ANY_QUEUE:
+            near, far = places_of(self._view, topic, target.wanted), ()
+        else:
+            key, version = (topic.topic_id, home.broker_name), self._view.placement_version
+            known = self._places.get(key)
+            if known is None or known[0] is not topic or known[1] != version:
+                known = (topic, version, *self._any_places(topic, target.wanted))
+                self._places[key] = known
+                self._places.move_to_end(key)
+                if len(self._places) > self._config.max_cached_drains:
+                    self._places.popitem(last=False)
+            near, far = known[2], () if target.repeats else known[3]
+        if must_serve and not near and not far:
+            raise RequestError(Code.FORBIDDEN, "no readable queue")
+        return near, far
+
+    def _any_places(
+        self, topic: TopicRow, wanted: Wanted
+    ) -> tuple[Sequence[PopPlace], Sequence[PopPlace]]:
+        name = wanted.home.broker_name
+        home = self._view.home(topic, name) or wanted.home
+        near = places_of(self._view, topic, Wanted(home, ANY_QUEUE))
+        elsewhere = [
+            place
+            for other in self._view.homes(topic)
+            if other.broker_name != name
+            for place in places_of(self._view, topic, Wanted(other, ANY_QUEUE))
+        ]
+        return near, tuple(place for place in dict.fromkeys(elsewhere) if place not in near)
+
+    def _take_in_left(self, key: tuple[int, int, int], response: storage_pb2.PopResponse) -> None:
+        """Learn which queues of a topic have left a raft group."""
+        topic = self._view.topic_by_id(key[1])
+        if topic is None:
+            return
         self._view.learn(topic, key[0], response.sealed)
         self._left[key] = len(response.sealed)
         self._left.move_to_end(key)
         if len(self._left) > self._config.max_cached_drains:
             self._left.popitem(last=False)
 
-    async def _after_giving_up(self, request: storage_pb2.PopRequest) -> storage_pb2.PopResponse:
-        """Ask for what a pop that was given up may have leased all the same."""
-        request.repeated = True
-        try:
-            return await self._storage.pop(request)
-        except errors.MovedError:
-            return storage_pb2.PopResponse()
-
-    def _moved(self, topic_id: int) -> None:
-        """Give up what waits for messages of the topic now, unless an answer is on its way.
-
-        Who looks from now on knows where to; its leases would be lost for nothing.
-        """
-        self._attempts.give_up(topic_id, grace_s=self._config.moved_grace_ms / 1000)
-
-    def _slots_moved(self, slots: Set[int]) -> None:
-        """Give up what waits for messages of topics with queues in these slots."""
-        for topic_id in self._attempts.keys():  # noqa: SIM118 (no mapping)
-            topic = self._view.topic_by_id(topic_id) if isinstance(topic_id, int) else None
-            if topic is not None and any(
-                slot_of(topic.slot_base, queue) in slots for queue in range(topic.queue_count)
-            ):
-                self._moved(topic.topic_id)
-
     async def _may_serve(
-        self, topic: TopicRow, place: PopPlace, request: storage_pb2.PopRequest
+        self, key: ConsumerPlace, place: PopPlace, request: storage_pb2.PopRequest
     ) -> bool:
         """Whether every older epoch of the queue is drained by the consumer group."""
         for raft_group in place.older:
-            if not await self._is_drained(raft_group, topic, place.queue, request):
+            if not await self._is_drained(raft_group, key, request):
                 return False
         return True
 
     async def _is_drained(
-        self, raft_group: int, topic: TopicRow, queue: int, request: storage_pb2.PopRequest
+        self, raft_group: int, place: ConsumerPlace, request: storage_pb2.PopRequest
     ) -> bool:
-        key = (raft_group, topic.topic_id, queue, request.consumer_group_id)
+        key = (raft_group, place.topic_id, place.queue, place.consumer_group_id)
         now_s = self._clock.monotonic_s()
         if self._drained_until_s.get(key, 0.0) > now_s:
             return True
@@ -195,9 +283,9 @@ class Popper:
                 "GetConsumerState",
                 storage_pb2.GetConsumerStateRequest(
                     raft_group=raft_group,
-                    consumer_group_id=request.consumer_group_id,
+                    consumer_group_id=place.consumer_group_id,
                     topic=request.topic,
-                    queues=(queue,),
+                    queues=(place.queue,),
                 ),
                 storage_pb2.GetConsumerStateResponse,
             )
@@ -212,3 +300,17 @@ class Popper:
         if len(self._drained_until_s) > self._config.max_cached_drains:
             self._drained_until_s.popitem(last=False)
         return True
+
+
+def _pause(line: Line | None, place: ConsumerPlace) -> None:
+    if line is not None:
+        line.pause(place)
+
+
+def _note_trouble(line: Line, ticket: PopTicket, raft_group: int) -> None:
+    """Let those who wait in line know why messages may be missing."""
+    trouble = ticket.unanswered.get(raft_group)
+    if trouble is None:
+        line.unanswered.pop(raft_group, None)
+    else:
+        line.unanswered[raft_group] = trouble

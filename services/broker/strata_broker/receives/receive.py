@@ -1,4 +1,4 @@
-"""ReceiveMessage: a pop that waits in storage; what comes back is delivered.
+"""ReceiveMessage: it waits in the broker until a pop has messages; these are delivered.
 
 Role: checks, the queue a client names, the pop, the per-delivery fragment, the answer. Invariants:
 a message that was leased is taken by its client, or released; a receive that waits is counted in
@@ -33,7 +33,7 @@ from strata_broker.metadata.metadata import Home, Name, TopicRow
 from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
 from strata_broker.metadata.requests import Caller, caller_of, language_of, milliseconds
 from strata_broker.receives.deliver import Deliverer, given_by
-from strata_broker.receives.popper import Popper
+from strata_broker.receives.popper import Popper, ReceiveTarget
 from strata_broker.receives.takebacks import Takebacks
 from strata_broker.receives.unclaimed import Unclaimed
 from strata_broker.storage_client.pop_ends import PopEnder, PopTicket
@@ -70,6 +70,8 @@ class CheckedReceive(NamedTuple):
     invisible_ms: int
     auto_renew: bool
     attempt: int
+    # The client repeats the attempt if it gets no answer.
+    names_attempt: bool
     wait_ms: int
     expression: str
     message_filter: storage_pb2.Filter
@@ -215,8 +217,8 @@ class Receiver:
     def _gone(self, task: asyncio.Task[None], ticket: PopTicket) -> None:
         """End a pop whose client has gone.
 
-        One that waits ends at once and took nothing; one that takes leases right now is answered,
-        and its messages are released. Only one that storage does not end is given up.
+        One that waits in line leaves it at once and took nothing; one that takes leases right now
+        is answered, and its messages are released. Only one that storage does not end is given up.
         """
         self._ender.end(ticket)
         grace_s = self._config.receive.gone_grace_ms / 1000
@@ -239,10 +241,16 @@ class Receiver:
                 if repeatable
                 else 0
             )
-            raft_group, response = await self._popper.pop(
+            target = ReceiveTarget(
                 receive.topic,
                 receive.wanted,
-                lambda place, wait_ms: self._pop(receive, client, group, place, wait_ms),
+                group.consumer_group_id,
+                receive.message_filter.SerializeToString(deterministic=True),
+                repeats=group.fifo and receive.names_attempt,
+            )
+            raft_group, response = await self._popper.pop(
+                target,
+                lambda topic, place: self._pop(receive, client, group, topic, place),
                 receive.wait_ms,
                 ticket,
             )
@@ -334,6 +342,7 @@ class Receiver:
             invisible_ms=0 if request.auto_renew else invisible_ms,
             auto_renew=request.auto_renew,
             attempt=self._attempt(request),
+            names_attempt=bool(request.attempt_id),
             wait_ms=self._wait_ms(caller, request, call.time_left_s()),
             expression=request.filter_expression.expression,
             message_filter=message_filter,
@@ -374,8 +383,8 @@ class Receiver:
     def _wanted(self, topic: TopicRow, request: service_pb2.ReceiveMessageRequest) -> Wanted:
         """Return what a receive's public queue stands for (rule 20).
 
-        A simple consumer's queue id does not matter, as in the real product: it reads every queue
-        under the broker name, so that it never waits at an empty one beside a full one.
+        A simple consumer's queue id does not matter, as in the real product, and any queue means
+        any of the topic: a receive never waits at an empty one beside a full one (rule 35).
         """
         named = request.message_queue
         home = self._view.home(topic, named.broker.name)
@@ -390,21 +399,20 @@ class Receiver:
         receive: CheckedReceive,
         client: Client,
         group: meta_pb2.ConsumerGroup,
+        topic: TopicRow,
         place: PopPlace,
-        wait_ms: int,
     ) -> storage_pb2.PopRequest:
         latest = self._config.receive.start_from_latest
         return storage_pb2.PopRequest(
             raft_group=place.raft_group,
             consumer_group_id=group.consumer_group_id,
-            topic=topic_ref(receive.topic),
+            topic=topic_ref(topic),
             queue=place.queue,
             max_messages=receive.max_messages,
             invisible_ms=receive.invisible_ms,
             auto_renew=receive.auto_renew,
             holder=client.holder,
             attempt=receive.attempt,
-            wait_ms=wait_ms,
             filter=receive.message_filter,
             fifo=group.fifo,
             max_attempts=group_policy(group).max_attempts,

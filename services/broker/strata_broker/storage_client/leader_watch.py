@@ -1,4 +1,4 @@
-"""One watch stream to every storage node: the raft groups that it leads, and transaction checks.
+"""One watch stream to every storage node: what it leads, transaction checks, and new messages.
 
 After a failover the new leader reports itself: no call has to be refused first, and all requests
 that wait for the raft group are sent there at once. A broken stream is the first sign that a node
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
+from typing import NamedTuple
 
 from strata.meta.v1 import meta_pb2
 from strata.storage.v1 import storage_pb2
@@ -19,6 +20,7 @@ from strata_broker.metadata.metadata import MetadataView
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.node_reports import NodeReports
+from strata_broker.storage_client.quiet_places import QuietPlaces
 from strata_broker.storage_client.storage_client import SERVICE
 from strata_runtime.backoff import Backoff
 from strata_runtime.limits import Limit
@@ -33,6 +35,20 @@ OnChecks = Callable[[Iterable[storage_pb2.TransactionCheck]], None]
 """Told of half messages that a producer is to be asked about."""
 
 
+class NodeNews(NamedTuple):
+    """What takes in the news of nodes.
+
+    Attributes:
+        leaders: gets the raft groups that nodes say they lead.
+        reports: gets nodes' reports of themselves.
+        quiet: gets the places that nodes tell of.
+    """
+
+    leaders: LeaderMap
+    reports: NodeReports
+    quiet: QuietPlaces
+
+
 class LeaderWatch:
     """See the module docstring.
 
@@ -40,8 +56,7 @@ class LeaderWatch:
         boot_id: of this broker.
         view: knows the storage nodes.
         channels: to them.
-        leaders: gets the raft groups that nodes say they lead.
-        reports: gets nodes' reports of themselves.
+        news: takes in what they say.
         config: pauses and the limit on streams.
         runtime: spreads the pauses, counts open streams.
         tasks: run the streams.
@@ -53,17 +68,15 @@ class LeaderWatch:
         view: MetadataView,
         channels: NodeChannels,
         *,
-        leaders: LeaderMap,
-        reports: NodeReports,
+        news: NodeNews,
         config: StorageClientSection,
         runtime: Runtime,
         tasks: Tasks,
     ) -> None:
-        self._request = storage_pb2.WatchRequest(broker_boot_id=boot_id)
+        self._boot_id = boot_id
         self._view = view
         self._channels = channels
-        self._leaders = leaders
-        self._reports = reports
+        self._leaders, self._reports, self._quiet = news
         self._config = config
         self._random = runtime.random
         self._tasks = tasks
@@ -100,6 +113,7 @@ class LeaderWatch:
         for node_id in sorted(self._watching.keys() - nodes):
             self._watching.pop(node_id).cancel()
             self._streams.give_back()
+            self._quiet.closed(node_id)
             self._leaders.forget(node_id)
             self._reports.forget(node_id)
             self._channels.forget(node_id)
@@ -115,6 +129,7 @@ class LeaderWatch:
                 silent = failure.code in _SILENCE
             else:
                 silent = True
+            self._quiet.closed(node_id)
             if silent:
                 self._leaders.lost(node_id)
                 self._reports.lost(node_id)
@@ -126,12 +141,17 @@ class LeaderWatch:
         Raises:
             AngeliaError: the stream broke.
         """
-        stream = self._channels.to(node_id).stream(_WATCH, self._request, storage_pb2.WatchResponse)
+        number = self._quiet.next_stream()
+        request = storage_pb2.WatchRequest(broker_boot_id=self._boot_id, stream=number)
+        stream = self._channels.to(node_id).stream(_WATCH, request, storage_pb2.WatchResponse)
         async with aclosing(stream) as responses:  # type: ignore[type-var]
             async for response in responses:
                 backoff.reset()
+                self._quiet.opened(node_id, number)
                 if response.checks:
                     self._on_checks(response.checks)
+                elif response.deliverable:
+                    self._quiet.told(response.deliverable)
                 else:
                     self._leaders.leads(node_id, response.led_groups)
                     self._reports.heard(node_id, response.health)

@@ -1,4 +1,4 @@
-"""Ends pops whose clients have gone, where they wait in storage.
+"""Ends pops whose clients have gone, in the broker's waiting room and in storage.
 
 A cancelled call loses its answer, and the leases in it. So the broker asks storage to end the pop
 and waits for the answer. One call with many numbers is under way per node. It is not repeated: a
@@ -8,6 +8,7 @@ pop that does not end is cancelled after a while.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import islice
 
 from strata.storage.v1 import storage_pb2
@@ -29,15 +30,17 @@ class PopTicket:
         ended: no client waits for it any more.
         request: last request to a node, as long as its answer is not known.
         node: the node of that request; "" while none is asked.
+        on_ended: called when it is ended; the receive that waits in line sets it.
         unanswered: raft groups that did not answer until the end of the wait, and their problems.
     """
 
-    __slots__ = ("ended", "node", "number", "request", "unanswered")
+    __slots__ = ("ended", "node", "number", "on_ended", "request", "unanswered")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.ended = False
         self.node = ""
+        self.on_ended: Callable[[], None] | None = None
         self.request: storage_pb2.PopRequest | None = None
         self.unanswered: dict[int, str] = {}
 
@@ -64,6 +67,8 @@ class PopEnder:
     def end(self, ticket: PopTicket) -> None:
         """End a pop: no further node is asked, and the node that was asked answers at once."""
         ticket.ended = True
+        if ticket.on_ended is not None:
+            ticket.on_ended()
         if ticket.node:
             # Bounded by the receives under way, each of which ends once.
             self._waiting[ticket.node][ticket.number] = None

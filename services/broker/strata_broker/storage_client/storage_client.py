@@ -23,6 +23,7 @@ from strata_broker.storage_client.attempts import Attempts
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.pop_ends import PopTicket
+from strata_broker.storage_client.quiet_places import Look
 from strata_runtime.backoff import Backoff, Random
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
@@ -114,13 +115,17 @@ class StorageClient:
         raise errors.timed_out(self._leaders.explain(raft_group))
 
     async def pop(
-        self, request: storage_pb2.PopRequest, ticket: PopTicket | None = None
+        self,
+        request: storage_pb2.PopRequest,
+        ticket: PopTicket | None = None,
+        look: Look | None = None,
     ) -> storage_pb2.PopResponse:
         """Pop at the present leader of the raft group, for as long as the request waits.
 
         Args:
             request: what is wanted; it carries the ticket's number.
             ticket: by which it can be ended before.
+            look: names the stream on which a node is to tell of messages that come later.
 
         Returns:
             The leased messages; none when the wait ends, also while there is no leader: this is no
@@ -140,7 +145,7 @@ class StorageClient:
             # A parked pop is silent for its wait; leases that it took at the end must not be lost.
             try_s = left_s + self._config.call_timeout_ms / 1000
             try:
-                return await self._try_pop(request, try_s, ticket)
+                return await self._try_pop(request, try_s, ticket, look)
             except _NotNow as failure:
                 repeated = request.repeated or (failure.unknown and request.auto_renew)
                 ends_s = settled_by_s if repeated else wait_ends_s
@@ -166,8 +171,14 @@ class StorageClient:
             request = again
 
     async def _try_pop(
-        self, request: storage_pb2.PopRequest, try_s: float, ticket: PopTicket | None
+        self,
+        request: storage_pb2.PopRequest,
+        try_s: float,
+        ticket: PopTicket | None,
+        look: Look | None,
     ) -> storage_pb2.PopResponse:
+        if look is not None:
+            request.tell_stream = look.asks(self._leaders.node_of(request.raft_group) or "")
         if ticket is None:
             return await self._try(
                 request.raft_group, "Pop", request, storage_pb2.PopResponse, try_s

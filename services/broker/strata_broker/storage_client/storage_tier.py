@@ -15,10 +15,11 @@ from strata_broker.storage_client.append_lanes import Appender
 from strata_broker.storage_client.channels import ChannelFactory, NodeChannels
 from strata_broker.storage_client.cluster_watch import ClusterWatch
 from strata_broker.storage_client.earlier_sends import EarlierSends
-from strata_broker.storage_client.leader_watch import LeaderWatch, OnChecks
+from strata_broker.storage_client.leader_watch import LeaderWatch, NodeNews, OnChecks
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.node_reports import NodeReports
 from strata_broker.storage_client.pop_ends import PopEnder
+from strata_broker.storage_client.quiet_places import QuietPlaces
 from strata_broker.storage_client.replica_reads import ReadSpread, ReplicaReads
 from strata_broker.storage_client.storage_client import StorageClient
 from strata_runtime.runtime import Runtime
@@ -54,13 +55,13 @@ class StorageTier:
         self._tasks = tasks
         self.channels = NodeChannels(view, factory)
         self.leaders = LeaderMap(view, section, clock)
+        self.quiet = QuietPlaces(self.leaders, section, clock=clock, metrics=metrics)
         reports = NodeReports()
         self._watch = LeaderWatch(
             boot_id,
             view,
             self.channels,
-            leaders=self.leaders,
-            reports=reports,
+            news=NodeNews(self.leaders, reports, self.quiet),
             config=section,
             runtime=runtime,
             tasks=tasks,

@@ -1,0 +1,253 @@
+"""Parked receives: in lines, of which the first looks for messages and the others only wait.
+
+A line is what receives have in common: topic, consumer group, filter and the queues they take from.
+The first receive of a line looks wherever there may be something; so a message does not wake a
+thousand receives that find nothing. While looks leave messages behind, more receives of the line
+look at the same time, twice as many after each, and one again when there is no more (rule 35).
+
+Invariants: a receive leaves its line when its time is over, its client has gone or it is cancelled,
+and the next one then takes its turn; a line exists only while somebody is in it; a place that is
+not quiet and gave nothing is looked at again at a bounded pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from strata_broker.base.receive_config import ReceiveSection
+from strata_broker.storage_client.pop_ends import PopTicket
+from strata_broker.storage_client.quiet_places import ConsumerPlace, QuietPlaces
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+
+class LineKey(NamedTuple):
+    """What the receives of a line have in common.
+
+    `target` names what they take from: any queue, a queue, or a broker name.
+    """
+
+    topic_id: int
+    consumer_group_id: int
+    filter_bytes: bytes
+    target: Hashable
+
+
+NextLook = Callable[["Line"], float]
+"""Returns when a receive may look next; 0.0: now."""
+
+
+class _Pause(NamedTuple):
+    until_s: float
+    length_s: float
+
+
+class Seat:
+    """One receive in a line; leave it in any case."""
+
+    __slots__ = ("_looks", "_next_look_s", "_ticket", "_turn", "line")
+
+    def __init__(self, line: Line, ticket: PopTicket, next_look_s: NextLook) -> None:
+        self.line = line
+        self._ticket = ticket
+        self._next_look_s = next_look_s
+        self._turn: asyncio.Future[bool] | None = None
+        self._looks = False
+        ticket.on_ended = self._ended
+
+    async def turn(self, timeout_s: float) -> bool:
+        """Wait until this receive may look; False: its time is over, or its client has gone."""
+        self._stop_looking()
+        if self._ticket.ended:
+            return False
+        turn = self._turn = asyncio.get_running_loop().create_future()
+        try:
+            self.line.go()
+            if not turn.done():
+                await asyncio.wait((turn,), timeout=timeout_s)
+            return turn.done() and turn.result()
+        finally:
+            self._turn = None
+
+    def leave(self) -> None:
+        """Let the next one take its turn."""
+        self._ticket.on_ended = None
+        self._stop_looking()
+        self.line.leave(self)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for its turn."""
+        return self._turn is not None and not self._turn.done()
+
+    def next_look_s(self) -> float:
+        """Return when there is something to look for; 0.0: now."""
+        return self._next_look_s(self.line)
+
+    def take_turn(self) -> None:
+        """Let it look."""
+        assert self._turn is not None
+        self._looks = True
+        self.line.looking += 1
+        self._turn.set_result(True)
+
+    def _stop_looking(self) -> None:
+        if self._looks:
+            self._looks = False
+            self.line.looking -= 1
+
+    def _ended(self) -> None:
+        if self.waits:
+            assert self._turn is not None
+            self._turn.set_result(False)
+
+
+class Line:
+    """See the module docstring.
+
+    Attributes:
+        looking: receives that look now.
+        unanswered: raft groups that did not answer the last look, and their problems.
+    """
+
+    __slots__ = ("_pauses", "_room", "_seats", "_timer", "_width", "key", "looking", "unanswered")
+
+    def __init__(self, room: WaitingRoom, key: LineKey) -> None:
+        self._room = room
+        self.key = key
+        self.looking = 0
+        self.unanswered: dict[int, str] = {}
+        self._width = 1
+        self._seats: OrderedDict[Seat, None] = OrderedDict()
+        self._pauses: dict[ConsumerPlace, _Pause] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, seat: Seat) -> None:
+        """Let a receive wait behind the others."""
+        self._seats[seat] = None
+
+    def leave(self, seat: Seat) -> None:
+        """Let a receive go."""
+        if self._seats.pop(seat, self) is self:
+            return
+        if self._seats:
+            self.go()
+            return
+        self._stop_timer()
+        self._room.drop(self)
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def go(self) -> None:
+        """Let those look who may."""
+        self._stop_timer()
+        for seat in self._seats:
+            if self.looking >= self._width:
+                return
+            if not seat.waits:
+                continue
+            next_look_s = seat.next_look_s()
+            if next_look_s > 0.0:
+                # What the first one does not look for, the others have no reason to look for.
+                pause_s = max(next_look_s - self._room.clock.monotonic_s(), 0.0)
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(pause_s, self.go)
+                return
+            seat.take_turn()
+
+    def left_behind(self, *, more: bool) -> None:
+        """Take in whether a look left messages behind: then more receives may look."""
+        self._width = min(self._width * 2, self._room.max_width) if more else 1
+
+    def paused_until_s(self, place: ConsumerPlace) -> float:
+        """Return until when a place is not looked at again; 0.0: it may be."""
+        pause = self._pauses.get(place)
+        if pause is None or pause.until_s <= self._room.clock.monotonic_s():
+            return 0.0
+        return pause.until_s
+
+    def pause(self, place: ConsumerPlace) -> None:
+        """Look at a place that nobody tells of less often, the longer it gives nothing."""
+        first_s, longest_s = self._room.pauses_s
+        before = self._pauses.get(place)
+        length_s = first_s if before is None else min(before.length_s * 2, longest_s)
+        self._pauses[place] = _Pause(self._room.clock.monotonic_s() + length_s, length_s)
+
+    def hurry(self, place: ConsumerPlace | None) -> None:
+        """Look at a place without a pause; None: at all."""
+        if place is None:
+            self._pauses.clear()
+        else:
+            self._pauses.pop(place, None)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class WaitingRoom:
+    """See the module docstring. Used on the event loop only.
+
+    Args:
+        quiet: tells of places that may have messages now.
+        config: pauses, and how many of a line may look at the same time.
+
+    Attributes:
+        pauses_s: shortest and longest pause before a place is looked at again.
+        max_width: receives of one line that look at the same time.
+        clock: time.
+    """
+
+    def __init__(
+        self, quiet: QuietPlaces, config: ReceiveSection, *, clock: Clock, metrics: Metrics
+    ) -> None:
+        self.quiet = quiet
+        self.clock = clock
+        self.pauses_s = (config.moved_pause_ms / 1000, config.max_look_pause_ms / 1000)
+        self.max_width = config.max_looks_per_line
+        # (topic id, consumer group id) -> lines
+        self._lines: dict[tuple[int, int], dict[LineKey, Line]] = {}
+        quiet.on_news(self.news)
+        metrics.gauge("strata_broker_waiting_receives", lambda: len(self))
+
+    def __len__(self) -> int:
+        return sum(len(line) for lines in self._lines.values() for line in lines.values())
+
+    def enter(self, key: LineKey, ticket: PopTicket, next_look_s: NextLook) -> Seat:
+        """Let a receive join a line.
+
+        Args:
+            key: of the line.
+            ticket: when it is ended the receive waits no more.
+            next_look_s: says when the receive may look.
+        """
+        lines = self._lines.setdefault(key[:2], {})
+        line = lines.get(key)
+        if line is None:
+            line = lines[key] = Line(self, key)
+        seat = Seat(line, ticket, next_look_s)
+        line.join(seat)
+        return seat
+
+    def news(self, place: ConsumerPlace | None) -> None:
+        """Let those look who wait for a place; None: all."""
+        if place is not None:
+            key = place.topic_id, place.consumer_group_id
+            lines = list(self._lines.get(key, {}).values())
+        else:
+            lines = [line for lines in self._lines.values() for line in lines.values()]
+        for line in lines:
+            line.hurry(place)
+            line.go()
+
+    def drop(self, line: Line) -> None:
+        """Forget a line that nobody is in."""
+        lines = self._lines[line.key[:2]]
+        del lines[line.key]
+        if not lines:
+            del self._lines[line.key[:2]]

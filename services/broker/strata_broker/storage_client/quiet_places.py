@@ -1,0 +1,219 @@
+"""Places where a pop would find nothing, as long as their storage nodes have not told otherwise.
+
+A pop that leaves nothing behind asks its node to tell, once, when there is something again; until
+then the place is *quiet* and no receive looks there (rule 35). Invariants:
+- what a node tells while somebody looks is not forgotten: the answer of that look makes nothing
+  quiet, however the two overtake one another;
+- a place is quiet only while the node that promised to tell is believed to lead its raft group and
+  the stream on which it would tell is open;
+- a place is quiet for `max_quiet_ms` at most, whatever a node promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import NamedTuple
+
+from strata.storage.v1 import storage_pb2
+from strata_broker.base.storage_client_config import StorageClientSection
+from strata_broker.storage_client.leaders import LeaderMap
+from strata_runtime.clock import Clock
+from strata_runtime.metrics import Metrics
+
+# Between two searches for places that were quiet for too long.
+_SWEEP_S = 1.0
+
+
+class ConsumerPlace(NamedTuple):
+    """Where a pop takes messages for a consumer group; queue -1: any queue of the raft group."""
+
+    raft_group: int
+    topic_id: int
+    consumer_group_id: int
+    queue: int
+
+
+OnNews = Callable[[ConsumerPlace | None], None]
+"""Told of a place that may have messages now; None: of many."""
+
+
+class _Quiet(NamedTuple):
+    node: str
+    until_s: float
+
+
+class QuietPlaces:
+    """See the module docstring. Used on the event loop only."""
+
+    def __init__(
+        self,
+        leaders: LeaderMap,
+        config: StorageClientSection,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._leaders = leaders
+        self._max_places = config.max_quiet_places
+        self._max_quiet_s = config.max_quiet_ms / 1000
+        self._clock = clock
+        self._last_stream = 0
+        # node -> number of its open stream
+        self._streams: dict[str, int] = {}
+        # raft group -> its quiet places
+        self._quiet: dict[int, dict[ConsumerPlace, _Quiet]] = {}
+        self._count = 0
+        self._sweep_at_s = 0.0
+        # Looks under way, by place.
+        self._looks: dict[ConsumerPlace, dict[Look, None]] = {}
+        self._listeners: list[OnNews] = []
+        leaders.on_leader(self._led)
+        metrics.gauge("strata_broker_quiet_places", lambda: self._count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def on_news(self, listener: OnNews) -> None:
+        """Call back when a place may have messages that it had not."""
+        self._listeners.append(listener)
+
+    def quiet_until_s(self, place: ConsumerPlace) -> float:
+        """Return until when there is nothing to look for at a place; 0: there may be now."""
+        quiet = self._quiet.get(place.raft_group, {}).get(place)
+        if quiet is None or quiet.until_s <= self._clock.monotonic_s():
+            return 0.0
+        return quiet.until_s if self._leaders.node_of(place.raft_group) == quiet.node else 0.0
+
+    def look(self, place: ConsumerPlace) -> Look:
+        """Return `with` around a pop at a place."""
+        return Look(self, place)
+
+    # What nodes say
+
+    def next_stream(self) -> int:
+        """Return the number of a stream that is about to be opened."""
+        self._last_stream += 1
+        return self._last_stream
+
+    def opened(self, node: str, stream: int) -> None:
+        """A node has answered on a stream: pops may name it."""
+        self._streams[node] = stream
+
+    def closed(self, node: str) -> None:
+        """A node's stream ended: what it would have told is unknown."""
+        if self._streams.pop(node, None) is None:
+            return
+        for places in list(self._quiet.values()):
+            for place in [place for place, quiet in places.items() if quiet.node == node]:
+                self._drop(place)
+        self._tell(None)
+
+    def told(self, places: Iterable[storage_pb2.DeliverablePlace]) -> None:
+        """A node has told that there may be messages."""
+        for one in places:
+            place = ConsumerPlace(one.raft_group, one.topic_id, one.consumer_group_id, one.queue)
+            for look in self._looks.get(place, ()):
+                look.told = True
+            self._drop(place)
+            self._tell(place)
+
+    def stream_of(self, node: str) -> int:
+        """Return the number of a node's open stream, 0: it has none."""
+        return self._streams.get(node, 0)
+
+    def _led(self, raft_group: int, leader: str) -> None:
+        """Another node leads: nobody knows what it has."""
+        for place in list(self._quiet.get(raft_group, ())):
+            self._drop(place)
+        self._tell(None)
+
+    # Looks
+
+    def begin(self, look: Look) -> None:
+        """Take in that somebody looks at a place."""
+        self._looks.setdefault(look.place, {})[look] = None
+
+    def end(self, look: Look) -> None:
+        """Take in that a look is over."""
+        looks = self._looks[look.place]
+        del looks[look]
+        if not looks:
+            del self._looks[look.place]
+
+    def note(self, place: ConsumerPlace, node: str) -> bool:
+        """Make a place quiet, if there is room."""
+        places = self._quiet.get(place.raft_group)
+        if places is None or place not in places:
+            if self._count >= self._max_places:
+                self._sweep()
+            if self._count >= self._max_places:
+                return False
+            self._count += 1
+            places = self._quiet.setdefault(place.raft_group, {})
+        places[place] = _Quiet(node, self._clock.monotonic_s() + self._max_quiet_s)
+        return True
+
+    def _drop(self, place: ConsumerPlace) -> None:
+        places = self._quiet.get(place.raft_group)
+        if places is None or places.pop(place, None) is None:
+            return
+        self._count -= 1
+        if not places:
+            del self._quiet[place.raft_group]
+
+    def _sweep(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._sweep_at_s:
+            return
+        self._sweep_at_s = now_s + _SWEEP_S
+        for places in list(self._quiet.values()):
+            for place in [place for place, quiet in places.items() if quiet.until_s <= now_s]:
+                self._drop(place)
+
+    def _tell(self, place: ConsumerPlace | None) -> None:
+        for listener in self._listeners:
+            listener(place)
+
+
+class Look:
+    """One pop at a place; see `QuietPlaces.look`.
+
+    Attributes:
+        told: the node has told of the place since the look began.
+    """
+
+    __slots__ = ("_node", "_places", "_stream", "place", "told")
+
+    def __init__(self, places: QuietPlaces, place: ConsumerPlace) -> None:
+        self._places = places
+        self.place = place
+        self.told = False
+        self._node = ""
+        self._stream = 0
+
+    def asks(self, node: str) -> int:
+        """Take in that a node is asked; return the stream on which it is to tell, 0: none."""
+        self._node, self._stream = node, self._places.stream_of(node)
+        return self._stream
+
+    def settle(self, told_later: bool) -> bool:
+        """Take in an answer; return whether there is nothing to look for from now on."""
+        if not told_later or self.told or not self._stream:
+            return False
+        if self._places.stream_of(self._node) != self._stream:
+            # It would tell on a stream that is no more.
+            return False
+        return self._places.note(self.place, self._node)
+
+    def __enter__(self) -> Look:
+        self._places.begin(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._places.end(self)

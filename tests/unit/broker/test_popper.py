@@ -1,0 +1,208 @@
+"""Receives that wait in the broker: who looks, who waits, what ends a wait (rule 35)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from strata.storage.v1 import storage_pb2
+from strata_broker.metadata.metadata import MetadataView, TopicRow
+from strata_broker.metadata.places import ANY_QUEUE, PopPlace, Wanted
+from strata_broker.receives.popper import Popped, ReceiveTarget
+from strata_broker.storage_client.pop_ends import PopTicket
+from strata_broker.storage_client.quiet_places import ConsumerPlace, Look, QuietPlaces
+from strata_testing import until
+from tests.unit.broker.popping import NODE, FakeLeaders, deliverable, new_popper, new_quiet
+from tests.unit.broker.test_moved_queues import topic as topic
+from tests.unit.broker.test_moved_queues import view as view
+
+LONG_MS = 60_000
+GROUP = 5
+
+
+class TellingStorage:
+    """Raft groups that tell when a message comes to them."""
+
+    def __init__(self, quiet: QuietPlaces) -> None:
+        self.quiet = quiet
+        self.ready: dict[int, list[int]] = defaultdict(list)
+        self.pops: list[int] = []
+        self.under_way: dict[int, int] = defaultdict(int)
+        self.most_at_once = 0
+        self.tells = True
+
+    async def pop(
+        self, request: storage_pb2.PopRequest, ticket: PopTicket, look: Look
+    ) -> storage_pb2.PopResponse:
+        assert not request.wait_ms, "no pop waits at a storage node"
+        look.asks(NODE)
+        self.pops.append(request.raft_group)
+        assert not self.under_way[ticket.number], "the pops of one receive follow one another"
+        self.under_way[ticket.number] += 1
+        self.most_at_once = max(self.most_at_once, sum(self.under_way.values()))
+        response = storage_pb2.PopResponse()
+        ready = self.ready[request.raft_group]
+        if ready:
+            response.messages.add(offset=ready.pop(0))
+        response.told_later = self.tells and not ready
+        # The answer is on its way.
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.under_way[ticket.number] -= 1
+        return response
+
+    def arrive(self, raft_group: int, *offsets: int) -> None:
+        """Let messages come, and tell."""
+        self.ready[raft_group] += offsets
+        self.quiet.told(deliverable(ConsumerPlace(raft_group, 7, GROUP, ANY_QUEUE)))
+
+
+class Receives:
+    """Receives at one broker."""
+
+    def __init__(self, view: MetadataView, topic: TopicRow, **config: int) -> None:
+        self.leaders = FakeLeaders()
+        self.quiet = new_quiet(self.leaders)
+        self.storage = TellingStorage(self.quiet)
+        self.popper = new_popper(view, self.storage, self.quiet, **config)
+        self.view = view
+        self.topic = topic
+        self.tickets: list[PopTicket] = []
+
+    def begin(
+        self, name: str = "strata-1", wait_ms: int = LONG_MS, **target: Any
+    ) -> asyncio.Task[Popped]:
+        home = self.view.home(self.topic, name)
+        assert home is not None
+        ticket = PopTicket(len(self.tickets) + 1)
+        self.tickets.append(ticket)
+
+        def request(topic: TopicRow, place: PopPlace) -> storage_pb2.PopRequest:
+            return storage_pb2.PopRequest(raft_group=place.raft_group, queue=place.queue)
+
+        what = ReceiveTarget(self.topic, Wanted(home, ANY_QUEUE), GROUP, **target)
+        return asyncio.ensure_future(self.popper.pop(what, request, wait_ms, ticket))
+
+    async def parked(self, count: int) -> None:
+        """Wait until so many wait, and nobody looks."""
+        room = self.popper._room
+        await until(lambda: len(room) == count and not sum(self.storage.under_way.values()))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def receives(view: MetadataView, topic: TopicRow) -> Receives:
+    return Receives(view, topic)
+
+
+def offsets(*popped: Popped) -> list[int]:
+    return [one.response.messages[0].offset for one in popped]
+
+
+@pytest.mark.parametrize("raft_group", [1, 2])
+async def test_a_message_at_any_raft_group_ends_the_wait(
+    receives: Receives, raft_group: int
+) -> None:
+    """Under whatever name the receive came; one more pop, at that raft group."""
+    waiting = receives.begin("strata-1")
+    await receives.parked(1)
+    assert receives.storage.pops == [1, 2]
+    receives.storage.arrive(raft_group, 4)
+    popped = await waiting
+    assert (popped.raft_group, offsets(popped)) == (raft_group, [4])
+    assert receives.storage.pops == [1, 2, raft_group]
+
+
+async def test_many_receives_and_one_message_wake_no_herd(receives: Receives) -> None:
+    """Whoever waits longest gets it, by one pop; all together have looked once at each place."""
+    waiting = [receives.begin(f"strata-{1 + number % 2}") for number in range(100)]
+    await receives.parked(100)
+    assert sorted(receives.storage.pops) == [1, 2]
+    receives.storage.arrive(2, 9)
+    assert offsets(await waiting[0]) == [9]
+    await receives.parked(99)
+    assert len(receives.storage.pops) == 3
+    for ticket in receives.tickets[1:]:
+        ticket.ended = True
+        assert ticket.on_ended is not None
+        ticket.on_ended()
+    for one in waiting[1:]:
+        assert not (await one).response.messages
+
+
+async def test_a_burst_is_taken_by_several_at_once(receives: Receives) -> None:
+    """While looks leave messages behind; each gets one, nobody is left waiting beside the rest."""
+    waiting = [receives.begin() for _ in range(32)]
+    await receives.parked(32)
+    receives.storage.arrive(1, *range(32))
+    popped = [await one for one in waiting]
+    assert sorted(offsets(*popped)) == list(range(32))
+    assert receives.storage.most_at_once > 4
+    assert len(receives.storage.pops) < 2 + 32 + 32
+
+
+async def test_a_known_quiet_place_is_not_looked_at(receives: Receives) -> None:
+    """The next receive only waits; one with a short wait looks itself."""
+    assert not (await receives.begin(wait_ms=50)).response.messages
+    assert receives.storage.pops == [1, 2]
+    waiting = receives.begin(wait_ms=5_000)
+    await receives.parked(1)
+    assert receives.storage.pops == [1, 2]
+    receives.storage.ready[1] = [3]
+    assert offsets(await receives.begin(wait_ms=1)) == [3]
+    assert receives.storage.pops == [1, 2, 1]
+    waiting.cancel()
+
+
+async def test_a_client_that_goes_leaves_the_line_to_the_next(receives: Receives) -> None:
+    """At once, and nothing is taken for it; a cancelled one as well, also while it looks."""
+    gone, cancelled, stays = (receives.begin() for _ in range(3))
+    await receives.parked(3)
+    receives.tickets[0].ended = True
+    assert receives.tickets[0].on_ended is not None
+    receives.tickets[0].on_ended()
+    assert not (await gone).response.messages
+    receives.storage.arrive(1, 1, 2)
+    await until(lambda: sum(receives.storage.under_way.values()))
+    cancelled.cancel()
+    assert offsets(await stays) == [2], "the pop of the one before took the first"
+
+
+async def test_a_new_leader_or_a_broken_stream_lets_somebody_look(receives: Receives) -> None:
+    """Nobody knows what is there then."""
+    waiting = receives.begin()
+    await receives.parked(1)
+    receives.storage.ready[2] = [5]
+    receives.leaders.elect(2, NODE)
+    assert offsets(await waiting) == [5]
+    waiting = receives.begin()
+    await receives.parked(1)
+    receives.storage.ready[1] = [6]
+    receives.quiet.closed(NODE)
+    assert offsets(await waiting) == [6]
+
+
+async def test_a_place_that_does_not_tell_is_looked_at_again(receives: Receives) -> None:
+    """At a bounded pace, as long as somebody waits."""
+    receives.storage.tells = False
+    waiting = receives.begin()
+    await until(lambda: len(receives.storage.pops) > 8)
+    receives.storage.ready[2] = [7]
+    assert offsets(await waiting) == [7]
+
+
+async def test_a_repeated_attempt_looks_where_its_leases_are(receives: Receives) -> None:
+    """In the raft groups of its own name only, whatever is known of them."""
+    assert not (await receives.begin(wait_ms=1)).response.messages
+    del receives.storage.pops[:]
+    waiting = receives.begin("strata-2", repeats=True)
+    await receives.parked(1)
+    assert receives.storage.pops == [2]
+    receives.storage.arrive(1, 1)
+    await receives.parked(1)
+    receives.storage.arrive(2, 2)
+    assert offsets(await waiting) == [2]
