@@ -165,3 +165,21 @@ def test_a_short_standstill_costs_no_leader() -> None:
         assert leader is not None
         if raft_group not in led:
             assert leader.members[raft_group].node.term == term
+
+
+def test_a_wrong_clock_is_not_forgotten_when_a_right_one_falls_silent() -> None:
+    """Of three nodes one has a wrong clock and one dies: the wrong one still leads nothing."""
+    world = LivenessWorld(1, raft_groups=3, weather=CALM)
+    wrong, dead, right = world.nodes
+    wrong.clock_offset_ms = 5_000
+    world.run(5_000)
+    assert wrong.liveness.clock_skew_ms() == pytest.approx(5_000, abs=50)
+    dead.crash()
+    world.run(5_000)
+    assert wrong.liveness.clock_skew_ms() == pytest.approx(5_000, abs=50)
+    assert not wrong.liveness.may_campaign()
+    assert all(world.leader(raft_group) is right for raft_group in world.placement)
+
+    wrong.clock_offset_ms = 0
+    world.run(1_000)
+    assert wrong.liveness.may_campaign()

@@ -115,8 +115,9 @@ class Lifecycle:
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            # `nohup` starts a process that ignores SIGHUP, and so it stays.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # `nohup` starts a process that ignores SIGHUP, and so it stays. A shell that starts one
+            # in the background has it ignore SIGINT as well: that is not meant for servers.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: signal.Signals) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -57,9 +58,32 @@ async def test_fatal_failure_ends_the_process() -> None:
     assert journal == ["+a", "-a"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_a_signal_stops_in_order(number: signal.Signals) -> None:
-    """Also the end of a terminal lets the services end what they do."""
+@pytest.fixture
+def inherited_signals() -> Iterator[None]:
+    """Signals as a terminal leaves them, however this process was started; put back at the end."""
+    before = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("inherited_signals")
+@pytest.mark.parametrize(
+    ("number", "is_ignored"),
+    [
+        (signal.SIGTERM, False),
+        (signal.SIGINT, False),
+        (signal.SIGINT, True),
+        (signal.SIGHUP, False),
+    ],
+)
+async def test_a_signal_stops_in_order(number: signal.Signals, *, is_ignored: bool) -> None:
+    """Also the end of a terminal, and an interrupt that the starter of a process ignores."""
+    if is_ignored:
+        signal.signal(number, signal.SIG_IGN)
     journal: list[str] = []
     running = asyncio.ensure_future(Lifecycle([Part("a", journal)]).run())
     try:
@@ -73,9 +97,10 @@ async def test_a_signal_stops_in_order(number: signal.Signals) -> None:
     assert journal == ["+a", "-a"]
 
 
+@pytest.mark.usefixtures("inherited_signals")
 async def test_a_hangup_that_is_ignored_stays_so() -> None:
     """`nohup` starts a process that ignores SIGHUP."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     journal: list[str] = []
     lifecycle = Lifecycle([Part("a", journal)])
     running = asyncio.ensure_future(lifecycle.run())
@@ -89,7 +114,6 @@ async def test_a_hangup_that_is_ignored_stays_so() -> None:
     finally:
         for handled in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(handled)
-        signal.signal(signal.SIGHUP, before)
 
 
 async def test_service_that_hangs_does_not_hold_the_others() -> None:

@@ -125,6 +125,9 @@ class StoreLiveness:
         self._next_hand_over_s = self._next_beat_s
         self._beat_count = 0
         self._skew_ms = 0
+        # What was learned of a clock outlives its node's silence: a node whose clock is off does
+        # not forget it because one of those that are right is gone.
+        self._clocks_ms: dict[str, float] = {}
         self.on_compared: Callable[[int], None] = lambda skew_ms: None
         self._peer_marks: Mapping[str, int] = {}
         self._lost_total = metrics.counter("strata_peer_support_lost_total")
@@ -330,6 +333,7 @@ class StoreLiveness:
         for node_id in [n for n, peer in self._peers.items() if not peer.beats.supported]:
             if node_id not in wanted:
                 del self._peers[node_id]
+                self._clocks_ms.pop(node_id, None)
                 self._beats.forget(node_id)
 
     def _audit(self) -> None:
@@ -343,8 +347,13 @@ class StoreLiveness:
                 self._groups.wake(raft_group)
 
     def _compare_clocks(self, now_s: float) -> None:
-        known = [peer.beats.offset_ms() for peer in self._peers.values() if peer.beats.supported]
-        offsets = [offset for offset in known if offset is not None]
+        # The others' clocks by this node's monotonic one: steps of its own clock do not touch them.
+        own_ms = self._clock.wall_ms() - now_s * 1000
+        for node_id, peer in self._peers.items():
+            offset_ms = peer.beats.offset_ms()
+            if offset_ms is not None and peer.beats.supported:
+                self._clocks_ms[node_id] = own_ms + offset_ms
+        offsets = [round(clock_ms - own_ms) for clock_ms in self._clocks_ms.values()]
         self._skew_ms = skew_ms(offsets)
         if offsets:
             self.on_compared(self._skew_ms)
