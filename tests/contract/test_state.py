@@ -138,6 +138,23 @@ def test_rows_are_there_after_close_and_open(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_closed_folder_opens_again_whoever_was_still_reading(tmp_path: Path) -> None:
+    """A scan and a cursor that were left in the middle hold neither files nor the lock."""
+    store = RocksdbStore(tmp_path / "s")
+    put(store, (b"a", b"1"), (b"b", b"2"))
+    unbegun, scan = store.scan(b"", b"c"), store.scan(b"", b"c")
+    cursor = store.cursor(b"", b"c")
+    moved = cursor.seek(b"a")
+    assert next(scan) == next(moved) == (b"a", b"1")
+    store.close()
+    again = RocksdbStore(tmp_path / "s")
+    assert again.get(b"b") == b"2"
+    assert [*unbegun, *scan, *moved] == []
+    with pytest.raises(StateError, match="closed"):
+        cursor.seek(b"a")
+    again.close()
+
+
 def test_a_crash_of_the_memory_store_loses_what_was_not_flushed() -> None:
     """The memory store goes back to its last flush, as RocksDB without log does."""
     store = MemoryStore()

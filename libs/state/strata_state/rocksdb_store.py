@@ -9,7 +9,8 @@ Traps that shaped it, all measured with rocksdict 0.3.29:
 - `close` does not flush rows without write-ahead log: the store flushes first.
 - An iterator's upper bound is memory of its `ReadOptions`: when that object was freed first, scans
   ended early or late. The generator holds both.
-- Every iterator pins the files it reads; iterators end before `close`.
+- Every iterator pins the files it reads, and the folder's lock: `close` ends those that were left
+  in the middle of a range.
 - Iterators of `Rdict.snapshot()` show rows written after it. An iterator of the database itself is
   consistent, also after a `seek`; a cursor is such an iterator.
 
@@ -20,10 +21,12 @@ state is always a prefix of the batches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 from rocksdict import (
     BlockBasedIndexType,
@@ -64,13 +67,27 @@ class RocksdbCursor:
     def __init__(self, database: Rdict, begin: bytes, end: bytes) -> None:
         self._read_options = ReadOptions()
         self._read_options.set_iterate_upper_bound(end)
-        self._iterator = database.iter(self._read_options)
+        self._iterator: Any = database.iter(self._read_options)
+        self._rows: Generator[Row] | None = None
         self._begin = begin
 
     def seek(self, key: bytes) -> Iterator[Row]:
-        """Iterate from `key` on."""
+        """Iterate from `key` on.
+
+        Raises:
+            StateError: the store is closed.
+        """
+        if self._iterator is None:
+            raise StateError("state rows cannot be read: the store is closed")
         self._iterator.seek(max(key, self._begin))
-        return _rows(self._iterator, self._read_options)
+        self._rows = _rows(self._iterator, self._read_options)
+        return self._rows
+
+    def close(self) -> None:
+        """Free the iterator."""
+        if self._rows is not None:
+            self._rows.close()
+        self._iterator = None
 
 
 class RocksdbStore:
@@ -81,6 +98,7 @@ class RocksdbStore:
     """
 
     def __init__(self, folder: Path, options: RocksdbOptions | None = None) -> None:
+        self._reading: WeakSet[Generator[Row] | RocksdbCursor] = WeakSet()
         self._no_wal = RocksWriteOptions()
         # A property at run time, whatever the stub says.
         setattr(self._no_wal, "disable_wal", True)  # noqa: B010
@@ -115,11 +133,15 @@ class RocksdbStore:
         read_options.set_iterate_upper_bound(end)
         iterator = self._db.iter(read_options)
         iterator.seek(begin)
-        return _rows(iterator, read_options)
+        rows = _rows(iterator, read_options)
+        self._reading.add(rows)
+        return rows
 
     def cursor(self, begin: bytes, end: bytes) -> RocksdbCursor:
         """Return a cursor over a range as it is now."""
-        return RocksdbCursor(self._db, begin, end)
+        cursor = RocksdbCursor(self._db, begin, end)
+        self._reading.add(cursor)
+        return cursor
 
     def last_before(self, lower: bytes, key: bytes) -> Row | None:
         """Return the last row with lower <= its key <= key."""
@@ -143,12 +165,16 @@ class RocksdbStore:
         return int(self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
     def close(self) -> None:
-        """Flush, then close."""
+        """Flush, end what still reads, then close."""
         self.flush()
+        for reading in list(self._reading):
+            # One that another thread is reading at this moment ends with that thread.
+            with suppress(ValueError):
+                reading.close()
         self._db.close()
 
 
-def _rows(iterator: Any, read_options: ReadOptions) -> Iterator[Row]:
+def _rows(iterator: Any, read_options: ReadOptions) -> Generator[Row]:
     # RocksDB reads the upper bound from memory that `read_options` owns: it must live as long.
     while iterator.valid():
         yield iterator.key(), iterator.value()
