@@ -136,6 +136,8 @@ ELSEWHERE = (
     r"tests/compat/test_restart\.py::test_clients_go_on\[stop\]",
     # A folder is read as a bucket is; tests of nodes with tiers read both.
     r"tests/compat/test_tier\.py::.*\[.*-s3\]",
+    # Receives that wait meet the death of one leader.
+    r"tests/integration/broker/test_waiting_receives\.py::test_receives_that_wait_outlive_(?:a_restart|.*\[2\])",
     # Each error once and often, once for each.
     r"tests/integration/storage/test_disk_faults\.py::.*\[(?:5-1|28-12)\]",
 )
