@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -81,6 +83,24 @@ async def test_what_is_never_committed_is_answered_at_its_deadline(
     method, request = send(1)
     call = edge.begin(method, request, time_left_s=0.05)
     assert await code_of(call) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
+
+
+async def test_each_sender_of_a_batch_is_answered_at_its_own_deadline(
+    edge: FakeEdge, storage: FakeStorage
+) -> None:
+    """Neither one who shares the batch nor one behind it waits as long as the most patient one."""
+    storage.slow = {1, 2}
+    method, request = send(1)
+    patient = edge.begin(method, request, time_left_s=30)
+    beside = edge.begin(method, send(1)[1], time_left_s=0.2)
+    await until(lambda: appends(storage))
+    behind = edge.begin(method, send(1)[1], time_left_s=0.2)
+    async with asyncio.timeout(10):
+        assert await code_of(beside) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
+        assert await code_of(behind) == definition_pb2.MASTER_PERSISTENCE_TIMEOUT
+    assert not patient.answer.done()
+    storage.slow = set()
+    assert await code_of(patient) == OK
 
 
 async def test_a_call_that_is_too_large_is_divided(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from strata_cli.commands import local
 from strata_cli.local.plan import (
     ClusterPlan,
     Member,
@@ -69,6 +70,24 @@ def test_a_small_cluster_has_as_many_replicas_as_nodes() -> None:
         assert [each for each in arguments if each.startswith("--replication")] == expected
         grown, _ = made.with_member("storage", ports())
         assert grown.initial_storage_nodes == storage
+
+
+def test_options_that_an_existing_cluster_ignores_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """One who asks for five storage nodes where there are three is told."""
+    there = plan("127.0.0.1:9000")
+    asked: dict[Role, int | None] = {"nameserver": None, "storage": 3, "broker": 2}
+    local._tell_unused(there, asked, "")
+    local._tell_unused(there, asked, "127.0.0.1:9000")
+    assert capsys.readouterr().err == ""
+
+    local._tell_unused(there, asked | {"storage": 5}, "127.0.0.1:9001")
+    assert capsys.readouterr().err.splitlines() == [
+        "strata: --storage 5 is ignored: the existing cluster has 3",
+        "strata: --virtual-address 127.0.0.1:9001 is ignored: the existing cluster has "
+        "127.0.0.1:9000",
+    ]
 
 
 def test_http2_is_served_where_it_is_called() -> None:

@@ -56,6 +56,21 @@ def test_a_body_neither_breaks_the_table_nor_reaches_the_terminal(
     assert json.loads(capsys.readouterr().out) == result
 
 
+@pytest.mark.parametrize(("next_page", "shown"), [("", False), ("b3JkZXJz", True)])
+def test_the_last_page_names_no_next_one(
+    capsys: pytest.CaptureFixture[str], next_page: str, *, shown: bool
+) -> None:
+    """People see a token where there is one; JSON has the key always."""
+    result = {"topics": [{"name": "orders"}], "next_page": next_page}
+    show(result, Common(), rows="topics")
+    text = capsys.readouterr().out
+    show(result, Common(output="json"), rows="topics")
+
+    assert ("next" in text, next_page in text) == (shown, True)
+    assert "orders" in text
+    assert json.loads(capsys.readouterr().out)["next_page"] == next_page
+
+
 LONG_ROW = {
     "topic": "orders-" + "x" * 90,
     "members": [{"client_id": f"client-{number}"} for number in range(12)],

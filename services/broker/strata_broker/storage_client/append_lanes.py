@@ -11,36 +11,35 @@ It knows neither the content of messages nor how a raft group is chosen.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
 
 import google_crc32c
 
 from strata.storage.v1 import storage_pb2
 from strata_angelia.ports import DEADLINE_EXCEEDED, TOO_LARGE, AngeliaError
 from strata_broker.base import errors
-from strata_broker.base.append_places import (
-    PendingPlace,
-    offsets_beside_duplicates,
-    pending_places,
-)
 from strata_broker.base.config import BrokerConfig
 from strata_broker.base.failures import unexpected
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.base.watermarks import show_watermark
+from strata_broker.storage_client.append_batches import (
+    NO_RESULT,
+    AppendBatch,
+    AppendLane,
+    StagedMessages,
+    Waiter,
+    tell,
+)
 from strata_broker.storage_client.channels import NodeChannels
 from strata_broker.storage_client.lanes import NodeLanes
 from strata_broker.storage_client.leaders import LeaderMap
 from strata_broker.storage_client.storage_client import LED_ELSEWHERE, SERVICE
 from strata_mq.layout import (
     MAX_BATCH_BYTES,
-    BatchBuilder,
     Checksum,
     OutgoingMessage,
     PartKey,
-    PartKind,
 )
 from strata_mq.requests import RequestError
 from strata_runtime.backoff import Backoff
@@ -49,125 +48,10 @@ from strata_runtime.tasks import RequestTasks, Tasks
 from strata_runtime.tracing import Span, SpanKind, inside
 
 _APPEND = SERVICE + "Append"
-_MOVED = frozenset(
-    (
-        storage_pb2.OUTCOME_WRONG_GROUP,
-        storage_pb2.OUTCOME_SEALED,
-        storage_pb2.OUTCOME_REHASHED,
-    )
-)
-_NO_RESULT = storage_pb2.PartResult()
+# So late may a sender learn that its time is over while its batch waits.
+_SWEEP_INTERVAL_S = 0.1
 # Bytes of columns beside the stored bytes; a batch may be a few bytes too large (rule 22).
 _COLUMNS_BYTES = 64
-
-
-class Waiter(Protocol):
-    """A waiter for staged messages; `indexes` are its own numbers for them."""
-
-    def stored(self, indexes: Sequence[int], offsets: Sequence[int]) -> None:
-        """The messages are durable at these offsets."""
-
-    def pending(
-        self, indexes: Sequence[int], raft_group: int, places: Sequence[PendingPlace]
-    ) -> None:
-        """The messages are durable and wait, or a first one with the same id did and is placed."""
-
-    def refused(self, indexes: Sequence[int], failure: RequestError) -> None:
-        """The messages were not stored, or that is unknown (a timeout)."""
-
-    def moved(
-        self,
-        indexes: Sequence[int],
-        raft_group: int,
-        key: PartKey,
-        result: storage_pb2.PartResult,
-    ) -> None:
-        """The raft group does not take them into the queue: choose anew and stage again.
-
-        Args:
-            indexes: which messages.
-            raft_group: which one it was.
-            key: the part they were in.
-            result: why not, and where the queue is if that is known.
-        """
-
-
-class _Entry(NamedTuple):
-    """Messages of one waiter in one part of a batch."""
-
-    waiter: Waiter
-    indexes: Sequence[int]
-    key: PartKey
-    part: int
-    first: int
-
-
-class _Batch:
-    """A batch being filled, waiting, or under way."""
-
-    __slots__ = (
-        "builder",
-        "data",
-        "deadline_s",
-        "entries",
-        "is_uncertain",
-        "sequence",
-        "spans",
-    )
-
-    def __init__(self, checksum: Checksum) -> None:
-        self.builder = BatchBuilder(checksum)
-        self.entries: list[_Entry] = []
-        self.deadline_s = 0.0
-        # Of its traced messages.
-        self.spans: list[Span] = []
-        # A leader took it and did not commit it in time.
-        self.is_uncertain = False
-        # Set when the batch is first sent; repeats keep both.
-        self.data = b""
-        self.sequence = 0
-
-    def fail(self, failure: RequestError) -> None:
-        """Tell every waiter."""
-        for entry in self.entries:
-            entry.waiter.refused(entry.indexes, failure)
-
-
-class _GroupLane:
-    """The batches of one raft group, oldest first."""
-
-    __slots__ = (
-        "alone",
-        "asked",
-        "backoff",
-        "hindrance",
-        "last_sequence",
-        "pause",
-        "raft_group",
-        "ready",
-        "waiting",
-    )
-
-    def __init__(self, raft_group: int, backoff: Backoff) -> None:
-        self.raft_group = raft_group
-        self.backoff = backoff
-        self.waiting: deque[_Batch] = deque()
-        # At most one of the three is set. The node in the list of whose next call it is,
-        self.ready = ""
-        # the node that was asked in a call under way,
-        self.asked = ""
-        # the pause before a repeat.
-        self.pause: asyncio.TimerHandle | None = None
-        self.last_sequence = 0
-        # The first batch was too large for its call: it needs its own call.
-        self.alone = False
-        # Why the last try of the first batch failed, "" before the first.
-        self.hindrance = ""
-
-    @property
-    def idle(self) -> bool:
-        """Whether it has no batch."""
-        return not self.ready and not self.asked and self.pause is None
 
 
 class Appender:
@@ -196,10 +80,12 @@ class Appender:
         self._random = runtime.random
         self._requests = requests
         self.group_clock = GroupClock(clock)
-        self._groups: dict[int, _GroupLane] = {}
+        self._groups: dict[int, AppendLane] = {}
         # node -> raft groups with a batch that can be sent now, in order of arrival
-        self._ready: dict[str, dict[int, _GroupLane]] = {}
+        self._ready: dict[str, dict[int, AppendLane]] = {}
         self._lanes = NodeLanes("append", tasks, self._exchange)
+        # Set while a batch waits.
+        self._sweep: asyncio.TimerHandle | None = None
         leaders.on_leader(self._led_elsewhere)
         self._batches = metrics.counter("strata_broker_append_batches_total")
         self._batch_messages = metrics.histogram("strata_broker_append_messages")
@@ -240,7 +126,7 @@ class Appender:
                 self._config.storage_client.max_retry_ms,
                 self._random,
             )
-            lane = self._groups[raft_group] = _GroupLane(raft_group, backoff)
+            lane = self._groups[raft_group] = AppendLane(raft_group, backoff)
         first = 0
         while first < len(messages):
             batch = self._open_batch(lane, len(messages[first].stored))
@@ -248,7 +134,9 @@ class Appender:
             if end < len(messages):
                 end = _fitting(messages, first, MAX_BATCH_BYTES - batch.builder.byte_count)
             part, ordinal = batch.builder.add(key, messages[first:end])
-            batch.entries.append(_Entry(waiter, indexes[first:end], key, part, ordinal))
+            batch.entries.append(
+                StagedMessages(waiter, indexes[first:end], key, part, ordinal, deadline_s)
+            )
             if span is not None:
                 batch.spans.append(span)
             if deadline_s > batch.deadline_s:
@@ -256,19 +144,21 @@ class Appender:
             first = end
         if lane.idle:
             self._make_ready(lane)
+        if self._sweep is None:
+            self._sweep_later()
 
-    def _open_batch(self, lane: _GroupLane, next_bytes: int) -> _Batch:
+    def _open_batch(self, lane: AppendLane, next_bytes: int) -> AppendBatch:
         """Return the batch that takes a message of this size."""
         if lane.waiting:
             batch = lane.waiting[-1]
             fits = batch.builder.byte_count + next_bytes + _COLUMNS_BYTES <= MAX_BATCH_BYTES
             if not batch.data and fits:
                 return batch
-        batch = _Batch(self._checksum)
+        batch = AppendBatch(self._checksum)
         lane.waiting.append(batch)
         return batch
 
-    def _make_ready(self, lane: _GroupLane) -> None:
+    def _make_ready(self, lane: AppendLane) -> None:
         node = self._leaders.node_of(lane.raft_group)
         if node is None:
             self._repeat_later(lane, "unknown raft group")
@@ -313,7 +203,7 @@ class Appender:
             self._fail(lane, errors.refused(storage_pb2.OUTCOME_INVALID, "no result for a batch"))
         return True
 
-    def _span_of(self, lanes: Sequence[_GroupLane], node: str) -> Span | None:
+    def _span_of(self, lanes: Sequence[AppendLane], node: str) -> Span | None:
         """Begin the span of a call, as a child of its first traced message, linked to the others.
 
         One call serves many messages; each of them finds it by the link.
@@ -329,10 +219,10 @@ class Appender:
             links=[span.trace_parent for span in spans[1:]],
         )
 
-    def _take_ready(self, node: str) -> list[_GroupLane]:
+    def _take_ready(self, node: str) -> list[AppendLane]:
         """Choose the raft groups of the next call and fix their batches' bytes."""
         ready = self._ready.get(node, {})
-        lanes: list[_GroupLane] = []
+        lanes: list[AppendLane] = []
         now_s = self._clock.monotonic_s()
         left_bytes = self._config.send.max_bytes_per_call
         for raft_group in list(islice(ready, self._config.send.max_batches_per_call)):
@@ -363,16 +253,54 @@ class Appender:
             lanes.append(lane)
         return lanes
 
-    def _drop_late(self, lane: _GroupLane, now_s: float) -> None:
+    def _drop_late(self, lane: AppendLane, now_s: float) -> None:
+        """Give up the first batches if nobody waits for them."""
         while lane.waiting and lane.waiting[0].deadline_s <= now_s:
-            replicated = self._leaders.has_other_replicas(lane.raft_group)
-            where = self._leaders.explain(lane.raft_group)
             batch = lane.waiting.popleft()
-            # A later try tells nothing about an earlier one, which may still be committed.
-            hindrance = DEADLINE_EXCEEDED if batch.is_uncertain else lane.hindrance
-            batch.fail(errors.send_timed_out(hindrance, where, replicated=replicated))
+            batch.fail(self._timed_out(lane, may_be_stored=batch.is_uncertain))
 
-    def _settle(self, lane: _GroupLane, node: str, result: storage_pb2.GroupResult) -> None:
+    def _drop_all_late(self) -> None:
+        """Tell every sender whose time is over, wherever its messages wait.
+
+        A batch lasts as long as the most patient of its senders, and the batches behind it wait
+        for it; nobody else must.
+        """
+        self._sweep = None
+        now_s = self._clock.monotonic_s()
+        for lane in self._groups.values():
+            for batch in lane.waiting:
+                late = batch.take_late(now_s)
+                is_under_way = bool(lane.asked) and batch is lane.waiting[0]
+                # What goes on with the others may still be stored.
+                may_be_stored = bool(batch.entries) or is_under_way or batch.is_uncertain
+                for entry in late:
+                    self._refuse(entry, self._timed_out(lane, may_be_stored=may_be_stored))
+            # The first one may be under way; the lane gives it up at its deadline, which is over.
+            while len(lane.waiting) > 1 and not lane.waiting[-1].entries:
+                lane.waiting.pop()
+        if any(lane.waiting for lane in self._groups.values()):
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._sweep = loop.call_later(_SWEEP_INTERVAL_S, self._drop_all_late)
+
+    def _timed_out(self, lane: AppendLane, *, may_be_stored: bool) -> RequestError:
+        # A later try tells nothing about an earlier one, which may still be committed.
+        return errors.send_timed_out(
+            DEADLINE_EXCEEDED if may_be_stored else lane.hindrance,
+            self._leaders.explain(lane.raft_group),
+            replicated=self._leaders.has_other_replicas(lane.raft_group),
+        )
+
+    def _refuse(self, entry: StagedMessages, failure: RequestError) -> None:
+        """Tell one waiter; its failure does not affect the others."""
+        try:
+            entry.waiter.refused(entry.indexes, failure)
+        except Exception as unexpected_failure:  # noqa: BLE001 - it ends this send only
+            self._requests.failed("tell a sender", unexpected_failure)
+
+    def _settle(self, lane: AppendLane, node: str, result: storage_pb2.GroupResult) -> None:
         outcome = result.refusal.outcome
         if outcome in errors.REPEATED_OUTCOMES:
             self._leaders.refused(lane.raft_group, node, result.refusal.leader_node_id)
@@ -390,20 +318,20 @@ class Appender:
             self.group_clock.learn(result.store_time_ms)
             for entry in self._done(lane).entries:
                 known = entry.part < len(result.parts)
-                part = result.parts[entry.part] if known else _NO_RESULT
+                part = result.parts[entry.part] if known else NO_RESULT
                 self._tell(entry, lane.raft_group, part)
 
-    def _tell(self, entry: _Entry, raft_group: int, part: storage_pb2.PartResult) -> None:
+    def _tell(self, entry: StagedMessages, raft_group: int, part: storage_pb2.PartResult) -> None:
         """Notify one waiter; its failure does not affect the other waiters of the batch."""
         try:
-            _tell(entry, raft_group, part)
+            tell(entry, raft_group, part)
         except Exception as failure:  # noqa: BLE001 - it ends this send, not those beside it
             self._requests.failed("tell a sender", failure)
             entry.waiter.refused(entry.indexes, unexpected())
 
     def _lost(
         self,
-        lane: _GroupLane,
+        lane: AppendLane,
         node: str,
         failure: AngeliaError | TimeoutError,
         *,
@@ -422,7 +350,7 @@ class Appender:
         else:
             self._fail(lane, errors.lost(failure))
 
-    def _done(self, lane: _GroupLane) -> _Batch:
+    def _done(self, lane: AppendLane) -> AppendBatch:
         """Take the batch that was under way off its lane and let the next one go."""
         batch = lane.waiting.popleft()
         lane.asked = lane.hindrance = ""
@@ -432,10 +360,10 @@ class Appender:
             self._make_ready(lane)
         return batch
 
-    def _fail(self, lane: _GroupLane, failure: RequestError) -> None:
+    def _fail(self, lane: AppendLane, failure: RequestError) -> None:
         self._done(lane).fail(failure)
 
-    def _repeat_later(self, lane: _GroupLane, reason: str) -> None:
+    def _repeat_later(self, lane: AppendLane, reason: str) -> None:
         """Send the same batch again after a pause, wherever the leader is by then."""
         self._retries.add(1, {"reason": reason})
         lane.asked = ""
@@ -445,7 +373,7 @@ class Appender:
         pause_s = lane.backoff.next_s()
         lane.pause = asyncio.get_running_loop().call_later(pause_s, self._repeat, lane)
 
-    def _repeat(self, lane: _GroupLane) -> None:
+    def _repeat(self, lane: AppendLane) -> None:
         lane.pause = None
         self._drop_late(lane, self._clock.monotonic_s())
         if lane.waiting:
@@ -478,25 +406,3 @@ def _fitting(messages: Sequence[OutgoingMessage], first: int, room_bytes: int) -
             break
         end += 1
     return end
-
-
-def _tell(entry: _Entry, raft_group: int, part: storage_pb2.PartResult) -> None:
-    """Tell a waiter what became of its messages in an accepted batch."""
-    if part is _NO_RESULT:
-        failure = errors.refused(storage_pb2.OUTCOME_INVALID, "no result for a part of a batch")
-        entry.waiter.refused(entry.indexes, failure)
-    elif part.outcome in _MOVED:
-        entry.waiter.moved(entry.indexes, raft_group, entry.key, part)
-    elif part.outcome not in (storage_pb2.OUTCOME_UNSPECIFIED, storage_pb2.OUTCOME_OK):
-        entry.waiter.refused(entry.indexes, errors.refused(part.outcome))
-    elif entry.key.kind is not PartKind.PLAIN:
-        entry.waiter.pending(
-            entry.indexes, raft_group, pending_places(entry.first, len(entry.indexes), part)
-        )
-    elif part.duplicates:
-        entry.waiter.stored(
-            entry.indexes, offsets_beside_duplicates(entry.first, len(entry.indexes), part)
-        )
-    else:
-        base = part.base_offset + entry.first
-        entry.waiter.stored(entry.indexes, range(base, base + len(entry.indexes)))
