@@ -111,6 +111,7 @@ class Worker:
         self._consumer = consumer
         self._chance = chance
         self._names: list[str] = []
+        self._fates: list[Fate] = []
         self._sending = True
         self._open = 0
 
@@ -169,6 +170,12 @@ class Worker:
                 said = f", refused with {work.refusal}" if work.refusal else ""
                 yield f"pending lost: {name}{said}"
 
+    def _next_fate(self) -> Fate:
+        """Draw without putting back: every run, however short, has some of each."""
+        if not self._fates:
+            self._fates = self._chance.sample(self.kind.fates, len(self.kind.fates))
+        return self._fates.pop()
+
     def _is_over(self, work: Work) -> bool:
         match work.fate:
             case Fate.DELIVER:
@@ -206,7 +213,7 @@ class Worker:
 
     async def _send_one(self) -> None:
         now_s = self._producer.now_s
-        work = Work(self._producer.new_message_id(), self._chance.choice(self.kind.fates))
+        work = Work(self._producer.new_message_id(), self._next_fate())
         self.all[work.message_id] = work
         if self.kind is DELAYED:
             work.due_s = now_s + self._chance.uniform(*_DELAY_S)
