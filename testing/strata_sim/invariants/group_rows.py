@@ -6,6 +6,10 @@ place of a message that the log may have given up is left out: a replica that re
 the tier knows neither the entry nor that the message once waited. A local offset below what is
 trimmed says nothing, and is higher where rows were rebuilt. Items of tables in memory are written
 to the rows at each replica's own time.
+
+A replica that started is compared once it has applied what its log held by then. If its rows were
+rebuilt, a checkpoint gave the small ones, and the log the others: but the log has freed what later
+entries trimmed, and rows of that are missing until those entries are applied again.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from strata_mq.layout import (
     parse_queue_key,
     parse_tier_local_key,
 )
+from strata_multiraft import Replica
 from strata_sim.hosts import AnyHost, StorageHost
 
 _KEPT = 2_000
@@ -99,6 +104,8 @@ class EqualRows:
     def __init__(self) -> None:
         self._checksums: dict[tuple[int, int], tuple[int, str]] = {}
         self._seen: dict[tuple[str, int], int] = {}
+        # By node and raft group: the replica that started, and the last index of its log by then.
+        self._started: dict[tuple[str, int], tuple[Replica, int]] = {}
 
     def look(self, hosts: Sequence[AnyHost]) -> Iterator[str]:
         """See `Invariant.look`."""
@@ -108,7 +115,15 @@ class EqualRows:
             for raft_group, replica in host.replicas().items():
                 if replica.installing or replica.is_resetting or replica.read_only:
                     continue
-                yield from self._look_at(host, raft_group, replica.machine.applied_index())
+                applied = replica.machine.applied_index()
+                if applied >= self._index_at_start(host.name, raft_group, replica):
+                    yield from self._look_at(host, raft_group, applied)
+
+    def _index_at_start(self, name: str, raft_group: int, replica: Replica) -> int:
+        known = self._started.get((name, raft_group))
+        if known is None or known[0] is not replica:
+            known = self._started[name, raft_group] = replica, replica.last_index
+        return known[1]
 
     def _look_at(self, host: StorageHost, raft_group: int, applied: int) -> Iterator[str]:
         assert host.app is not None
