@@ -31,7 +31,7 @@ RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock $(PROJECTS) | ck
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock testing/pyproject.toml | cksum | cut -d' ' -f1)
 
 CARGO := $(shell command -v cargo)
-EDGE_STAMP := $(VENV)/.edge-$(shell cat requirements-edge.lock libs/edge/native/crates.lock libs/edge/native/*.toml libs/edge/native/src/*.rs | cksum | cut -d' ' -f1)
+EDGE_STAMP := $(VENV)/.edge-$(shell cat requirements-edge.lock libs/edge/native/crates.lock libs/edge/native/*.toml $(sort $(shell find libs/edge/native/src -name "*.rs")) | cksum | cut -d' ' -f1)
 
 .PHONY: help setup setup-dev edge edge-test run quick unit test test-full test-grpcio coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
 	kv-client lock docs compat compat-python compat-node compat-java compat-go tier-parts \

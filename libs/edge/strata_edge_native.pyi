@@ -1,9 +1,10 @@
 """Types of the extension; see libs/edge/native."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 Callback: TypeAlias = Callable[[], object]
+_Outgoing = TypeVar("_Outgoing", bound=tuple[object, ...])
 
 class HotCall:
     @property
@@ -51,3 +52,16 @@ class Server:
     @staticmethod
     def number_names() -> list[str]: ...
     def panic_once(self) -> None: ...
+
+class SendPass(Generic[_Outgoing]):
+    def __init__(
+        self,
+        outgoing_type: type[_Outgoing],
+        message_types: Sequence[int],
+        limits: object,
+        fragments: object,
+        reserved: Sequence[str],
+    ) -> None: ...
+    def read(
+        self, request: bytes, sender: bytes
+    ) -> tuple[str, str, list[str], list[_Outgoing]] | None: ...

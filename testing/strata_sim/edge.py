@@ -58,6 +58,8 @@ class SimEdge:
         port: of its endpoint.
     """
 
+    codec = None
+
     def __init__(self, network: SimNetwork, machine: Machine, port: int) -> None:
         incarnation = machine.incarnation
         assert incarnation is not None, "an edge belongs to a running process"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Literal, TypeAlias
 
+from strata_edge.codec import Codec
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.native_edge import NativeEdge
 from strata_edge.options import EdgeOptions
@@ -20,6 +21,15 @@ HOW_TO_GET_IT = "`make edge` builds it (needs cargo, Rust 1.77 or newer)"
 def has_native() -> bool:
     """Whether the extension is installed."""
     return importlib.util.find_spec("strata_edge_native") is not None
+
+
+def installed_codec() -> Codec | None:
+    """Return the native passes; None: the extension is not installed."""
+    if not has_native():
+        return None
+    import strata_edge_native  # absent where nobody built it
+
+    return strata_edge_native
 
 
 def shown_choice(kind: str) -> dict[str, object]:

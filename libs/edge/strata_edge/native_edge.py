@@ -14,6 +14,7 @@ import resource
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from strata_edge.codec import Codec
 from strata_edge.listener import open_listener
 from strata_edge.metrics import METRICS
 from strata_edge.native_certificate import NativeCertificate
@@ -62,6 +63,7 @@ class NativeEdge:
         if options.front and options.certificate is None:
             raise ValueError("an edge with TLS needs a certificate")
         self._options = options
+        self.codec: Codec = strata_edge_native
         metrics = metrics or Metrics.disabled()
         metrics.declare(METRICS)
         self._server = strata_edge_native.Server(native_options(options))

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
+from strata_edge.codec import Codec
 from strata_runtime.health import Health
 
 HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
@@ -137,6 +138,10 @@ ServerStreamHandler = Callable[[bytes, CallInfo], AsyncIterator[bytes | Sequence
 
 class Edge(Protocol):
     """A listening edge."""
+
+    @property
+    def codec(self) -> Codec | None:
+        """Native passes over the bytes of its hot calls; None: it comes without any."""
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:
         """Serve `/package.Service/Rpc` by a coroutine over bytes."""

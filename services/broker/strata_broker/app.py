@@ -173,7 +173,9 @@ class BrokerApp:
             clock=clock,
         )
         recorder = Recorder(clock, metrics, config.refusals)
-        calls = self._calls = CallRuntime(config, clock, self.requests, recorder, metrics)
+        calls = self._calls = CallRuntime(
+            config, clock, self.requests, recorder, metrics, codec=self._edge.codec
+        )
         filters = Filters(config.receive, clock, metrics)
         self._unclaimed = Unclaimed(config.receive, clock, metrics)
         producers = self._watch_producers()

@@ -1,10 +1,13 @@
 //! The native half of the edge: HTTP/2, gRPC framing, TLS and their limits, on a thread of its own.
 //!
-//! Python's half is `strata_edge.native_edge`. This crate knows no rule of messages, and its thread
+//! Python's half is `strata_edge.native_edge`. The edge knows no rule of messages, and its thread
 //! never takes the GIL: Python asks for batches (`Server.drain`) when an eventfd is readable.
+//!
+//! `codec` has passes over the bytes of hot calls, which run on the event loop's thread.
 
 mod budgets;
 mod calls;
+mod codec;
 mod connection;
 mod edge;
 mod facts;
@@ -24,5 +27,6 @@ fn strata_edge_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<python::Server>()?;
     module.add_class::<python::HotCall>()?;
     module.add_class::<python::CallInfo>()?;
+    module.add_class::<codec::SendPass>()?;
     Ok(())
 }

@@ -42,6 +42,7 @@ from strata_mq.requests.types import (
 )
 from strata_mq.requests.validation import (
     DEFAULT_LIMITS,
+    RESERVED_PROPERTIES,
     Limits,
     check_access_point,
     check_change_invisible,
@@ -60,6 +61,7 @@ __all__ = [
     "MAX_NAMESPACE_LENGTH",
     "ORDERED_TYPES",
     "REDRIVE_GROUP",
+    "RESERVED_PROPERTIES",
     "TABLE_PREFIX",
     "TRANSACTION_DEAD_LETTER_GROUP",
     "UNSUPPORTED_TYPES",

@@ -1,6 +1,7 @@
 """Traces of messages: the outcome of each delivery."""
 
 from strata_mq.traces.delivery import (
+    STORE_FRAGMENTS,
     DeadLetterOrigin,
     delivery_fragment,
     sender_fragment,
@@ -18,6 +19,7 @@ from strata_mq.traces.traces import (
 )
 
 __all__ = [
+    "STORE_FRAGMENTS",
     "ClientName",
     "DeadLetterOrigin",
     "TraceEvent",

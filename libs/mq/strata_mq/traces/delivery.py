@@ -44,6 +44,31 @@ _CACHED_STORE_TIMES_MAX = 1024
 _CACHED_SENDERS_MAX = 4096
 
 
+class StoreFragments(NamedTuple):
+    """What `store_fragment` and `user_property_fragment` put together, for a native pass.
+
+    Attributes:
+        body_digest_md5: before the 32 digits.
+        body_encoding_identity: as a whole.
+        message_type: before its number.
+        user_property: before the length of an entry of a Message's user properties.
+    """
+
+    body_digest_md5: bytes
+    body_encoding_identity: bytes
+    message_type: bytes
+    user_property: bytes
+
+    def property_name(self, name: str) -> bytes:
+        """Return the name of a user property as a field of its entry."""
+        return _text(_MAP_KEY, name)
+
+
+STORE_FRAGMENTS = StoreFragments(
+    _BODY_DIGEST_MD5, _BODY_ENCODING_IDENTITY, _MESSAGE_TYPE, _MESSAGE_USER_PROPERTIES
+)
+
+
 class DeadLetterOrigin(NamedTuple):
     """Where a message of a dead-letter topic came from."""
 

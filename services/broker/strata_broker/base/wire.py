@@ -13,7 +13,8 @@ from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata_mq.requests import Code
 
 _LENGTH_DELIMITED = 2
-_SYSTEM_PROPERTIES_KEY = b"\x1a"  # Message.system_properties: field 3, length-delimited
+SYSTEM_PROPERTIES_KEY = b"\x1a"
+"""`Message.system_properties`: field 3, length-delimited."""
 _VARINT_BYTES = 10
 FIXED_BYTES = {1: 8, 5: 4}
 """Wire type -> bytes, of fields of a fixed length."""
@@ -69,7 +70,7 @@ def stored_message(properties: bytes, added: bytes, rest: bytes) -> bytes:
         rest: the serialised Message without system properties.
     """
     return b"".join(
-        (_SYSTEM_PROPERTIES_KEY, varint(len(properties) + len(added)), properties, added, rest)
+        (SYSTEM_PROPERTIES_KEY, varint(len(properties) + len(added)), properties, added, rest)
     )
 
 
@@ -148,7 +149,7 @@ def received_message(stored: bytes, added: bytes, rest: bytes = b"") -> bytes:
     for shift, byte in enumerate(stored[1:properties_at]):
         length |= (byte & 0x7F) << (7 * shift)
     properties_end = properties_at + length
-    head = _SYSTEM_PROPERTIES_KEY + varint(length + len(added))
+    head = SYSTEM_PROPERTIES_KEY + varint(length + len(added))
     size = len(head) + len(stored) - properties_at + len(added) + len(rest)
     return b"".join(
         (

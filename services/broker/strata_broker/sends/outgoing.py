@@ -23,6 +23,8 @@ from strata_broker.base.parsing import parse
 from strata_broker.base.wire import stored_message
 from strata_broker.metadata.metadata import Name, TopicRow
 from strata_broker.metadata.requests import Caller, milliseconds
+from strata_broker.sends.send_pass import MESSAGE_GROUP_PROPERTY
+from strata_edge.codec import SendPass
 from strata_mq.layout import (
     Checksum,
     OutgoingMessage,
@@ -32,6 +34,7 @@ from strata_mq.layout import (
     text_hash,
 )
 from strata_mq.requests import (
+    ACCEPTED_TYPES,
     Code,
     Limits,
     MessageType,
@@ -42,14 +45,13 @@ from strata_mq.requests import (
     check_topic_accepts,
     message_type_of,
 )
-from strata_mq.traces import store_fragment, user_property_fragment
+from strata_mq.traces import sender_fragment, store_fragment, user_property_fragment
 
 # Topics whose messages may be of several kinds.
 _DIVIDED_TOPICS: frozenset[int] = frozenset(
     (TopicType.DELAY, TopicType.TRANSACTION, TopicType.MIXED)
 )
-# User properties in which RocketMQ repeats message group and transaction id; clients rely on them.
-_MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
+# User property in which RocketMQ repeats the transaction id; clients rely on it.
 _TRANSACTION_ID_PROPERTY = "__transactionId__"
 
 _NANOS_PER_MS = 1_000_000
@@ -75,12 +77,23 @@ _PLAIN_TYPES: dict[int, MessageType] = {
 
 
 class ParsedSend(NamedTuple):
-    """A SendMessageRequest whose messages have one topic."""
+    """A SendMessageRequest whose messages have one topic.
 
-    messages: Sequence[definition_pb2.Message]
+    Attributes:
+        request: as it came.
+        message_ids: one per message.
+        topic: of all messages.
+        client_id: who sends.
+        messages: parsed; empty if a native pass read the request.
+        outgoing: what that pass made of them, for any topic; else empty.
+    """
+
+    request: bytes
     message_ids: Sequence[str]
     topic: Name
     client_id: str
+    messages: Sequence[definition_pb2.Message] = ()
+    outgoing: Sequence[OutgoingMessage] = ()
 
 
 def parse_messages(request: bytes) -> service_pb2.SendMessageRequest:
@@ -90,6 +103,18 @@ def parse_messages(request: bytes) -> service_pb2.SendMessageRequest:
         DecodeError: see `parsing.parse`.
     """
     return parse(service_pb2.SendMessageRequest, request, counted_from_bytes=_COUNTED_FROM_BYTES)
+
+
+def read_send(
+    request: bytes, caller: Caller, send_pass: SendPass[OutgoingMessage]
+) -> ParsedSend | None:
+    """Let a native pass read a request; None: `parse_send` is to decide."""
+    read = send_pass.read(request, sender_fragment(caller.client_id))
+    if read is None:
+        return None
+    namespace, name, message_ids, outgoing = read
+    topic = namespace or caller.namespace, name
+    return ParsedSend(request, message_ids, topic, caller.client_id, outgoing=outgoing)
 
 
 def parse_send(request: bytes, caller: Caller, max_messages: int) -> ParsedSend:
@@ -116,7 +141,7 @@ def parse_send(request: bytes, caller: Caller, max_messages: int) -> ParsedSend:
         if named.name != name or named.resource_namespace != namespace:
             raise RequestError(Code.MESSAGE_CORRUPTED, "different message has different topic")
     ids = [message.system_properties.message_id for message in messages]
-    return ParsedSend(messages, ids, caller.name_of(first), caller.client_id)
+    return ParsedSend(request, ids, caller.name_of(first), caller.client_id, messages)
 
 
 def runs_by_kind(
@@ -168,6 +193,39 @@ class MessagePreparer:
         self._transaction = transaction
         self._checksum = checksum
         self._group_clock = clock
+
+    def prepare_all(self, parsed: ParsedSend, topic: TopicRow) -> Sequence[OutgoingMessage]:
+        """Check the messages of a request and return their stored forms; they are used up.
+
+        Raises:
+            RequestError: the first thing that is wrong with one of them.
+        """
+        if parsed.outgoing:
+            taken = self._taken(parsed.outgoing, topic)
+            if taken:
+                return taken
+        messages = parsed.messages or parse_messages(parsed.request).messages
+        sender = sender_fragment(parsed.client_id)
+        return [self.prepare(message, topic, sender) for message in messages]
+
+    def _taken(
+        self, outgoing: Sequence[OutgoingMessage], topic: TopicRow
+    ) -> Sequence[OutgoingMessage]:
+        """Return what a native pass made as this topic stores it; nothing: it is to be checked."""
+        plain = _PLAIN_TYPES.get(topic.topic_type)
+        if all([message.message_type is plain for message in outgoing]):
+            return outgoing
+        accepted = ACCEPTED_TYPES[TopicType(topic.topic_type)]
+        latest_ms = self._group_clock.now_ms() + self._limits.max_delay_ms
+        if not all([one.message_type in accepted and one.due_ms <= latest_ms for one in outgoing]):
+            return ()
+        first_check_ms = self._transaction.first_check_ms
+        return [
+            one._replace(due_ms=first_check_ms)
+            if one.message_type is MessageType.TRANSACTION
+            else one
+            for one in outgoing
+        ]
 
     def prepare(
         self, message: definition_pb2.Message, topic: TopicRow, sender: bytes
@@ -224,7 +282,7 @@ class MessagePreparer:
         own_properties, rest = _taken_apart(message)
         check_overhead(self._limits, len(own_properties) + len(rest) - len(body))
         if message_group is not None:
-            rest += user_property_fragment(_MESSAGE_GROUP_PROPERTY, message_group)
+            rest += user_property_fragment(MESSAGE_GROUP_PROPERTY, message_group)
         stored = stored_message(own_properties, added + sender, rest)
         return OutgoingMessage(
             stored,

@@ -26,24 +26,25 @@ from strata_broker.metadata.budget import SendBudget
 from strata_broker.metadata.call_runtime import CallRuntime
 from strata_broker.metadata.metadata import LEADER_CHOOSES, TopicRow
 from strata_broker.metadata.quotas import Quotas
-from strata_broker.metadata.requests import caller_of, time_for
+from strata_broker.metadata.requests import Caller, caller_of, time_for
 from strata_broker.sends.message_groups import MessageGroups
 from strata_broker.sends.outgoing import (
     MessagePreparer,
     ParsedSend,
     parse_send,
     part_kind,
+    read_send,
     runs_by_kind,
     with_transaction_id,
 )
 from strata_broker.sends.searches import MOVED_PAUSE_S, Destination, Search, Searches
+from strata_broker.sends.send_pass import new_send_pass
 from strata_broker.storage_client.earlier_sends import EarlierSends
 from strata_broker.storage_client.storage_tier import StorageTier
 from strata_edge.ports import HotCall
 from strata_mq.layout import Checksum, OutgoingMessage, PartKey, PartKind
 from strata_mq.requests import Code, PendingHandle, RequestError, encode_pending_handle
 from strata_mq.slots import rendezvous
-from strata_mq.traces import sender_fragment
 from strata_runtime.tracing import Span
 
 SEND = "SendMessage"
@@ -86,6 +87,10 @@ class Sender:
         self._timeout_s = config.send.timeout_ms / 1000
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._traces = traces if traces is not None and traces.tracer.enabled else None
+        self._send_pass = None
+        if runtime.codec is not None and self._traces is None:
+            # A trace tells of messages what the pass does not give.
+            self._send_pass = new_send_pass(runtime.codec, config.limits(), self._max_messages)
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered now or when its messages are durable."""
@@ -93,8 +98,8 @@ class Sender:
         message_count = 0
         try:
             caller = caller_of(call.metadata)
-            parsed = parse_send(call.request, caller, self._max_messages)
-            message_count = len(parsed.messages)
+            parsed = self._parse(call.request, caller)
+            message_count = len(parsed.message_ids)
             if self._auto_create_topic and self._view.topic(*parsed.topic) is None:
                 self._requests.spawn(
                     "create topic",
@@ -105,6 +110,13 @@ class Sender:
                 self._stage(call, parsed, started_s)
         except RequestError as bad:
             self.refuse(call, message_count, bad, started_s)
+
+    def _parse(self, request: bytes, caller: Caller) -> ParsedSend:
+        if self._send_pass is not None:
+            read = read_send(request, caller, self._send_pass)
+            if read is not None:
+                return read
+        return parse_send(request, caller, self._max_messages)
 
     def refuse(
         self, call: HotCall, message_count: int, failure: RequestError, started_s: float
@@ -163,7 +175,7 @@ class Sender:
             await self._provisioner.topic_for_use(*parsed.topic)
             self._stage(call, parsed, started_s)
         except RequestError as bad:
-            self.refuse(call, len(parsed.messages), bad, started_s)
+            self.refuse(call, len(parsed.message_ids), bad, started_s)
 
     def _stage(self, call: HotCall, parsed: ParsedSend, started_s: float) -> None:
         """Check all messages, then stage all.
@@ -196,9 +208,7 @@ class Sender:
         started_s: float,
         span: Span | None,
     ) -> None:
-        prepare = self._preparer.prepare
-        sender = sender_fragment(parsed.client_id)
-        outgoing = [prepare(message, topic, sender) for message in parsed.messages]
+        outgoing = self._preparer.prepare_all(parsed, topic)
         if part_kind(outgoing[0]) is PartKind.HALF:
             self._producers.sent_half(parsed.client_id, (topic.namespace, topic.name))
         wait_s = time_for(call.time_left_s(), self._timeout_s, self._max_timeout_s)

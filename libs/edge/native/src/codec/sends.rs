@@ -1,0 +1,405 @@
+//! One walk over a SendMessageRequest: what the broker stores, and the columns of its batch.
+//!
+//! The twin is `strata_broker.sends.outgoing` (`parse_send`, `MessagePreparer.prepare`); what
+//! Python wrote there once, texts of fields and limits, comes in through `Form`.
+
+use std::collections::HashSet;
+
+use md5::{Digest, Md5};
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
+
+use super::texts::{key_hash, named, packed_id, plain, upper_hex, utf8};
+use super::walk::{push_varint, usual, Fields, Unusual, Usual, NONE};
+
+const MAX_MESSAGE_ID_BYTES: usize = 255;
+const NANOS_PER_MS: u64 = 1_000_000;
+const NANOS_PER_S: u64 = 1_000_000_000;
+/// No sum of seconds and nanoseconds below it leaves 64 bits.
+const MAX_SECONDS: u64 = 1 << 50;
+/// Numbers of enums in use take one byte.
+const MAX_ENUM: u64 = 0x7f;
+
+// MessageType; the index into `Form::types`, too.
+const NORMAL: usize = 1;
+const FIFO: usize = 2;
+const DELAY: usize = 3;
+const TRANSACTION: usize = 4;
+
+/// What a message may have at most; the names are those of `Limits`.
+#[derive(FromPyObject)]
+struct Limits {
+    max_messages: usize,
+    max_body_bytes: usize,
+    max_properties_bytes: usize,
+    max_overhead_bytes: usize,
+    max_property_count: usize,
+    max_key_count: usize,
+    max_message_group_bytes: usize,
+}
+
+/// Fragments that the twin adds to what is stored.
+#[derive(FromPyObject)]
+struct Fragments {
+    /// Before the 32 digits of the body's MD5.
+    digest: Vec<u8>,
+    identity: Vec<u8>,
+    /// Before the number of a message type.
+    message_type: Vec<u8>,
+    system_properties: Vec<u8>,
+    user_property: Vec<u8>,
+    message_group: Vec<u8>,
+}
+
+/// See the module's head; `strata_edge.codec` has the interface.
+#[pyclass(frozen, module = "strata_edge_native")]
+pub struct SendPass {
+    limits: Limits,
+    reserved: HashSet<Vec<u8>>,
+    fragments: Fragments,
+    types: Vec<Py<PyAny>>,
+    outgoing_type: Py<PyType>,
+    new_tuple: Py<PyAny>,
+}
+
+#[pymethods]
+impl SendPass {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        outgoing_type: Bound<'_, PyType>,
+        message_types: Vec<Py<PyAny>>,
+        limits: Limits,
+        fragments: Fragments,
+        reserved: Vec<String>,
+    ) -> PyResult<Self> {
+        if message_types.len() <= TRANSACTION {
+            return Err(PyValueError::new_err("message_types: one per number is needed"));
+        }
+        Ok(Self {
+            limits,
+            reserved: reserved.into_iter().map(String::into_bytes).collect(),
+            fragments,
+            types: message_types,
+            outgoing_type: outgoing_type.unbind(),
+            new_tuple: py.get_type::<PyTuple>().getattr(intern!(py, "__new__"))?.unbind(),
+        })
+    }
+
+    /// Return (namespace, topic, message ids, outgoing messages), or None: the twin decides.
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        request: &Bound<'py, PyBytes>,
+        sender: &[u8],
+    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        match self.messages(request.as_bytes()) {
+            Ok(read) => self.taken(py, &read, sender).map(Some),
+            Err(Unusual) => Ok(None),
+        }
+    }
+}
+
+impl SendPass {
+    fn messages<'a>(&self, request: &'a [u8]) -> Usual<Read<'a>> {
+        let mut messages: Vec<Message<'a>> = Vec::new();
+        let mut fields = Fields::new(request, 1);
+        while let Some((number, value)) = fields.next()? {
+            usual(number == 1 && messages.len() < self.limits.max_messages)?;
+            let message = self.message(value.present()?)?;
+            if let Some(first) = messages.first() {
+                usual(message.topic == first.topic)?;
+            }
+            messages.push(message);
+        }
+        let first = messages.first().ok_or(Unusual)?;
+        let topic = topic_names(first.topic)?;
+        Ok((topic, messages))
+    }
+
+    fn message<'a>(&self, data: &'a [u8]) -> Usual<Message<'a>> {
+        let mut message = Message::default();
+        let mut properties = None;
+        let mut names: Vec<&[u8]> = Vec::new();
+        let mut size = 0;
+        let mut fields = Fields::new(data, 2);
+        while let Some((number, value)) = fields.next()? {
+            match number {
+                1 => message.topic = value.present()?,
+                2 => size += self.user_property(value.present()?, &mut names)?,
+                3 => properties = Some(value.present()?),
+                4 => message.body = value.present()?,
+                _ => return Err(Unusual),
+            }
+        }
+        let own = properties.ok_or(Unusual)?;
+        usual(!message.topic.is_empty() && !message.body.is_empty())?;
+        usual(message.body.len() <= self.limits.max_body_bytes)?;
+        message.properties = self.properties(own)?;
+        message.own = own;
+        // The system properties lie between what stays as it is.
+        let own_end = own.as_ptr() as usize + own.len() - data.as_ptr() as usize;
+        message.tail = &data[own_end..];
+        message.head = &data[..own_end - own.len() - key_bytes(own.len())];
+        size += message.properties.texts_size();
+        usual(size <= self.limits.max_properties_bytes)?;
+        let overhead = own.len() + message.head.len() + message.tail.len() - message.body.len();
+        usual(overhead <= self.limits.max_overhead_bytes)?;
+        Ok(message)
+    }
+
+    /// Check an entry of the user properties; return how many bytes its texts have.
+    fn user_property<'a>(&self, entry: &'a [u8], names: &mut Vec<&'a [u8]>) -> Usual<usize> {
+        let mut fields = Fields::new(entry, NONE);
+        let (Some((1, name)), Some((2, value)), None) =
+            (fields.next()?, fields.next()?, fields.next()?)
+        else {
+            return Err(Unusual);
+        };
+        let (name, value) = (plain(name.bytes()?)?, plain(value.bytes()?)?);
+        usual(names.len() < self.limits.max_property_count && !self.reserved.contains(name))?;
+        // Of two entries a parser keeps the last.
+        usual(!names.contains(&name))?;
+        names.push(name);
+        Ok(name.len() + value.len())
+    }
+
+    fn properties<'a>(&self, data: &'a [u8]) -> Usual<Properties<'a>> {
+        let mut own = Properties::default();
+        let mut fields = Fields::new(data, 2);
+        while let Some((number, value)) = fields.next()? {
+            match number {
+                1 => own.tag = tag(value.bytes()?)?,
+                2 => own.keys.push(named(value.bytes()?)?),
+                3 => own.message_id = named(value.bytes()?)?,
+                4 => digest(value.present()?)?,
+                5 => own.has_encoding = small(value.nonzero()?)? != 0,
+                6 => own.declared = small(value.nonzero()?)?,
+                7 => own.born_ms = time_ms(value.bytes()?)?.0,
+                8 => drop(utf8(value.present()?)?),
+                11 => own.delivery_ms = Some(time_ms(value.bytes()?)?.1),
+                13 => usual(value.nonzero()? <= i32::MAX as u64)?,
+                14 => usual(value.number()? <= i64::MAX as u64)?,
+                16 => usual(value.number()? <= i32::MAX as u64)?,
+                17 => own.message_group = Some(self.group(value.bytes()?)?),
+                18 => drop(utf8(value.bytes()?)?),
+                _ => return Err(Unusual),
+            }
+        }
+        usual(!own.message_id.is_empty() && own.message_id.len() <= MAX_MESSAGE_ID_BYTES)?;
+        usual(own.keys.len() <= self.limits.max_key_count)?;
+        own.derive_type()?;
+        Ok(own)
+    }
+
+    fn group<'a>(&self, text: &'a [u8]) -> Usual<&'a [u8]> {
+        usual(text.len() < self.limits.max_message_group_bytes)?;
+        named(text)
+    }
+
+    fn taken<'py>(
+        &self,
+        py: Python<'py>,
+        read: &Read<'_>,
+        sender: &[u8],
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        let ((namespace, name), messages) = read;
+        let ids = PyList::empty(py);
+        let outgoing = PyList::empty(py);
+        let mut buffer = Vec::new();
+        for message in messages {
+            ids.append(ascii(py, message.properties.message_id))?;
+            outgoing.append(self.outgoing(py, message, sender, &mut buffer)?)?;
+        }
+        (PyString::new(py, namespace), PyString::new(py, name), ids, outgoing).into_pyobject(py)
+    }
+
+    fn outgoing<'py>(
+        &self,
+        py: Python<'py>,
+        message: &Message<'_>,
+        sender: &[u8],
+        buffer: &mut Vec<u8>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let own = &message.properties;
+        buffer.clear();
+        self.store(message, sender, buffer);
+        let key_hashes = PyList::new(py, own.keys.iter().map(|key| key_hash(key)))?;
+        let values = (
+            PyBytes::new(py, buffer),
+            crc32c::crc32c(buffer),
+            if own.tag.is_empty() { 0 } else { key_hash(own.tag) },
+            own.message_group.map_or(0, key_hash),
+            PyBytes::new(py, &packed_id(own.message_id)),
+            self.types[own.message_type].bind(py),
+            own.born_ms,
+            key_hashes,
+            own.due_ms(),
+        )
+            .into_pyobject(py)?;
+        self.new_tuple.bind(py).call1((self.outgoing_type.bind(py), values))
+    }
+
+    /// Append a message in the form of `wire.stored_message`.
+    fn store(&self, message: &Message<'_>, sender: &[u8], into: &mut Vec<u8>) {
+        let (own, fragments) = (&message.properties, &self.fragments);
+        let retyped = own.declared != own.message_type;
+        let added = fragments.digest.len()
+            + 32
+            + if own.has_encoding { 0 } else { fragments.identity.len() }
+            + if retyped { fragments.message_type.len() + 1 } else { 0 }
+            + sender.len();
+        into.extend_from_slice(&fragments.system_properties);
+        push_varint(into, (message.own.len() + added) as u64);
+        into.extend_from_slice(message.own);
+        into.extend_from_slice(&fragments.digest);
+        into.extend_from_slice(&upper_hex(&Md5::digest(message.body).into()));
+        if !own.has_encoding {
+            into.extend_from_slice(&fragments.identity);
+        }
+        if retyped {
+            into.extend_from_slice(&fragments.message_type);
+            push_varint(into, own.message_type as u64);
+        }
+        into.extend_from_slice(sender);
+        into.extend_from_slice(message.head);
+        into.extend_from_slice(message.tail);
+        if let Some(group) = own.message_group {
+            // The property's name, and the group as its value.
+            let value = &fragments.message_group;
+            let entry = value.len() + 1 + varint_bytes(group.len()) + group.len();
+            into.extend_from_slice(&fragments.user_property);
+            push_varint(into, entry as u64);
+            into.extend_from_slice(value);
+            into.push(0x12);
+            push_varint(into, group.len() as u64);
+            into.extend_from_slice(group);
+        }
+    }
+}
+
+/// Namespace and name of the topic, and the messages.
+type Read<'a> = ((&'a str, &'a str), Vec<Message<'a>>);
+
+/// A message, and where its parts are in the request.
+#[derive(Default)]
+struct Message<'a> {
+    topic: &'a [u8],
+    body: &'a [u8],
+    /// The system properties as they came.
+    own: &'a [u8],
+    /// What lies before and behind them.
+    head: &'a [u8],
+    tail: &'a [u8],
+    properties: Properties<'a>,
+}
+
+#[derive(Default)]
+struct Properties<'a> {
+    tag: &'a [u8],
+    keys: Vec<&'a [u8]>,
+    message_id: &'a [u8],
+    has_encoding: bool,
+    declared: usize,
+    message_type: usize,
+    born_ms: u64,
+    /// Rounded up.
+    delivery_ms: Option<u64>,
+    message_group: Option<&'a [u8]>,
+}
+
+impl Properties<'_> {
+    fn texts_size(&self) -> usize {
+        self.tag.len() + self.keys.iter().map(|key| key.len()).sum::<usize>()
+    }
+
+    /// `message_type_of`, of the types that have no fields beyond those that are read.
+    fn derive_type(&mut self) -> Usual<()> {
+        self.message_type = if self.declared == TRANSACTION {
+            usual(self.delivery_ms.is_none())?;
+            TRANSACTION
+        } else if self.delivery_ms.is_some() {
+            DELAY
+        } else if self.message_group.is_some() {
+            FIFO
+        } else {
+            NORMAL
+        };
+        Ok(())
+    }
+
+    fn due_ms(&self) -> u64 {
+        self.delivery_ms.unwrap_or(0)
+    }
+}
+
+/// How many bytes the key and length of a message's system properties take.
+fn key_bytes(size: usize) -> usize {
+    1 + varint_bytes(size)
+}
+
+fn varint_bytes(value: usize) -> usize {
+    (usize::BITS - (value | 1).leading_zeros()).div_ceil(7) as usize
+}
+
+fn ascii<'py>(py: Python<'py>, text: &[u8]) -> Bound<'py, PyString> {
+    // Plain texts only: nothing is replaced.
+    PyString::new(py, &String::from_utf8_lossy(text))
+}
+
+fn tag(text: &[u8]) -> Usual<&[u8]> {
+    if text.is_empty() {
+        return Ok(text);
+    }
+    usual(!text.contains(&b'|'))?;
+    named(text)
+}
+
+/// A Digest: a type and a text.
+fn digest(data: &[u8]) -> Usual<()> {
+    let mut fields = Fields::new(data, NONE);
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            1 => drop(small(value.nonzero()?)?),
+            2 => drop(utf8(value.present()?)?),
+            _ => return Err(Unusual),
+        }
+    }
+    Ok(())
+}
+
+fn small(value: u64) -> Usual<usize> {
+    usual(value <= MAX_ENUM).map(|()| value as usize)
+}
+
+/// A Timestamp in milliseconds, rounded down and up.
+fn time_ms(data: &[u8]) -> Usual<(u64, u64)> {
+    let (mut seconds, mut nanos) = (0, 0);
+    let mut fields = Fields::new(data, NONE);
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            1 => seconds = value.nonzero()?,
+            2 => nanos = value.nonzero()?,
+            _ => return Err(Unusual),
+        }
+    }
+    usual(seconds < MAX_SECONDS && nanos < NANOS_PER_S)?;
+    Ok((seconds * 1000 + nanos / NANOS_PER_MS, seconds * 1000 + nanos.div_ceil(NANOS_PER_MS)))
+}
+
+/// Namespace and name of a topic.
+fn topic_names(data: &[u8]) -> Usual<(&str, &str)> {
+    let (mut namespace, mut name) = ("", "");
+    let mut fields = Fields::new(data, NONE);
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            1 => namespace = utf8(value.present()?)?,
+            2 => name = utf8(value.present()?)?,
+            _ => return Err(Unusual),
+        }
+    }
+    usual(!name.is_empty())?;
+    Ok((namespace, name))
+}

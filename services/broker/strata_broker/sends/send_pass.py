@@ -1,0 +1,48 @@
+"""The native pass over SendMessageRequests, with this broker's limits and fragments.
+
+Its twin is `outgoing.py`: what the pass does not take, the twin takes or refuses.
+"""
+
+from __future__ import annotations
+
+from strata_broker.base.wire import SYSTEM_PROPERTIES_KEY
+from strata_edge.codec import Codec, SendFragments, SendLimits, SendPass
+from strata_mq.layout import OutgoingMessage
+from strata_mq.requests import RESERVED_PROPERTIES, Limits, MessageType
+from strata_mq.traces import STORE_FRAGMENTS
+
+MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
+"""User property in which RocketMQ repeats the message group; clients rely on it."""
+
+
+def new_send_pass(codec: Codec, limits: Limits, max_messages: int) -> SendPass[OutgoingMessage]:
+    """Return a pass.
+
+    Args:
+        codec: makes it.
+        limits: of one message.
+        max_messages: of one request.
+    """
+    fragments = STORE_FRAGMENTS
+    return codec.SendPass(
+        OutgoingMessage,
+        tuple(MessageType),
+        SendLimits(
+            max_messages,
+            limits.max_body_bytes,
+            limits.max_properties_bytes,
+            limits.max_overhead_bytes,
+            limits.max_property_count,
+            limits.max_key_count,
+            limits.max_message_group_bytes,
+        ),
+        SendFragments(
+            fragments.body_digest_md5,
+            fragments.body_encoding_identity,
+            fragments.message_type,
+            SYSTEM_PROPERTIES_KEY,
+            fragments.user_property,
+            fragments.property_name(MESSAGE_GROUP_PROPERTY),
+        ),
+        sorted(RESERVED_PROPERTIES),
+    )
