@@ -23,7 +23,7 @@ from strata_broker.base.config import BrokerConfig
 from strata_broker.base.identity import BrokerIdentity
 from strata_broker.base.wire import stored_message
 from strata_broker.storage_client.channels import BrokerNetwork
-from strata_edge.choice import installed_codec
+from strata_edge.choice import installed_passes
 from strata_edge.ports import HotHandler
 from strata_mq.layout import BatchView
 from strata_mq.traces import store_fragment
@@ -170,7 +170,7 @@ class BenchCall:
 class BenchEdge:
     """Keeps the hot handler; with the native passes, if they are installed."""
 
-    codec = installed_codec()
+    passes = installed_passes()
     hot: HotHandler
 
     def add_unary(self, path: str, handler: object) -> None:

@@ -58,7 +58,7 @@ class SimEdge:
         port: of its endpoint.
     """
 
-    codec = None
+    passes = None
 
     def __init__(self, network: SimNetwork, machine: Machine, port: int) -> None:
         incarnation = machine.incarnation

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 from typing import Literal, TypeAlias
 
-from strata_edge.codec import Codec
 from strata_edge.grpcio_edge import GrpcioEdge
 from strata_edge.native_edge import NativeEdge
 from strata_edge.options import EdgeOptions
+from strata_edge.passes import NativePasses
 from strata_runtime.errors import ConfigError
 from strata_runtime.logs import get_logger
 from strata_runtime.metrics import Metrics
@@ -23,7 +23,7 @@ def has_native() -> bool:
     return importlib.util.find_spec("strata_edge_native") is not None
 
 
-def installed_codec() -> Codec | None:
+def installed_passes() -> NativePasses | None:
     """Return the native passes; None: the extension is not installed."""
     if not has_native():
         return None

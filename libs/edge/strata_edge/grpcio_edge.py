@@ -48,7 +48,7 @@ class GrpcioEdge:
 
     name = "edge"
     kind = "grpcio"
-    codec = None
+    passes = None
 
     def __init__(self, options: EdgeOptions, metrics: Metrics | None = None) -> None:
         if options.front and options.certificate is None:

@@ -14,7 +14,6 @@ import resource
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from strata_edge.codec import Codec
 from strata_edge.listener import open_listener
 from strata_edge.metrics import METRICS
 from strata_edge.native_certificate import NativeCertificate
@@ -22,6 +21,7 @@ from strata_edge.native_numbers import NativeNumbers
 from strata_edge.native_options import native_options
 from strata_edge.native_rare import NativeRareCalls
 from strata_edge.options import EdgeOptions
+from strata_edge.passes import NativePasses
 from strata_edge.ports import (
     HOT_METHODS,
     MISTAKE,
@@ -63,7 +63,7 @@ class NativeEdge:
         if options.front and options.certificate is None:
             raise ValueError("an edge with TLS needs a certificate")
         self._options = options
-        self.codec: Codec = strata_edge_native
+        self.passes: NativePasses = strata_edge_native
         metrics = metrics or Metrics.disabled()
         metrics.declare(METRICS)
         self._server = strata_edge_native.Server(native_options(options))

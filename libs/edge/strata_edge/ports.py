@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from strata_edge.codec import Codec
+from strata_edge.passes import NativePasses
 from strata_runtime.health import Health
 
 HOT_METHODS = ("SendMessage", "ReceiveMessage", "AckMessage")
@@ -140,7 +140,7 @@ class Edge(Protocol):
     """A listening edge."""
 
     @property
-    def codec(self) -> Codec | None:
+    def passes(self) -> NativePasses | None:
         """Native passes over the bytes of its hot calls; None: it comes without any."""
 
     def add_unary(self, path: str, handler: UnaryHandler) -> None:

@@ -174,7 +174,7 @@ class BrokerApp:
         )
         recorder = Recorder(clock, metrics, config.refusals)
         calls = self._calls = CallRuntime(
-            config, clock, self.requests, recorder, metrics, codec=self._edge.codec
+            config, clock, self.requests, recorder, metrics, passes=self._edge.passes
         )
         filters = Filters(config.receive, clock, metrics)
         self._unclaimed = Unclaimed(config.receive, clock, metrics)

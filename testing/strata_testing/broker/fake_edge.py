@@ -10,7 +10,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from strata_angelia.ports import UNAVAILABLE, UNKNOWN_METHOD, AngeliaError
-from strata_edge.choice import installed_codec
+from strata_edge.choice import installed_passes
 from strata_edge.ports import (
     CallError,
     CallInfo,
@@ -88,7 +88,7 @@ class FakeEdge:
     """See `strata_edge.ports.Edge`; with the native passes, if they are installed."""
 
     def __init__(self) -> None:
-        self.codec = installed_codec()
+        self.passes = installed_passes()
         self.unary: dict[str, UnaryHandler] = {}
         self.server_streams: dict[str, Callable[[bytes, CallInfo], AsyncIterator[bytes]]] = {}
         self.streams: dict[str, StreamHandler] = {}

@@ -27,8 +27,8 @@ from strata_broker.sends.outgoing import (
     read_send,
 )
 from strata_broker.sends.send_pass import new_send_pass
-from strata_edge.choice import HOW_TO_GET_IT, installed_codec
-from strata_edge.codec import SendPass
+from strata_edge.choice import HOW_TO_GET_IT, installed_passes
+from strata_edge.passes import SendPass
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import RESERVED_PROPERTIES, Code, Limits, MessageType, RequestError
 from strata_testing.clock import ManualClock
@@ -60,10 +60,10 @@ Edit = Callable[[definition_pb2.Message], None]
 @pytest.fixture
 def send_pass() -> SendPass[OutgoingMessage]:
     """The pass, with small limits."""
-    codec = installed_codec()
-    if codec is None:
+    passes = installed_passes()
+    if passes is None:
         absent(f"the native edge: {HOW_TO_GET_IT}")
-    return new_send_pass(codec, LIMITS, MAX_MESSAGES)
+    return new_send_pass(passes, LIMITS, MAX_MESSAGES)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from strata_broker.base.config import BrokerConfig
 from strata_broker.metadata.recorder import Recorder
-from strata_edge.codec import Codec
+from strata_edge.passes import NativePasses
 from strata_runtime.clock import Clock
 from strata_runtime.metrics import Metrics
 from strata_runtime.tasks import RequestTasks
@@ -22,7 +22,7 @@ class CallRuntime:
         requests: own what a call leaves running, and note its unexpected failure.
         recorder: counts messages and answers.
         metrics: where everything is counted.
-        codec: native passes over hot calls; None: Python does all.
+        passes: native passes over hot calls; None: Python does all.
     """
 
     config: BrokerConfig
@@ -30,4 +30,4 @@ class CallRuntime:
     requests: RequestTasks
     recorder: Recorder
     metrics: Metrics
-    codec: Codec | None = None
+    passes: NativePasses | None = None

@@ -24,7 +24,7 @@ from strata_broker.base.wire import stored_message
 from strata_broker.metadata.metadata import Name, TopicRow
 from strata_broker.metadata.requests import Caller, milliseconds
 from strata_broker.sends.send_pass import MESSAGE_GROUP_PROPERTY
-from strata_edge.codec import SendPass
+from strata_edge.passes import SendPass
 from strata_mq.layout import (
     Checksum,
     OutgoingMessage,

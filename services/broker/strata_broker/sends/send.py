@@ -88,9 +88,9 @@ class Sender:
         self._max_timeout_s = config.calls.max_timeout_ms / 1000
         self._traces = traces if traces is not None and traces.tracer.enabled else None
         self._send_pass = None
-        if runtime.codec is not None and self._traces is None:
+        if runtime.passes is not None and self._traces is None:
             # A trace tells of messages what the pass does not give.
-            self._send_pass = new_send_pass(runtime.codec, config.limits(), self._max_messages)
+            self._send_pass = new_send_pass(runtime.passes, config.limits(), self._max_messages)
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered now or when its messages are durable."""

@@ -6,7 +6,7 @@ Its twin is `outgoing.py`: what the pass does not take, the twin takes or refuse
 from __future__ import annotations
 
 from strata_broker.base.wire import SYSTEM_PROPERTIES_KEY
-from strata_edge.codec import Codec, SendFragments, SendLimits, SendPass
+from strata_edge.passes import NativePasses, SendFragments, SendLimits, SendPass
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import RESERVED_PROPERTIES, Limits, MessageType
 from strata_mq.traces import STORE_FRAGMENTS
@@ -15,16 +15,18 @@ MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
 """User property in which RocketMQ repeats the message group; clients rely on it."""
 
 
-def new_send_pass(codec: Codec, limits: Limits, max_messages: int) -> SendPass[OutgoingMessage]:
+def new_send_pass(
+    passes: NativePasses, limits: Limits, max_messages: int
+) -> SendPass[OutgoingMessage]:
     """Return a pass.
 
     Args:
-        codec: makes it.
+        passes: makes it.
         limits: of one message.
         max_messages: of one request.
     """
     fragments = STORE_FRAGMENTS
-    return codec.SendPass(
+    return passes.SendPass(
         OutgoingMessage,
         tuple(MessageType),
         SendLimits(

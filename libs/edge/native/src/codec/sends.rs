@@ -53,7 +53,7 @@ struct Fragments {
     message_group: Vec<u8>,
 }
 
-/// See the module's head; `strata_edge.codec` has the interface.
+/// See the module's head; `strata_edge.passes` has the interface.
 #[pyclass(frozen, module = "strata_edge_native")]
 pub struct SendPass {
     limits: Limits,

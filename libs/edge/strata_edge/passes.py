@@ -2,8 +2,8 @@
 
 A pass is one walk over a request instead of a Python object per field. It has no rules of its own:
 it takes the usual form of a request that a plain twin in the broker would take, and gives the same
-bytes. Of anything else it gives nothing, and the twin decides. Without the extension the twin does
-all of it.
+bytes. It gives nothing of any other request, and the twin decides. Without the extension the twin
+does all of it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SendPass(Protocol[Outgoing]):
         """
 
 
-class Codec(Protocol):
+class NativePasses(Protocol):
     """Makes passes."""
 
     def SendPass(
