@@ -31,6 +31,7 @@ RUNTIME_STAMP := $(VENV)/.runtime-$(shell cat requirements.lock $(PROJECTS) | ck
 DEV_STAMP := $(VENV)/.dev-$(shell cat requirements-dev.lock requirements-traces.lock testing/pyproject.toml | cksum | cut -d' ' -f1)
 
 CARGO := $(shell command -v cargo)
+RUSTFMT := $(shell command -v rustfmt)
 EDGE_STAMP := $(VENV)/.edge-$(shell cat requirements-edge.lock libs/edge/native/crates.lock libs/edge/native/*.toml $(sort $(shell find libs/edge/native/src -name "*.rs")) | cksum | cut -d' ' -f1)
 
 .PHONY: help setup setup-dev edge edge-test run quick unit test test-full test-grpcio coverage e2e sim mutations soak chaos abuse bench check fix proto proto-check \
@@ -58,7 +59,7 @@ $(DEV_STAMP): $(RUNTIME_STAMP)
 	@rm -f $(VENV)/.dev-* && touch $@
 
 $(EDGE_STAMP): $(RUNTIME_STAMP)
-	@$(if $(CARGO),true,echo "the native edge needs cargo: install Rust 1.77 or newer, then make edge"; exit 1)
+	@$(if $(CARGO),true,echo "the native edge needs cargo: install Rust 1.85 or newer, then make edge"; exit 1)
 	@echo "Building the native edge ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-edge.lock
 	@$(BIN)/python scripts/build_edge.py
@@ -66,12 +67,14 @@ $(EDGE_STAMP): $(RUNTIME_STAMP)
 
 setup: $(RUNTIME_STAMP) ## create the environment (with the native edge if cargo is there); the command is then .venv/bin/strata
 	@$(if $(CARGO),$(MAKE) --no-print-directory edge || echo "The native edge was not built: grpcio serves", \
-	  echo "cargo is not there: grpcio serves; with Rust 1.77 or newer, make edge builds the native edge")
+	  echo "cargo is not there: grpcio serves; with Rust 1.85 or newer, make edge builds the native edge")
 
 edge: $(EDGE_STAMP) ## build the native edge and install it (needs cargo)
 
-edge-test: $(EDGE_STAMP) ## run the native edge's own tests (needs cargo)
-	@cd libs/edge/native && CARGO_TARGET_DIR=$(abspath build/edge) PYO3_PYTHON=$(abspath $(BIN)/python) cargo test --quiet --locked
+edge-test: export CARGO_TARGET_DIR := $(abspath build/edge)
+edge-test: export PYO3_PYTHON := $(abspath $(BIN)/python)
+edge-test: $(EDGE_STAMP) ## lint the native edge and run its own tests (needs cargo with clippy)
+	@cd libs/edge/native && cargo clippy --quiet --locked --all-targets -- -D warnings && cargo test --quiet --locked
 
 setup-dev: $(DEV_STAMP) ## create the environment with tools for tests and checks
 
@@ -131,10 +134,12 @@ check: setup-dev ## run all linters and checks; changes no file
 	@$(BIN)/buf lint protos
 	@$(MAKE) --no-print-directory proto-check
 	@$(BIN)/python scripts/generate_kv_client.py --check
+	@$(if $(RUSTFMT),cd libs/edge/native && $(RUSTFMT) --check --edition 2021 src/lib.rs,echo "rustfmt is not there: the native edge is not checked")
 
 fix: setup-dev ## format, and fix everything that tools can fix
 	@$(BIN)/ruff check --fix $(CODE)
 	@$(BIN)/ruff format $(CODE)
+	@$(if $(RUSTFMT),cd libs/edge/native && $(RUSTFMT) --edition 2021 src/lib.rs)
 
 proto: setup-dev ## generate libs/proto from protos
 	@$(BIN)/python scripts/generate_protos.py libs/proto

@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--lock", action="store_true", help="pin the crates of Cargo.toml anew")
     given = parser.parse_args()
     if shutil.which("cargo") is None:
-        print("the native edge needs cargo (Rust 1.77 or newer)", file=sys.stderr)
+        print("the native edge needs cargo (Rust 1.85 or newer)", file=sys.stderr)
         return 1
     if given.lock:
         LOCK.unlink(missing_ok=True)

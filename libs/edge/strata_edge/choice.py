@@ -15,7 +15,7 @@ from strata_runtime.metrics import Metrics
 
 Adapter: TypeAlias = Literal["auto", "grpcio", "native"]
 
-HOW_TO_GET_IT = "`make edge` builds it (needs cargo, Rust 1.77 or newer)"
+HOW_TO_GET_IT = "`make edge` builds it (needs cargo, Rust 1.85 or newer)"
 
 
 def has_native() -> bool:

@@ -103,9 +103,10 @@ fn expired(
     cx: &mut std::task::Context<'_>,
 ) -> Poll<Outcome<()>> {
     match sleep {
-        Some(sleep) => sleep.as_mut().poll(cx).map(|()| {
-            Err(End::Status(DEADLINE_EXCEEDED, "the client's time is over".to_owned()))
-        }),
+        Some(sleep) => sleep
+            .as_mut()
+            .poll(cx)
+            .map(|()| Err(End::Status(DEADLINE_EXCEEDED, "the client's time is over".to_owned()))),
         None => Poll::Pending,
     }
 }
@@ -150,7 +151,12 @@ impl Call<'_> {
         CallFacts::new(self.connection.facts.clone(), headers, self.deadline, max_time)
     }
 
-    fn hold(&self, budget: fn(&Edge) -> &std::cell::RefCell<Budget>, shown: Option<Number>, amount: u64) -> Held<'_> {
+    fn hold(
+        &self,
+        budget: fn(&Edge) -> &std::cell::RefCell<Budget>,
+        shown: Option<Number>,
+        amount: u64,
+    ) -> Held<'_> {
         let held = Held { edge: self.edge, budget, shown, call: self.connection.holder, amount };
         budget(self.edge).borrow_mut().take(held.call, amount);
         held.show();
@@ -349,7 +355,10 @@ enum State {
     /// Python has the call and has not answered.
     Waiting,
     /// It has; the transport has not taken all. `counts`: this edge can tell that it was not.
-    Answered { notify: bool, counts: bool },
+    Answered {
+        notify: bool,
+        counts: bool,
+    },
     Done,
 }
 

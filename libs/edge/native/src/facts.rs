@@ -33,10 +33,7 @@ impl ConnectionFacts {
 
     fn peer(&self, py: Python<'_>) -> Py<PyString> {
         let mut decoded = lock(&self.decoded);
-        decoded
-            .peer
-            .get_or_insert_with(|| PyString::new(py, &self.peer).unbind())
-            .clone_ref(py)
+        decoded.peer.get_or_insert_with(|| PyString::new(py, &self.peer).unbind()).clone_ref(py)
     }
 
     fn metadata(&self, py: Python<'_>, headers: &HeaderMap) -> PyResult<Py<PyAny>> {
@@ -82,7 +79,11 @@ impl ConnectionFacts {
 fn is_own(name: &str) -> bool {
     matches!(
         name,
-        "te" | "content-type" | "content-length" | "grpc-timeout" | "grpc-encoding" | "grpc-accept-encoding"
+        "te" | "content-type"
+            | "content-length"
+            | "grpc-timeout"
+            | "grpc-encoding"
+            | "grpc-accept-encoding"
     )
 }
 

@@ -254,7 +254,8 @@ impl ServerFrames {
                 }
                 self.head_bytes = 0;
             } else if head[3] != RST_STREAM {
-                self.left = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+                self.left =
+                    usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
                 self.head_bytes = 0;
             }
         }

@@ -190,7 +190,11 @@ impl AsyncRead for Guarded {
 }
 
 impl AsyncWrite for Guarded {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = std::task::ready!(match &mut self.stream {
             Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, data),
             Stream::Tls(tls) => Pin::new(tls).poll_write(cx, data),

@@ -86,7 +86,10 @@ impl Messages {
         }
         while self.have < size {
             if !self.more(true).await? {
-                return Err(End::Status(INTERNAL, "the request ended before its length".to_owned()));
+                return Err(End::Status(
+                    INTERNAL,
+                    "the request ended before its length".to_owned(),
+                ));
             }
         }
         Ok(Some(self.take(size)))
@@ -302,7 +305,8 @@ fn percent_encoded(text: &str) -> String {
 pub fn timeout_of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit())
+    {
         return None;
     }
     let number: u64 = digits.parse().ok()?;

@@ -70,7 +70,8 @@ pub struct Guard {
 impl Options {
     pub fn from_python(given: &Bound<'_, PyDict>) -> PyResult<Self> {
         let number = |name: &str| -> PyResult<u64> {
-            let value = given.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()))?;
+            let value =
+                given.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()))?;
             value.extract()
         };
         let ms = |name: &str| -> PyResult<Duration> { Ok(Duration::from_millis(number(name)?)) };

@@ -14,26 +14,57 @@ use crate::facts::CallFacts;
 
 /// What the I/O thread tells Python, in order.
 pub enum Event {
-    Hot { id: u64, method: u8, request: Vec<Bytes>, facts: CallFacts },
-    Rare { id: u64, route: u32, request: Option<Vec<Bytes>>, facts: CallFacts },
+    Hot {
+        id: u64,
+        method: u8,
+        request: Vec<Bytes>,
+        facts: CallFacts,
+    },
+    Rare {
+        id: u64,
+        route: u32,
+        request: Option<Vec<Bytes>>,
+        facts: CallFacts,
+    },
     /// The next message of a talk.
-    Message { id: u64, message: Vec<Bytes> },
+    Message {
+        id: u64,
+        message: Vec<Bytes>,
+    },
     /// The client of a talk sends no more.
-    HalfClosed { id: u64 },
+    HalfClosed {
+        id: u64,
+    },
     /// The call has ended without Python's doing.
-    Gone { id: u64 },
-    Taken { id: u64 },
-    NotTaken { id: u64 },
+    Gone {
+        id: u64,
+    },
+    Taken {
+        id: u64,
+    },
+    NotTaken {
+        id: u64,
+    },
 }
 
 /// What Python tells the I/O thread about one call.
 pub enum Command {
     /// All responses, then the end. `notify`: say whether the transport took them.
-    Answer { frames: Vec<Bytes>, size: u64, notify: bool },
+    Answer {
+        frames: Vec<Bytes>,
+        size: u64,
+        notify: bool,
+    },
     /// Some responses of a stream.
-    Send { frames: Vec<Bytes>, size: u64 },
+    Send {
+        frames: Vec<Bytes>,
+        size: u64,
+    },
     Finish,
-    Fail { code: u8, reason: String },
+    Fail {
+        code: u8,
+        reason: String,
+    },
     /// The next message of a talk is wanted.
     Next,
 }
@@ -57,9 +88,24 @@ macro_rules! numbers {
 }
 
 numbers!(
-    RefusedCalls, RefusedUnread, RefusedSize, RefusedUpload, NotTaken, RefusedConnections,
-    TlsFailures, HandshakeTimeouts, PlaintextRefused, Pauses, Ended, Panics, HotCalls, RareCalls,
-    UnreadBytes, Connections, LargeBytes, LargeWaiting
+    RefusedCalls,
+    RefusedUnread,
+    RefusedSize,
+    RefusedUpload,
+    NotTaken,
+    RefusedConnections,
+    TlsFailures,
+    HandshakeTimeouts,
+    PlaintextRefused,
+    Pauses,
+    Ended,
+    Panics,
+    HotCalls,
+    RareCalls,
+    UnreadBytes,
+    Connections,
+    LargeBytes,
+    LargeWaiting
 );
 
 pub struct Shared {

@@ -140,12 +140,12 @@ mod tests {
     #[test]
     fn other_forms_are_unusual() {
         let forms: [&[u8]; 7] = [
-            &[0x10, 1, 0x08, 1],             // descending
-            &[0x08, 0x81, 0x00],             // longer than it has to be
-            &[0x0a, 5, b'a'],                // cut
-            &[0x08],                         // without its value
-            &[0x0d, 0, 0, 0, 0],             // a fixed number
-            &[0x0b, 0x0c],                   // a group
+            &[0x10, 1, 0x08, 1],                                     // descending
+            &[0x08, 0x81, 0x00],                                     // longer than it has to be
+            &[0x0a, 5, b'a'],                                        // cut
+            &[0x08],                                                 // without its value
+            &[0x0d, 0, 0, 0, 0],                                     // a fixed number
+            &[0x0b, 0x0c],                                           // a group
             &[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], // negative
         ];
         for form in forms {
