@@ -122,6 +122,15 @@ def test_the_only_node_of_its_kind_is_not_sent_away(cluster: SmallCluster) -> No
     assert cluster.ask("node", "drain", address, "--undo")["draining"] is False
 
 
+def test_a_removal_that_is_only_shown_removes_nobody(cluster: SmallCluster) -> None:
+    """The node serves on; that the removal would be refused is said when it is tried."""
+    nodes = {each["role"]: each["node"] for each in cluster.ask("cluster", "show")["nodes"]}
+    cluster.ask("node", "remove", nodes["storage"], "--force", "--dry-run")
+    after = {each["role"]: each["node"] for each in cluster.ask("cluster", "show")["nodes"]}
+    assert after == nodes
+    assert cluster.ask("node", "show", nodes["storage"])["state"] == "up"
+
+
 def test_a_queue_moves(cluster: SmallCluster) -> None:
     """It is explained, moves to the other raft group, and keeps its messages and its name."""
     cluster.ask("topic", "create", "moving", "--queues", "1")
@@ -156,6 +165,8 @@ def test_slots_move(cluster: SmallCluster) -> None:
     listed = cluster.ask("slot", "list")
     assert {*listed, *listed["ranges"][0], *listed["raft_groups"][0]} <= promised("slot list")
     assert sum(each["slots"] for each in listed["raft_groups"]) == 4_096
+    text = cluster.run("slot", "list", "--endpoint", cluster.endpoint).stdout
+    assert 0 < text.count("\n") <= len(listed["ranges"]) + 2 * len(listed["raft_groups"]) + 10
 
     moved = cluster.ask("slot", "move", str(slot), "1", "--to", str(other))
     assert set(moved) == promised("slot move")

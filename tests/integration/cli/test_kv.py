@@ -204,6 +204,9 @@ def test_tables_are_listed_shown_and_dropped(node: Node) -> None:
     node.json("kv", "put", "a", "1", "--table", "dropped")
     assert "dropped" in node.json("kv", "tables")["tables"]
     assert node.json("kv", "show", "dropped")["key_count"] == 1
+    planned = node.json("kv", "drop", "dropped", "--dry-run")
+    assert (planned["would_drop"], planned["items"]) == ("dropped", 1)
+    assert node.json("kv", "show", "dropped")["key_count"] == 1
     assert node.json("kv", "drop", "dropped") == {"dropped": "dropped"}
     assert node.strata("kv", "show", "dropped").returncode == 1
     node.json("kv", "put", "b", "2", "--table", "dropped")

@@ -29,6 +29,17 @@ def test_one_ready_line_then_a_clean_end(start_node: StartNode) -> None:
     print(f"start to ready {node.start_s:.2f} s")
 
 
+def test_flags_of_other_servers_are_a_standalones_too(start_node: StartNode) -> None:
+    """What it logs, which plugins it has, and the port of its metrics."""
+    node = start_node("--log-level", "info", "--plugins", "kv", "--metrics-port", "0")
+    node.json("kv", "put", "a", "1", "--table", "t")
+    assert node.json("kv", "get", "a", "--table", "t")["value"] == "1"
+    shown = node.json("config", "show")
+    assert (shown["node"]["log_level"], shown["plugins"]) == ("info", ["kv"])
+    _, _, logged = node.stop()
+    assert '"level": "info"' in logged
+
+
 def test_each_edge_is_named_and_serves(start_node: StartNode) -> None:
     """`--edge` decides which of the two serves; with either a message comes back."""
     if not has_native():
