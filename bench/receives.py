@@ -44,7 +44,9 @@ class ClientCall(BenchCall):
 
     __slots__ = ("_is_over", "_when_gone")
 
-    def __init__(self, method: str, request: bytes, answer: asyncio.Future[Sequence[bytes]]):
+    def __init__(
+        self, method: str, request: bytes, answer: asyncio.Future[Sequence[bytes]]
+    ) -> None:
         super().__init__(method, request, answer.set_result)
         self._is_over = answer.done
         self._when_gone: list[Callable[[], None]] = []
@@ -81,6 +83,14 @@ class Consumers:
         self.sent_s: dict[str, float] = {}
         self.took_s: list[float] = []
         self.count = 0
+        self._wanted = 0
+        self._came = asyncio.Event()
+
+    async def have(self, count: int) -> None:
+        """Wait until so many messages came."""
+        self._wanted = count
+        if self.count < count:
+            await self._came.wait()
 
     async def call(self, method: str, request: bytes) -> Sequence[bytes]:
         """Make a call with those of the same turn."""
@@ -109,6 +119,8 @@ class Consumers:
                 found.append((properties.message_id, properties.receipt_handle))
         now_s = time.perf_counter()
         self.count += len(found)
+        if self._wanted and self.count >= self._wanted:
+            self._came.set()
         self.took_s += [now_s - self.sent_s.pop(one[0], now_s) for one in found]
         return found
 
@@ -159,8 +171,7 @@ async def end_to_end(
                 await asyncio.sleep(delay_s)
             consumers.sent_s[f"01{first + number:024X}{0:08X}"] = time.perf_counter()
             tasks.create_task(consumers.call("SendMessage", request))
-        while consumers.count < count:
-            await asyncio.sleep(0.01)
+        await consumers.have(count)
         for task in working:
             task.cancel()
     hundredths = statistics.quantiles(consumers.took_s, n=100)
@@ -180,8 +191,7 @@ async def drain(node: EdgelessNode) -> dict[str, float]:
     begun_s = time.perf_counter()
     async with asyncio.TaskGroup() as tasks:
         working = [tasks.create_task(consumers.work(-1, 32)) for _ in range(QUEUES * 2)]
-        while consumers.count < count:
-            await asyncio.sleep(0.005)
+        await consumers.have(count)
         for task in working:
             task.cancel()
     return {
