@@ -17,7 +17,8 @@ import pstats
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -137,19 +138,32 @@ async def measure(node: EdgelessNode, profile: bool) -> dict[str, dict[str, floa
     return figures
 
 
-async def run(folder: Path, profile: bool) -> dict[str, dict[str, float]]:
-    """Start a node, measure, stop it."""
+@asynccontextmanager
+async def serving(
+    folder: Path,
+    edge: BenchEdge | None = None,
+    create_topics: Callable[[EdgelessNode], Awaitable[None]] = EdgelessNode.create_topic,
+) -> AsyncIterator[EdgelessNode]:
+    """Start a node, and stop it at the end."""
     data = DataFolder.open(folder / "data", FolderRole.STANDALONE)
     node = EdgelessNode(data, Metrics())
+    if edge is not None:
+        node.edge = edge
     await node.start()
-    await node.create_topic()
-    await asyncio.sleep(0.2)
-    loop.freeze_after_start()
     try:
-        return await measure(node, profile)
+        await create_topics(node)
+        await asyncio.sleep(0.2)
+        loop.freeze_after_start()
+        yield node
     finally:
         await node.stop(1.0)
         data.close()
+
+
+async def run(folder: Path, profile: bool) -> dict[str, dict[str, float]]:
+    """Start a node and measure."""
+    async with serving(folder) as node:
+        return await measure(node, profile)
 
 
 def main() -> None:

@@ -32,14 +32,12 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from bench.behind_edge import EdgelessNode
+from bench.behind_edge import EdgelessNode, serving
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
 from strata.meta.v1 import meta_pb2
-from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_cli.processes.standalone import NAMESERVER
 from strata_edge.ports import UnaryHandler
 from strata_runtime import loop
-from strata_runtime.metrics import Metrics
 
 IN_FLIGHT = 64
 HOUR_MS = 3_600_000
@@ -189,19 +187,10 @@ def figures_of(costs: Sequence[Cost], plain: Sequence[Cost], count: int) -> dict
 
 
 async def run(folder: Path, count: int, rounds: int, profiled: str) -> dict[str, object]:
-    """Start a node, measure, stop it."""
-    data = DataFolder.open(folder / "data", FolderRole.STANDALONE)
-    node = EdgelessNode(data, Metrics())
-    node.edge = edge = UnaryEdge()
-    await node.start()
-    await create_topics(node)
-    await asyncio.sleep(0.2)
-    loop.freeze_after_start()
-    try:
+    """Start a node and measure."""
+    edge = UnaryEdge()
+    async with serving(folder, edge, create_topics):
         return await measure(edge, count, rounds, profiled)
-    finally:
-        await node.stop(1.0)
-        data.close()
 
 
 def main() -> None:

@@ -26,11 +26,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
-from bench.behind_edge import EdgelessNode, drive
+from bench.behind_edge import EdgelessNode, drive, serving
 from bench.micro_broker import BenchCall, BenchEdge, send_requests
-from strata_cli.processes.data_folder import DataFolder, FolderRole
 from strata_runtime import loop
-from strata_runtime.metrics import Metrics
 
 RECEIVERS = 32
 QUEUES = 8
@@ -221,14 +219,8 @@ async def measured(
 
 
 async def run(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Start a node, measure, stop it."""
-    data = DataFolder.open(folder / "data", FolderRole.STANDALONE)
-    node = EdgelessNode(data, Metrics())
-    await node.start()
-    await node.create_topic()
-    await asyncio.sleep(0.2)
-    loop.freeze_after_start()
-    try:
+    """Start a node and measure."""
+    async with serving(folder) as node:
         await end_to_end(node, options.rate, WARMUP_S, first=3 << 40)
         return {
             "end_to_end": await measured(
@@ -237,9 +229,6 @@ async def run(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, 
             ),
             "drain": await measured(lambda: drain(node), profile=options.profile == "drain"),
         }
-    finally:
-        await node.stop(1.0)
-        data.close()
 
 
 def main() -> None:

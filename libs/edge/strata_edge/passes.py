@@ -23,6 +23,7 @@ class SendLimits(NamedTuple):
     max_overhead_bytes: int
     max_property_count: int
     max_key_count: int
+    max_message_id_bytes: int
     max_message_group_bytes: int
 
 
@@ -49,18 +50,26 @@ class SendFragments(NamedTuple):
 class SendPass(Protocol[Outgoing]):
     """Reads SendMessageRequests."""
 
-    def read(
-        self, request: bytes, sender: bytes
-    ) -> tuple[str, str, list[str], list[Outgoing]] | None:
-        """Read a request.
+    def read(self, request: bytes) -> tuple[str, str, list[str]] | None:
+        """Read a request; neither hash nor copy its bodies.
 
         Args:
             request: serialised.
-            sender: fragment of system properties that says who sent it.
 
         Returns:
-            Namespace and name of the topic as the request has them, and of each message the id and
-            what is stored; None: the twin decides.
+            Namespace and name of the topic as the request has them, and the id of each message;
+            None: the twin decides.
+        """
+
+    def store(self, request: bytes, sender: bytes) -> list[Outgoing]:
+        """Return what is stored of each message, for a topic that takes any type.
+
+        Args:
+            request: `read` took it.
+            sender: fragment of system properties that says who sent it.
+
+        Raises:
+            ValueError: `read` did not take it.
         """
 
 

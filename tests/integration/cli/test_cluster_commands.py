@@ -123,9 +123,10 @@ def test_the_only_node_of_its_kind_is_not_sent_away(cluster: SmallCluster) -> No
 
 
 def test_a_removal_that_is_only_shown_removes_nobody(cluster: SmallCluster) -> None:
-    """The node serves on; that the removal would be refused is said when it is tried."""
+    """It names the node and the raft groups that lose a replica; the node serves on."""
     nodes = {each["role"]: each["node"] for each in cluster.ask("cluster", "show")["nodes"]}
-    cluster.ask("node", "remove", nodes["storage"], "--force", "--dry-run")
+    planned = cluster.ask("node", "remove", nodes["storage"], "--force", "--dry-run")
+    assert planned == {"would_remove": nodes["storage"], "raft_groups": [1, 2]}
     after = {each["role"]: each["node"] for each in cluster.ask("cluster", "show")["nodes"]}
     assert after == nodes
     assert cluster.ask("node", "show", nodes["storage"])["state"] == "up"

@@ -16,6 +16,7 @@ import pytest
 
 from apache.rocketmq.v2 import definition_pb2, service_pb2
 from strata.meta.v1 import meta_pb2
+from strata_broker.app import BrokerApp
 from strata_broker.base.config import TransactionSection
 from strata_broker.base.group_clock import GroupClock
 from strata_broker.metadata.requests import Caller
@@ -31,6 +32,8 @@ from strata_edge.choice import HOW_TO_GET_IT, installed_passes
 from strata_edge.passes import SendPass
 from strata_mq.layout import OutgoingMessage
 from strata_mq.requests import RESERVED_PROPERTIES, Code, Limits, MessageType, RequestError
+from strata_testing.broker.client import Client
+from strata_testing.broker.client import message as a_message
 from strata_testing.clock import ManualClock
 from tests.parts.required import absent
 
@@ -67,10 +70,12 @@ def send_pass() -> SendPass[OutgoingMessage]:
 
 
 @pytest.fixture
-def preparer() -> MessagePreparer:
-    """The twin, with the same limits."""
+def preparer(send_pass: SendPass[OutgoingMessage]) -> MessagePreparer:
+    """With the same limits; requests that come with their messages are the twin's."""
     clock = GroupClock(ManualClock(now_s=0, wall_offset_ms=NOW_MS))
-    return MessagePreparer(LIMITS, TransactionSection(), google_crc32c.value, clock=clock)
+    return MessagePreparer(
+        LIMITS, TransactionSection(), google_crc32c.value, clock=clock, send_pass=send_pass
+    )
 
 
 def message(number: int = 1) -> definition_pb2.Message:
@@ -224,8 +229,9 @@ def test_a_request_of_many(send_pass: SendPass[OutgoingMessage], preparer: Messa
     assert read is not None
     assert read.message_ids == [f"01{number:032X}" for number in range(MAX_MESSAGES)]
     assert read.topic == ("shop", "orders")
-    assert all(type(one) is OutgoingMessage for one in read.outgoing)
-    assert all(one.message_type is MessageType.NORMAL for one in read.outgoing)
+    outgoing = preparer.prepare_all(read, MIXED)
+    assert all(type(one) is OutgoingMessage for one in outgoing)
+    assert all(one.message_type is MessageType.NORMAL for one in outgoing)
 
 
 def test_a_delay_that_is_too_long_is_refused_by_the_twin(
@@ -289,6 +295,35 @@ def test_what_is_wrong_is_left_to_the_twin(
         assert isinstance(made[0], Code), name
 
 
+class Counting:
+    """The pass; counts what it hashes and copies."""
+
+    def __init__(self, send_pass: SendPass[OutgoingMessage]) -> None:
+        self._send_pass = send_pass
+        self.stored = 0
+
+    def read(self, request: bytes) -> tuple[str, str, list[str]] | None:
+        """See `SendPass.read`."""
+        return self._send_pass.read(request)
+
+    def store(self, request: bytes, sender: bytes) -> list[OutgoingMessage]:
+        """See `SendPass.store`."""
+        self.stored += 1
+        return self._send_pass.store(request, sender)
+
+
+async def test_a_refused_send_is_not_hashed(
+    send_pass: SendPass[OutgoingMessage], app: BrokerApp, client: Client
+) -> None:
+    """A body costs nothing before the topic and its quota were looked at."""
+    counting = app._sender._send_pass = Counting(send_pass)
+    app._sender._preparer._send_pass = counting
+    refused = await client.send(a_message("nowhere", 1))
+    assert (refused.status.code, counting.stored) == (definition_pb2.TOPIC_NOT_FOUND, 0)
+    sent = await client.send(a_message("orders", 2))
+    assert (sent.status.code, counting.stored) == (definition_pb2.OK, 1)
+
+
 def test_requests_that_are_no_sends(send_pass: SendPass[OutgoingMessage]) -> None:
     """Nothing, too much, two topics, and fields that nobody knows."""
     other = message()
@@ -304,6 +339,8 @@ def test_requests_that_are_no_sends(send_pass: SendPass[OutgoingMessage]) -> Non
         b"\xff" * 40,
     ):
         assert read_send(request, CALLER, send_pass) is None
+        with pytest.raises(ValueError, match="the request was not read"):
+            send_pass.store(request, b"")
 
 
 def test_one_property_twice_is_the_last(
@@ -311,10 +348,10 @@ def test_one_property_twice_is_the_last(
 ) -> None:
     """A parser keeps the last; the pass does not choose."""
     one = message()
-    twice = one.SerializeToString().replace(b"\x12\x0e", b"\x12\x0e", 1)
+    once = one.SerializeToString()
     entry = b"\x12\x0e\x0a\x06colour\x12\x04blue"
-    assert entry in twice
-    doubled = twice.replace(entry, entry + entry.replace(b"blue", b"grey"))
+    assert entry in once
+    doubled = once.replace(entry, entry + entry.replace(b"blue", b"grey"))
     request = b"\x0a" + _varint(len(doubled)) + doubled
     assert read_send(request, CALLER, send_pass) is None
     stored = preparer.prepare_all(parse_send(request, CALLER, MAX_MESSAGES), MIXED)[0].stored

@@ -42,6 +42,7 @@ from strata_mq.requests.types import (
 )
 from strata_mq.requests.validation import (
     DEFAULT_LIMITS,
+    MAX_MESSAGE_ID_LENGTH,
     RESERVED_PROPERTIES,
     Limits,
     check_access_point,
@@ -58,6 +59,7 @@ __all__ = [
     "DEFAULT_CONSUMER_POLICY",
     "DEFAULT_LIMITS",
     "DEFAULT_PRODUCER_POLICY",
+    "MAX_MESSAGE_ID_LENGTH",
     "MAX_NAMESPACE_LENGTH",
     "ORDERED_TYPES",
     "REDRIVE_GROUP",

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from strata_mq.requests.errors import Code, RequestError
 
 _DAY_MS = 86_400_000
-_MAX_MESSAGE_ID_LENGTH = 255
 
 # As in Java's Character.isISOControl.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -29,6 +28,10 @@ TIMER_DEL_UNIQKEY BORN_TIMESTAMP __BORNHOST DLQ_ORIGIN_TOPIC DLQ_ORIGIN_MESSAGE_
 """
 RESERVED_PROPERTIES = frozenset(_RESERVED_NAMES.split())
 """Names of user properties that RocketMQ keeps for itself."""
+
+
+MAX_MESSAGE_ID_LENGTH = 255
+"""Most characters of a message id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +170,9 @@ def check_message_id(message_id: str) -> None:
     """
     if not message_id or message_id.isspace():
         raise RequestError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be blank")
-    if len(message_id) > _MAX_MESSAGE_ID_LENGTH:
+    if len(message_id) > MAX_MESSAGE_ID_LENGTH:
         raise RequestError(
-            Code.ILLEGAL_MESSAGE_ID, f"message id is longer than {_MAX_MESSAGE_ID_LENGTH}"
+            Code.ILLEGAL_MESSAGE_ID, f"message id is longer than {MAX_MESSAGE_ID_LENGTH}"
         )
 
 

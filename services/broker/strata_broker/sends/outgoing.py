@@ -85,7 +85,6 @@ class ParsedSend(NamedTuple):
         topic: of all messages.
         client_id: who sends.
         messages: parsed; empty if a native pass read the request.
-        outgoing: what that pass made of them, for any topic; else empty.
     """
 
     request: bytes
@@ -93,7 +92,6 @@ class ParsedSend(NamedTuple):
     topic: Name
     client_id: str
     messages: Sequence[definition_pb2.Message] = ()
-    outgoing: Sequence[OutgoingMessage] = ()
 
 
 def parse_messages(request: bytes) -> service_pb2.SendMessageRequest:
@@ -109,12 +107,12 @@ def read_send(
     request: bytes, caller: Caller, send_pass: SendPass[OutgoingMessage]
 ) -> ParsedSend | None:
     """Let a native pass read a request; None: `parse_send` is to decide."""
-    read = send_pass.read(request, sender_fragment(caller.client_id))
+    read = send_pass.read(request)
     if read is None:
         return None
-    namespace, name, message_ids, outgoing = read
+    namespace, name, message_ids = read
     topic = namespace or caller.namespace, name
-    return ParsedSend(request, message_ids, topic, caller.client_id, outgoing=outgoing)
+    return ParsedSend(request, message_ids, topic, caller.client_id)
 
 
 def parse_send(request: bytes, caller: Caller, max_messages: int) -> ParsedSend:
@@ -179,7 +177,15 @@ def with_transaction_id(
 
 
 class MessagePreparer:
-    """Checks messages and makes them ready for a batch."""
+    """Checks messages and makes them ready for a batch.
+
+    Args:
+        limits: of a message.
+        transaction: times of the first checks.
+        checksum: CRC32C.
+        clock: group time, for delays.
+        send_pass: what read the requests that come without messages.
+    """
 
     def __init__(
         self,
@@ -188,8 +194,10 @@ class MessagePreparer:
         checksum: Checksum,
         *,
         clock: GroupClock,
+        send_pass: SendPass[OutgoingMessage] | None = None,
     ) -> None:
         self._limits = limits
+        self._send_pass = send_pass
         self._transaction = transaction
         self._checksum = checksum
         self._group_clock = clock
@@ -200,12 +208,12 @@ class MessagePreparer:
         Raises:
             RequestError: the first thing that is wrong with one of them.
         """
-        if parsed.outgoing:
-            taken = self._taken(parsed.outgoing, topic)
+        sender = sender_fragment(parsed.client_id)
+        if self._send_pass is not None and not parsed.messages:
+            taken = self._taken(self._send_pass.store(parsed.request, sender), topic)
             if taken:
                 return taken
         messages = parsed.messages or parse_messages(parsed.request).messages
-        sender = sender_fragment(parsed.client_id)
         return [self.prepare(message, topic, sender) for message in messages]
 
     def _taken(

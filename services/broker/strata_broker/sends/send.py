@@ -79,9 +79,6 @@ class Sender:
         self._requests = runtime.requests
         self._earlier = storage.earlier
         self.searches = Searches(storage.earlier, runtime.requests)
-        self._preparer = MessagePreparer(
-            config.limits(), config.transaction, checksum, clock=appender.group_clock
-        )
         self._auto_create_topic = config.metadata.auto_create_topic
         self._max_messages = config.send.max_messages_per_request
         self._timeout_s = config.send.timeout_ms / 1000
@@ -91,6 +88,13 @@ class Sender:
         if runtime.passes is not None and self._traces is None:
             # A trace tells of messages what the pass does not give.
             self._send_pass = new_send_pass(runtime.passes, config.limits(), self._max_messages)
+        self._preparer = MessagePreparer(
+            config.limits(),
+            config.transaction,
+            checksum,
+            clock=appender.group_clock,
+            send_pass=self._send_pass,
+        )
 
     def take(self, call: HotCall) -> None:
         """Take one call; it is answered now or when its messages are durable."""

@@ -8,7 +8,12 @@ from __future__ import annotations
 from strata_broker.base.wire import SYSTEM_PROPERTIES_KEY
 from strata_edge.passes import NativePasses, SendFragments, SendLimits, SendPass
 from strata_mq.layout import OutgoingMessage
-from strata_mq.requests import RESERVED_PROPERTIES, Limits, MessageType
+from strata_mq.requests import (
+    MAX_MESSAGE_ID_LENGTH,
+    RESERVED_PROPERTIES,
+    Limits,
+    MessageType,
+)
 from strata_mq.traces import STORE_FRAGMENTS
 
 MESSAGE_GROUP_PROPERTY = "__SHARDINGKEY"
@@ -36,6 +41,7 @@ def new_send_pass(
             limits.max_overhead_bytes,
             limits.max_property_count,
             limits.max_key_count,
+            MAX_MESSAGE_ID_LENGTH,
             limits.max_message_group_bytes,
         ),
         SendFragments(

@@ -1,7 +1,8 @@
-//! One walk over a SendMessageRequest: what the broker stores, and the columns of its batch.
+//! SendMessageRequests: what they name, what the broker stores, and the columns of its batch.
 //!
 //! The twin is `strata_broker.sends.outgoing` (`parse_send`, `MessagePreparer.prepare`); what
-//! Python wrote there once, texts of fields and limits, comes in through `Form`.
+//! Python wrote there once comes in through `Limits` and `Fragments`. A request is walked twice:
+//! hashing and copying its bodies comes after the checks of its topic, which may refuse it.
 
 use std::collections::HashSet;
 
@@ -14,7 +15,6 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple, PyType};
 use super::texts::{key_hash, named, packed_id, plain, upper_hex, utf8};
 use super::walk::{push_varint, usual, Fields, Unusual, Usual, NONE};
 
-const MAX_MESSAGE_ID_BYTES: usize = 255;
 const NANOS_PER_MS: u64 = 1_000_000;
 const NANOS_PER_S: u64 = 1_000_000_000;
 /// No sum of seconds and nanoseconds below it leaves 64 bits.
@@ -22,7 +22,7 @@ const MAX_SECONDS: u64 = 1 << 50;
 /// Numbers of enums in use take one byte.
 const MAX_ENUM: u64 = 0x7f;
 
-// MessageType; the index into `Form::types`, too.
+// MessageType; the index into `SendPass::types`, too.
 const NORMAL: usize = 1;
 const FIFO: usize = 2;
 const DELAY: usize = 3;
@@ -37,6 +37,7 @@ struct Limits {
     max_overhead_bytes: usize,
     max_property_count: usize,
     max_key_count: usize,
+    max_message_id_bytes: usize,
     max_message_group_bytes: usize,
 }
 
@@ -88,17 +89,32 @@ impl SendPass {
         })
     }
 
-    /// Return (namespace, topic, message ids, outgoing messages), or None: the twin decides.
-    fn read<'py>(
+    /// Return (namespace, topic, message ids), or None: the twin decides.
+    fn read<'py>(&self, py: Python<'py>, request: &[u8]) -> PyResult<Option<Named<'py>>> {
+        let Ok(((namespace, name), messages)) = self.messages(request) else {
+            return Ok(None);
+        };
+        let ids = messages.iter().map(|message| ascii(py, message.properties.message_id));
+        let ids = PyList::new(py, ids)?;
+        Ok(Some((PyString::new(py, namespace), PyString::new(py, name), ids)))
+    }
+
+    /// Return the outgoing messages of a request that `read` took.
+    fn store<'py>(
         &self,
         py: Python<'py>,
-        request: &Bound<'py, PyBytes>,
+        request: &[u8],
         sender: &[u8],
-    ) -> PyResult<Option<Bound<'py, PyTuple>>> {
-        match self.messages(request.as_bytes()) {
-            Ok(read) => self.taken(py, &read, sender).map(Some),
-            Err(Unusual) => Ok(None),
+    ) -> PyResult<Bound<'py, PyList>> {
+        let (_, messages) = self
+            .messages(request)
+            .map_err(|Unusual| PyValueError::new_err("the request was not read"))?;
+        let outgoing = PyList::empty(py);
+        let mut buffer = Vec::new();
+        for message in &messages {
+            outgoing.append(self.outgoing(py, message, sender, &mut buffer)?)?;
         }
+        Ok(outgoing)
     }
 }
 
@@ -188,7 +204,9 @@ impl SendPass {
                 _ => return Err(Unusual),
             }
         }
-        usual(!own.message_id.is_empty() && own.message_id.len() <= MAX_MESSAGE_ID_BYTES)?;
+        usual(
+            !own.message_id.is_empty() && own.message_id.len() <= self.limits.max_message_id_bytes,
+        )?;
         usual(own.keys.len() <= self.limits.max_key_count)?;
         own.derive_type()?;
         Ok(own)
@@ -197,23 +215,6 @@ impl SendPass {
     fn group<'a>(&self, text: &'a [u8]) -> Usual<&'a [u8]> {
         usual(text.len() < self.limits.max_message_group_bytes)?;
         named(text)
-    }
-
-    fn taken<'py>(
-        &self,
-        py: Python<'py>,
-        read: &Read<'_>,
-        sender: &[u8],
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let ((namespace, name), messages) = read;
-        let ids = PyList::empty(py);
-        let outgoing = PyList::empty(py);
-        let mut buffer = Vec::new();
-        for message in messages {
-            ids.append(ascii(py, message.properties.message_id))?;
-            outgoing.append(self.outgoing(py, message, sender, &mut buffer)?)?;
-        }
-        (PyString::new(py, namespace), PyString::new(py, name), ids, outgoing).into_pyobject(py)
     }
 
     fn outgoing<'py>(
@@ -225,7 +226,7 @@ impl SendPass {
     ) -> PyResult<Bound<'py, PyAny>> {
         let own = &message.properties;
         buffer.clear();
-        self.store(message, sender, buffer);
+        self.write(message, sender, buffer);
         let key_hashes = PyList::new(py, own.keys.iter().map(|key| key_hash(key)))?;
         let values = (
             PyBytes::new(py, buffer),
@@ -243,7 +244,7 @@ impl SendPass {
     }
 
     /// Append a message in the form of `wire.stored_message`.
-    fn store(&self, message: &Message<'_>, sender: &[u8], into: &mut Vec<u8>) {
+    fn write(&self, message: &Message<'_>, sender: &[u8], into: &mut Vec<u8>) {
         let (own, fragments) = (&message.properties, &self.fragments);
         let retyped = own.declared != own.message_type;
         let added = fragments.digest.len()
@@ -279,6 +280,9 @@ impl SendPass {
         }
     }
 }
+
+/// Namespace and name of the topic, and the messages' ids.
+type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyString>, Bound<'py, PyList>);
 
 /// Namespace and name of the topic, and the messages.
 type Read<'a> = ((&'a str, &'a str), Vec<Message<'a>>);
